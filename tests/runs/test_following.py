@@ -105,6 +105,12 @@ async def test_a_late_reader_gets_all_of_a_run_that_has_deleted_its_thread(
         assert await read(state, producer.run, last_event_id=whole[0].id) == whole[1:]
         handle = state.runs.handle(producer.run.thread_id, producer.run.run_id)
         assert await call(handle.wait) == {}
+        # Whoever has a thread of the same id now sees nothing of it.
+        thread_id, run_id = producer.run.thread_id, producer.run.run_id
+        await call(state.threads.create, thread_id)
+        assert (await call(state.runs.list, thread_id=thread_id)).items == ()
+        assert await call(state.runs.get, thread_id, run_id) is None
+        assert (await call(state.runs.list)).items == ()
         producer.queue.execute("UPDATE {}.runs SET delete_at = now()")
         producer.queue.do(ending.sweep)
         with pytest.raises(NotFoundError, match="has no run"):

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.server.errors import missing, refuse
@@ -83,12 +85,24 @@ async def value(call: PageCall) -> Response:
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
     """Return the tree of a fork with the nodes of sent tasks that were copied: their spans are on the source thread."""
     source_id = found.forked_from_thread_id
-    if source_id is None or all("" not in node.tasks for node in tree.nodes):
+    if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree
     source = await call.state.threads.tree(source_id, found.forked_from_checkpoint_id, limit=_TREE)
     names = {node.checkpoint_id: node.tasks for node in source.nodes}
-    nodes = (replace(node, tasks=names.get(node.checkpoint_id, node.tasks)) for node in tree.nodes)
+    nodes = (
+        replace(node, tasks=names.get(node.checkpoint_id, node.tasks)) if "" in node.tasks else node
+        for node in tree.nodes
+    )
     return replace(tree, nodes=tuple(nodes))
+
+
+async def _may_read(call: PageCall, thread_id: str) -> bool:
+    """Return whether another thread exists, if that has to be asked, and the caller may see it."""
+    try:
+        scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    except (HTTPException, AuthError):
+        return False
+    return scope is None or await call.state.threads.get(thread_id, scope=scope) is not None
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
@@ -99,10 +113,8 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}
     source_id, of_source = found.forked_from_thread_id, []
-    if call.query("notice") == "thread.fork" and source_id is not None:
-        scope = await call.authorize("threads", "read", {"thread_id": source_id})
-        if await call.state.threads.get(source_id, scope=scope) is not None:
-            of_source = await doubts_in(call, source_id)
+    if call.query("notice") == "thread.fork" and source_id is not None and await _may_read(call, source_id):
+        of_source = await doubts_in(call, source_id)
     return {"unsettled": known or await doubts_in(call, found.thread_id), "source_unsettled": of_source}
 
 

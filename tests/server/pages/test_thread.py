@@ -9,7 +9,8 @@ from urllib.parse import quote
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt, Send
-from support_pages import HOSTILE, inspected, state_of, statements, travel
+from langgraph_sdk import Auth
+from support_pages import HOSTILE, inspected, state_of, statements, travel, visiting
 from support_record import Record
 
 from langgraph_pgstate import AsyncPGState
@@ -133,16 +134,48 @@ async def test_what_led_to_an_error_leads_to_the_decision_it_waits_for(place: Pl
     assert '<a class="button" href="/ui/tools/t/k">Settle: did pay take effect?</a>' in page
 
 
-async def test_a_fork_names_copied_nodes_and_counts_costs_since_then(place: Place) -> None:
-    server, visitor = place
-    state = state_of(server)
+async def sends(state: AsyncPGState, thread_id: str) -> Any:
+    """A recorded graph that has sent a task."""
     builder = StateGraph(MessagesState)
     builder.add_node("plan", lambda _: {})
     builder.add_node("work", lambda _: {"messages": ["done"]})
     builder.add_edge(START, "plan")
     builder.add_conditional_edges("plan", lambda _: [Send("work", {})], ["work"])
     graph = state.record(builder.compile(checkpointer=state.saver))
-    await graph.ainvoke({"messages": ["hello"]}, config_at("t", checkpoint_ns=""))
+    await graph.ainvoke({"messages": ["hello"]}, config_at(thread_id, checkpoint_ns=""))
+    return graph
+
+
+async def test_a_fork_shows_nothing_of_a_source_of_somebody_else(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        return {"identity": "vera", "permissions": ["pages:read", "pages:act"]}
+
+    @auth.on.threads
+    async def of_team(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        if value.get("thread_id") == "refused":
+            raise Auth.exceptions.HTTPException(403)
+        return {"team": "red"}
+
+    async with inspected(dsn, schema, auth=auth) as (server, _):
+        state = state_of(server)
+        for source in ("blue", "refused"):
+            await sends(state, source)
+            await state.flush()
+            head = (await state.threads.tree(source)).nodes[0].checkpoint_id
+            await state.threads.fork(source, head, f"of-{source}")
+            await state.threads.update_metadata(f"of-{source}", {"team": "red"})
+            async with visiting(server, {"authorization": "vera"}, "10.0.0.7", "pages.example.com") as visitor:
+                page = await visitor.page(f"/threads/of-{source}", notice="thread.fork")
+            assert "1 sent" in page
+
+
+async def test_a_fork_names_copied_nodes_and_counts_costs_since_then(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    graph = await sends(state, "t")
     await state.flush()
     head = (await state.threads.tree("t")).nodes[0].checkpoint_id
     await state.threads.fork("t", head, "forked")
@@ -150,6 +183,11 @@ async def test_a_fork_names_copied_nodes_and_counts_costs_since_then(place: Plac
     assert '<span class="made">work</span>' in page
     assert "1 sent" not in page
     assert "This checkpoint is from before the fork" in page
+    # What ran after the fork is the fork's own.
+    at = config_at("forked", checkpoint_ns="", checkpoint_id=head)
+    await state.saver.aput_writes(at, [("messages", "other")], "task", "~__pregel_pull, other")
+    nodes = (await visitor.data("/threads/forked"))["tree"]["nodes"]
+    assert [node["tasks"] for node in nodes[:2]] == [["other"], ["work"]]
     await graph.ainvoke({"messages": ["again"]}, config_at("forked", checkpoint_ns=""))
     await state.flush()
     # The runs before the fork are those of the source.

@@ -1,5 +1,6 @@
 -- name: list_runs
--- Return a page of runs of all threads, newest first, below a cursor. Conditions that an index serves are variants.
+-- Return a page of runs of all threads, newest first, below a cursor, without those that have deleted their thread: another
+-- one may have its id. Conditions that an index serves are variants.
 -- variant: list_runs_of_thread
 -- variant: list_runs_with_status
 -- variant: list_runs_failed
@@ -16,7 +17,7 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
 --+of_thread     AND r.thread_id = :thread_id::text
 --+with_status     AND r.status <> 'success' AND r.status = :status::text
 --+failed     AND (r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now())
-    AND r.started_at <= :cursor_started_at::timestamptz
+    AND r.started_at <= :cursor_started_at::timestamptz AND r.delete_at IS NULL
     AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
     AND (:until::timestamptz IS NULL OR r.started_at < :until)
     AND (:agent::text IS NULL OR r.agent = :agent)
@@ -31,7 +32,7 @@ ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size OFFSET :offset;
 
 -- name: get_run
--- Return one run, if its thread is one that the caller may see.
+-- Return one run, if its thread is one that the caller may see, and was not deleted by it.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
         r.status = 'running' AND r.alive_until < now()
@@ -41,7 +42,7 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
     r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
-WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text
+WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_at IS NULL
     AND (:scope::jsonb IS NULL OR EXISTS (
         SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = :thread_id AND t.metadata @> :scope
     ));

@@ -32,8 +32,8 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have made; most
--- called first. How long an action took whose outcome was found by another process, or a person, is not known.
+-- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have made;
+-- most called first. How long an action took whose outcome was found by another process, or a person, is not known.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision

@@ -74,9 +74,10 @@ FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDIN
 ORDER BY g.number, b.last_seq;
 
 -- name: read_threads
--- Return the time, and enqueued runs of threads: those that have not ended, and those that started since a time, since
--- a run did, since the first did that ended after a time, or since the newest did. A hundred of either at most. Some time is taken off, because a run's
--- start may be of another process's clock.
+-- Return the time, and enqueued runs of threads, without those that have deleted their thread: another one may have its
+-- id. Those that have not ended, and those that started since a time, since a run did, since the first did that ended
+-- after a time, or since the newest did; a hundred of either at most. Some time is taken off, because a run's start may
+-- be of another process's clock.
 SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at
 FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
         AS g (thread_id, since, run_id, ended_since, number)
@@ -97,7 +98,7 @@ FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_since
                 ORDER BY s.started_at DESC LIMIT 100
             )
         ) AS f JOIN /*schema*/runs n ON n.thread_id = g.thread_id AND n.run_id = f.run_id
-        WHERE n.queue IS NOT NULL
+        WHERE n.queue IS NOT NULL AND n.delete_at IS NULL
     ) AS r ON true
 ORDER BY g.number, r.ended_at, r.started_at;
 

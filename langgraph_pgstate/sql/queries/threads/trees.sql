@@ -1,7 +1,8 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
--- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not gone
--- on, the answered ones, and the run that was interrupted. The path of a task that was sent names no node: its span does, which began about then.
+-- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not
+-- gone on, the answered ones, and the run that was interrupted. The path of a task that was sent names no node: its
+-- span does, which began about then.
 WITH shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
