@@ -25,8 +25,7 @@ from support import check_each, config_of, put_arguments
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints.listing import request_list

@@ -117,7 +117,7 @@ async def test_calls_of_one_outage_share_the_time_they_wait(
         getconn = database._pool.getconn
 
         def noting(timeout: float | None = None) -> Any:
-            asked.append(-1.0 if timeout is None else timeout)
+            asked.append(database._pool.timeout if timeout is None else timeout)
             return getconn(timeout)
 
         monkeypatch.setattr(database._pool, "getconn", noting)
@@ -238,13 +238,12 @@ def test_a_call_waits_no_longer_than_its_time_however_it_fails(failures: list[tu
     for wait, runs, is_ended_by_another in failures:
         # A pool waits no longer than it is told.
         seconds = max(0.0, min(wait, call.remaining(now)))
-        now, waited = now + seconds, waited + seconds
-        call.connected(now)
-        now += runs
+        connected_at, waited = now + seconds, waited + seconds
+        now = connected_at + runs
         if is_ended_by_another:
-            outage.end()
+            outage.since = None
         try:
-            delay = call.fail(LOST, now, None)
+            delay = call.fail(LOST, now, None, connected_at=connected_at)
         except UnavailableError:
             break
         now, waited = now + delay, waited + delay
@@ -262,7 +261,7 @@ def test_a_later_call_counts_from_when_the_outage_began() -> None:
     # Nobody has tried for a minute.
     assert outage.wait_seconds(220.0) == 30.0
     outage.begin(221.0)
-    outage.end()
+    outage.since = None
     assert outage.wait_seconds(222.0) == 30.0
 
 
