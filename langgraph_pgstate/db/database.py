@@ -209,9 +209,9 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         began = time.monotonic()
-        # A first try that may wait as long as the pool lets it, and may fail, mostly succeeds: it needs no `Tries`.
-        is_plain = seconds is None and self._outage.since is None and self._retry.attempts > 1
-        tries = None if is_plain else self._tries(self._retry, began, seconds)
+        # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
+        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
+        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
         while True:
             connected_at, in_transaction = None, False
             try:
@@ -228,8 +228,7 @@ class Database:
                 return result
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
-                reason, now = self._connector.error, time.monotonic()
-                delay = tries.fail(error, now, reason, connected_at=connected_at, in_transaction=in_transaction)
+                delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
 
     def run_once(
@@ -295,6 +294,10 @@ class Database:
 
         psycopg implements autocommit on the client, so switching needs no round trip. Inside the caller's transaction
         nothing is switched, because the caller commits.
+
+        Args:
+            tries: The tries of the call; `None` for a first try that waits as long as the pool lets it, and may find
+                by failing that its connection is lost.
         """
         if os.getpid() != self._process:
             raise _forked()
@@ -485,9 +488,8 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         began = time.monotonic()
-        # A first try that may wait as long as the pool lets it, and may fail, mostly succeeds: it needs no `Tries`.
-        is_plain = seconds is None and self._outage.since is None and self._retry.attempts > 1
-        tries = None if is_plain else self._tries(self._retry, began, seconds)
+        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
+        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
         while True:
             connected_at, in_transaction = None, False
             try:
@@ -504,8 +506,7 @@ class AsyncDatabase:
                 return result
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
-                reason, now = self._connector.error, time.monotonic()
-                delay = tries.fail(error, now, reason, connected_at=connected_at, in_transaction=in_transaction)
+                delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
 
     async def run_once(

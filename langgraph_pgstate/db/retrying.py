@@ -124,7 +124,6 @@ class Tries:
         error: Exception,
         now: float,
         reason: Exception | None,
-        *,
         connected_at: float | None = None,
         in_transaction: bool = False,
     ) -> float:
@@ -134,7 +133,7 @@ class Tries:
             error: The driver's error.
             now: The monotonic time.
             reason: The error of the pool's last attempt to connect.
-            connected_at: The monotonic time at which the try had its connection; `None` if it has failed before.
+            connected_at: The monotonic time at which the try got its connection; `None` if it got none.
             in_transaction: Whether the try was inside the caller's transaction, which a retry cannot repeat.
 
         Raises:
