@@ -7,15 +7,17 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
-from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.checkpoints.addresses import identifier
 from langgraph_pgstate.types import Page, Row, Rows
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.filters import Moment
 
 T = TypeVar("T")
 
