@@ -7,15 +7,9 @@ from typing import Any
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import Moment
+from langgraph_pgstate.operations.arguments import since_of, text_of, time_of
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
-from langgraph_pgstate.operations.threads.paging import (
-    decode_cursor,
-    page_of,
-    page_size,
-    since_of,
-    text_of,
-    time_of,
-)
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Event, HandoffStatistics, Page
 
