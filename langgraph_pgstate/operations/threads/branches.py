@@ -25,7 +25,7 @@ from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.reading import load_value
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.record.projections import projected
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries
