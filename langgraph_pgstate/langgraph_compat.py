@@ -36,6 +36,7 @@ __all__ = [
     "CHECKPOINTER",
     "DELTA_COUNTERS",
     "DURABILITY",
+    "PACK_OPTIONS",
     "REMOVE_ALL_MESSAGES",
     "REPLAY_STATE",
     "RESUME",
@@ -56,7 +57,7 @@ __all__ = [
     "interrupt_counter",
     "is_schedule_channel",
     "is_strict",
-    "msgpack_encoder",
+    "msgpack_extender",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -108,6 +109,9 @@ SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
 """`(module, name)` of the types that LangGraph builds in strict mode."""
 DeltaSnapshot: Final = _DeltaSnapshot
 """A DeltaChannel's value among a checkpoint's values."""
+
+PACK_OPTIONS: Final[int] = jsonplus._option
+"""The options with which LangGraph's serializer calls `ormsgpack.packb`."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
@@ -307,23 +311,23 @@ def is_strict() -> bool:
     return bool(_msgpack.STRICT_MSGPACK_ENABLED)
 
 
-def msgpack_encoder(note: Callable[[Any], None], noted: Set[int]) -> Callable[[Any], bytes]:
-    """Return LangGraph's msgpack encoder, which calls `note` with each object that is stored as an extension.
+def msgpack_extender(note: Callable[[Any], None], noted: Set[int]) -> Callable[[Any], Any]:
+    """Return LangGraph's function that makes a msgpack extension of an object, calling `note` with the object first.
 
     It does so unless the id of the object's class is in `noted`. LangGraph's function encodes extensions in each other
-    by calling itself through its module. The copy made of it here calls this encoder instead, so that nothing inside of
+    by calling itself through its module. The copy made of it here calls this one instead, so that nothing inside of
     another object is missed.
     """
-    pack, options = ormsgpack.packb, jsonplus._option
+    pack = ormsgpack.packb
 
-    def encode(value: Any) -> bytes:
-        return pack(value, default=default, option=options)
+    def encode_nested(value: Any) -> bytes:
+        return pack(value, default=extend, option=PACK_OPTIONS)
 
-    extend = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+    convert = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode_nested})
 
-    def default(value: Any) -> Any:
+    def extend(value: Any) -> Any:
         if id(type(value)) not in noted:
             note(value)
-        return extend(value)
+        return convert(value)
 
-    return encode
+    return extend

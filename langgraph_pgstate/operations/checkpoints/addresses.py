@@ -127,7 +127,9 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 def address_of(config: Mapping[str, Any]) -> Address:
     """Return the address that a config names; an absent or empty `checkpoint_id` means the latest checkpoint."""
-    configurable = configurable_of(config)
+    configurable = config.get("configurable") if type(config) is dict else None
+    if type(configurable) is not dict:
+        configurable = configurable_of(config)
     thread_id = configurable.get("thread_id")
     checkpoint_ns = configurable.get("checkpoint_ns") or ""
     checkpoint_id = configurable.get("checkpoint_id") or None
