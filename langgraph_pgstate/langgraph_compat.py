@@ -57,7 +57,6 @@ __all__ = [
     "interrupt_counter",
     "is_schedule_channel",
     "is_strict",
-    "msgpack_extender",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -279,7 +278,34 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
 
 
 class SerializerBase(jsonplus.JsonPlusSerializer):
-    """LangGraph's serializer, with names for the two methods by which it builds objects."""
+    """LangGraph's serializer, with names for the ways in which it stores and builds objects."""
+
+    _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
+
+    def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
+        """Call `note` with each object that is about to be stored, unless the id of its class is in `noted`.
+
+        LangGraph's function encodes objects in each other by calling itself through its module. The copy made of it
+        here calls this one instead, so that nothing inside of another object is missed.
+        """
+
+        def encode(value: Any) -> bytes:
+            return ormsgpack.packb(value, default=extend, option=PACK_OPTIONS)
+
+        convert = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+
+        def extend(value: Any) -> Any:
+            if id(type(value)) not in noted:
+                note(value)
+            return convert(value)
+
+        self._extend = extend
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return a value's type and bytes, the same as LangGraph's."""
+        if obj is None or isinstance(obj, bytes | bytearray):
+            return super().dumps_typed(obj)
+        return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
 
     def use_extension_hook(self, hook: Callable[[int, bytes], Any]) -> None:
         """Build msgpack extensions with this function."""
@@ -309,25 +335,3 @@ def ignores_remove_all(channel: Any) -> bool:
 def is_strict() -> bool:
     """Return whether `LANGGRAPH_STRICT_MSGPACK` was set when the process began."""
     return bool(_msgpack.STRICT_MSGPACK_ENABLED)
-
-
-def msgpack_extender(note: Callable[[Any], None], noted: Set[int]) -> Callable[[Any], Any]:
-    """Return LangGraph's function that makes a msgpack extension of an object, calling `note` with the object first.
-
-    It does so unless the id of the object's class is in `noted`. LangGraph's function encodes extensions in each other
-    by calling itself through its module. The copy made of it here calls this one instead, so that nothing inside of
-    another object is missed.
-    """
-    pack = ormsgpack.packb
-
-    def encode_nested(value: Any) -> bytes:
-        return pack(value, default=extend, option=PACK_OPTIONS)
-
-    convert = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode_nested})
-
-    def extend(value: Any) -> Any:
-        if id(type(value)) not in noted:
-            note(value)
-        return convert(value)
-
-    return extend
