@@ -31,11 +31,10 @@ from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, C
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.operations.checkpoints import getting
-from langgraph_pgstate.operations.checkpoints.addresses import Address, several
 from langgraph_pgstate.operations.checkpoints.listing import Page
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest, request_put, root_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest, request_put, root_of, several
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread

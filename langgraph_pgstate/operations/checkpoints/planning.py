@@ -21,8 +21,7 @@ from langgraph_pgstate.codec.states import (
     encode_state,
 )
 from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, identifier
 from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 
 # A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.

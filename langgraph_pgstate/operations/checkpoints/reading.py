@@ -16,7 +16,7 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Sc
 from langgraph_pgstate.codec.values import PLAIN_MARK, Fingerprints, ValueCodec, array_header, split_array
 from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.types import Row
 
 # The first checkpoint format that keeps pending sends in a channel of its own.

@@ -9,8 +9,8 @@ from typing import Any
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     decode_cursor,
     json_of,

@@ -11,7 +11,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.filters import FeedbackFilter, Moment, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import check_key_size, identifier, thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,

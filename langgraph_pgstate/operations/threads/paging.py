@@ -14,7 +14,7 @@ import orjson
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.types import Page, Row, Rows
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
 from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import several, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import several, thread_id_of
 from langgraph_pgstate.operations.threads.paging import (
     LAST,
     decode_cursor,
