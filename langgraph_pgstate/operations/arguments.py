@@ -11,7 +11,7 @@ import orjson
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 
 if TYPE_CHECKING:
     # Only for annotations: a saver alone does not need it.

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import events as operations
 from langgraph_pgstate.operations.record.new_events import add_event, request_event
 from langgraph_pgstate.sql import Queries

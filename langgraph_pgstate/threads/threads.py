@@ -15,7 +15,7 @@ from langgraph_pgstate.filters import (
     check_filters,
 )
 from langgraph_pgstate.operations.arguments import understanding
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.threads import creating
 from langgraph_pgstate.operations.threads import search as search_operations

@@ -27,13 +27,12 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints.listing import request_list
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.checkpoints.writes import put_writes
+from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal

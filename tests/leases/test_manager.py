@@ -30,7 +30,7 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
 from langgraph_pgstate.leases import registry
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of
 from langgraph_pgstate.operations.leases import leases as operations
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.sql import queries

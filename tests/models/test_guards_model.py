@@ -24,7 +24,8 @@ from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints import sending, writes
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
+from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.threads import threads

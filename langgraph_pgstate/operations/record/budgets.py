@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.operations.record.prices import list_prices
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Budget, Price

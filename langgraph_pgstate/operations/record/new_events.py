@@ -8,7 +8,7 @@ from typing import Any
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.arguments import json_of, text_of
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.sql import Queries
 
 
