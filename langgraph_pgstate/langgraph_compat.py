@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack, ExitStack
 from functools import cache
 from operator import attrgetter
@@ -57,6 +57,7 @@ __all__ = [
     "interrupt_counter",
     "is_schedule_channel",
     "is_strict",
+    "next_nodes",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -125,6 +126,7 @@ _FRAMES: Final = 21
 
 # Channels for scheduling, pending input, interrupts and resume values, as `langgraph._internal._constants` and
 # `StateGraph.compile` name them; `start:` is of older versions.
+_NEXT_PREFIX: Final = "branch:to:"
 _SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
 _SCHEDULE: Final = frozenset(
     {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
@@ -251,6 +253,11 @@ def send_class() -> type[Send]:
 def is_schedule_channel(name: str) -> bool:
     """Return whether a channel is LangGraph's own, which no user's graph has declared."""
     return name in _SCHEDULE or name.startswith(_SCHEDULE_PREFIXES)
+
+
+def next_nodes(channels: Iterable[str]) -> list[str]:
+    """Return the nodes that edges and branches have scheduled next, by the names of a state's channels."""
+    return sorted(name.removeprefix(_NEXT_PREFIX) for name in channels if name.startswith(_NEXT_PREFIX))
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:

@@ -101,7 +101,7 @@ class Control:
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
-        self._has_told = False
+        self._is_drain_logged = False
         self._given_back = 0
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -413,9 +413,9 @@ class Control:
         """Stop runs that take too long, and, when the worker drains, all."""
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
-        if is_draining and not self._has_told:
+        if is_draining and not self._is_drain_logged:
             log.info("worker %s drains; runs to stop: %d", self.worker_id, len(self._executions))
-            self._has_told = True
+            self._is_drain_logged = True
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")

@@ -292,7 +292,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(request)}
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
-                await stream.await_()
+                await stream.wait_async()
             return found
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph) -> Graph:

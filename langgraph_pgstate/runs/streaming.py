@@ -122,7 +122,7 @@ class RunStream:
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_full)
 
-    async def await_(self) -> None:
+    async def wait_async(self) -> None:
         """Async twin of `wait`."""
         while self._is_full:
             loop = asyncio.get_running_loop()

@@ -225,7 +225,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
         # After a lost connection the runs may have been enqueued.
         if not getattr(error, "retryable", False):
             for thread_id in made:
-                await streams.surely(partial(call.state.saver.adelete_thread, thread_id))
+                await streams.clean_up(partial(call.state.saver.adelete_thread, thread_id))
         raise
 
 

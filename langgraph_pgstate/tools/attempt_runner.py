@@ -257,8 +257,8 @@ class AttemptRunner:
         elif isinstance(error, Exception) and not is_stopped:
             outcome = replace(failure("error", error, self._settings), answers=answers_used())
         else:
-            # Stopped midway, by a cancellation or by a nested action in doubt: its progress is unknown, unless it was
-            # rolled back.
+            # Stopped midway, by a cancellation or by a nested action of unknown outcome: its progress is unknown,
+            # unless it was rolled back.
             outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
         await self.write_quietly(call.intent, outcome)
 

@@ -101,7 +101,7 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
         report.filled += len({one.address for one in page})
     report.checkpoints = comparison.checkpoints
     report.problems = comparison.problems
-    report.statuses = await db.execute(queries.settle_status, {"thread_id": thread_id})
+    report.statuses = await db.execute(queries.infer_thread_status, {"thread_id": thread_id})
     return report
 
 

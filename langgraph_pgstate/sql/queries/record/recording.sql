@@ -235,7 +235,7 @@ CROSS JOIN LATERAL (
 ) AS seen
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
--- name: refresh_statuses
+-- name: refresh_thread_statuses
 -- Set the status of threads from their newest run, or from one that is still running or in the queue. A run that
 -- another has superseded does not count.
 UPDATE /*schema*/threads AS t SET status = newest.status
