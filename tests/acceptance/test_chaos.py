@@ -215,6 +215,7 @@ PLANTED_IN_QUEUE = {
         SELECT thread_id, 'new', 'default', 'agent' FROM threads LIMIT 1
     """,
     "run lost": f"DELETE FROM runs WHERE run_id = {_SUCCESS}",
+    "run is back": f"UPDATE runs SET queue = NULL WHERE run_id = {_SUCCESS}",
     "rollback incomplete": "DELETE FROM runs WHERE status = 'success'",
     "told otherwise": "UPDATE runs SET status = 'timeout' WHERE status = 'success'",
     "run failed": "UPDATE runs SET status = 'error', error_type = 'builtins.KeyError' WHERE status = 'success'",

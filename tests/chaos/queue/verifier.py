@@ -146,6 +146,9 @@ class Verifier:
             run, thread = line["run"], line["thread"]
             if run not in self._runs and not self._is_rolled_back(run, thread, asked[run]):
                 self._find("run lost", thread, f"run {run} was enqueued")
+        for thread, run, status in self._rows("SELECT thread_id, run_id, status FROM {}.runs WHERE queue IS NULL"):
+            if run in asked:
+                self._find("run is back", thread, f"run {run} was deleted, and is recorded as {status}")
         for kind in ("refused", "withdrawn"):
             for line in self._by[kind]:
                 if line["run"] in self._runs and line["run"] not in self._reused:
