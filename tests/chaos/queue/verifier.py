@@ -155,7 +155,10 @@ class Verifier:
                     self._find("run made", self._runs[line["run"]][0], f"run {line['run']} was {kind}")
 
     def _is_retried(self, run: str, since: float) -> bool:
-        return run in self._reused or any(line["run"] == run and line["at"] > since for line in self._by["retry"])
+        """Whether a run may have been retried after a time: asked for or answered since, or never answered."""
+        asked, answered = ([line for line in self._by[what] if line["run"] == run] for what in ("retry", "retried"))
+        is_since = any(line["at"] > since for line in (*asked, *answered))
+        return run in self._reused or is_since or len(asked) > len(answered)
 
     def _told(self) -> None:
         """How a caller was told that a run has ended is how it has ended."""
