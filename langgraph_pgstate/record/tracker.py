@@ -219,7 +219,7 @@ class Tracker:
                 self._queue.acknowledge(taken)
         if not plan.journal_entry:
             return False
-        self._queue.note(address.thread_id)
+        self._queue.note_journaled(address.thread_id)
         return True
 
     def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:

@@ -15,8 +15,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
-from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
 from langgraph_pgstate.operations.threads.paging import text_of
 from langgraph_pgstate.sql import Queries
