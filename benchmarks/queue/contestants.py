@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, Protocol, TypedDict
+from uuid import uuid4
 
 import psycopg
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from benchmarks.contestants import UPSTREAM_OPTIONS
 from benchmarks.measure import OURS
 from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState
 
 PROCRASTINATE = "procrastinate"
 PGQUEUER = "pgqueuer"
 DBOS = "dbos"
-WITH_GRAPH = "pgstate with a graph"
 OTHERS = (PROCRASTINATE, PGQUEUER, DBOS)
 LABELS = {
     OURS: "langgraph-pgstate",
-    WITH_GRAPH: "langgraph-pgstate, with a graph",
     PROCRASTINATE: "procrastinate",
     PGQUEUER: "pgqueuer",
     DBOS: "DBOS",
@@ -56,10 +59,10 @@ class Contestant(Protocol):
     def client(self) -> Any:
         """A block with a function that enqueues a number of jobs at once."""
 
-    def work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """Run a worker until the process is killed, with its defaults unless a concurrency is given.
 
-        Each job only calls `begin`.
+        Each job only calls `begin`, or runs a graph whose only node does.
         """
 
 
@@ -68,7 +71,10 @@ class _State(TypedDict):
 
 
 class Runs:
-    """Our queue and worker without graphs: a job is enqueued, claimed with the lease of its thread, and ended."""
+    """Our queue and worker: a job is enqueued, claimed with the lease of its thread, and ended.
+
+    With a graph it is a run with its checkpoints and its record.
+    """
 
     settings = "AsyncWorker; enqueue_batch"
     unfinished = "SELECT EXISTS (SELECT FROM pgstate.queue)"
@@ -96,26 +102,17 @@ class Runs:
 
             yield enqueue
 
-    def work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
-        asyncio.run(self._work(concurrency, begin))
+        asyncio.run(self._work(concurrency, begin, graph))
 
-    async def _work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    async def _work(self, concurrency: int | None, begin: Callable[[], None], graph: bool) -> None:
         async with AsyncPGState.open(self._dsn) as state:
             options: Any = {} if concurrency is None else {"concurrency": concurrency}
             worker = AsyncWorker(state, {JOB: graph_of(begin)}, queues=[QUEUE], **options)
-            self._prepare(worker, begin)
+            if not graph:
+                worker._executor = _NoGraph(begin)  # type: ignore[assignment]
             await worker.run_forever()
-
-    def _prepare(self, worker: AsyncWorker, begin: Callable[[], None]) -> None:
-        worker._executor = _NoGraph(begin)  # type: ignore[assignment]
-
-
-class RunsOfGraphs(Runs):
-    """Our queue and worker: a job is a run of a graph of one node, with its checkpoints and its record."""
-
-    def _prepare(self, worker: AsyncWorker, begin: Callable[[], None]) -> None:
-        pass
 
 
 class _NoGraph:
@@ -132,19 +129,45 @@ class _NoGraph:
         return RunOutcome("finish", "success")
 
 
-def graph_of(begin: Callable[[], None]) -> Any:
-    """A graph whose only node calls `begin`."""
+def graph_of(begin: Callable[[], None], saver: Any = None, *, is_async: bool = True) -> Any:
+    """A graph whose only node calls `begin`, with a saver of its own or none."""
     from langgraph.graph import END, START, StateGraph
 
     async def node(state: _State) -> _State:
         begin()
         return state
 
+    def blocking_node(state: _State) -> _State:
+        begin()
+        return state
+
     graph = StateGraph(_State)
-    graph.add_node("node", node)
+    graph.add_node("node", node if is_async else blocking_node)
     graph.add_edge(START, "node")
     graph.add_edge("node", END)
-    return graph.compile()
+    return graph.compile(checkpointer=saver)
+
+
+@asynccontextmanager
+async def _body(dsn: str, begin: Callable[[], None], graph: bool) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """What a job of another queue awaits: `begin`, or a graph on a new thread with LangGraph's own saver."""
+
+    async def only_begin() -> None:
+        begin()
+
+    if not graph:
+        yield only_begin
+        return
+    async with AsyncConnectionPool(dsn, kwargs=UPSTREAM_OPTIONS, max_size=_POOL, open=False) as pool:
+        await pool.wait()
+        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]
+        await saver.setup()
+        compiled = graph_of(begin, saver)
+
+        async def invoke() -> None:
+            await compiled.ainvoke({"number": 0}, {"configurable": {"thread_id": str(uuid4())}})
+
+        yield invoke
 
 
 class Procrastinate:
@@ -180,18 +203,19 @@ class Procrastinate:
 
             yield enqueue
 
-    def work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
         from procrastinate import App, PsycopgConnector
 
         app = App(connector=PsycopgConnector(conninfo=self._dsn, min_size=_POOL, max_size=_POOL))
 
-        @app.task(name=JOB, queue=QUEUE)
-        async def noop() -> None:
-            begin()
-
         async def main() -> None:
-            async with app.open_async():
+            async with app.open_async(), _body(self._dsn, begin, graph) as body:
+
+                @app.task(name=JOB, queue=QUEUE)
+                async def job() -> None:
+                    await body()
+
                 options: Any = {} if concurrency is None else {"concurrency": concurrency}
                 await app.run_worker_async(queues=[QUEUE], install_signal_handlers=False, **options)
 
@@ -244,7 +268,7 @@ class PgQueuer:
             yield enqueue
             runner.run(connection.close())
 
-    def work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
         import asyncpg
         import uvloop
@@ -254,15 +278,16 @@ class PgQueuer:
         async def main() -> None:
             pool = await asyncpg.create_pool(self._dsn, min_size=_POOL, max_size=_POOL)
             manager = Manager.from_asyncpg_pool(pool)
-
-            @manager.entrypoint(JOB)
-            async def noop(job: Job) -> None:
-                begin()
-
             options: Any = {}
             if concurrency is not None:
                 options = {"batch_size": concurrency // 2, "max_concurrent_tasks": concurrency}
-            await manager.run(**options)
+            async with _body(self._dsn, begin, graph) as body:
+
+                @manager.entrypoint(JOB)
+                async def run_job(job: Job) -> None:
+                    await body()
+
+                await manager.run(**options)
 
         uvloop.run(main())
 
@@ -305,12 +330,22 @@ class Dbos:
         finally:
             client.destroy()
 
-    def work(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
-        self._launch(concurrency, begin)
-        threading.Event().wait()
+        if not graph:
+            self._launch(concurrency, begin)
+            threading.Event().wait()
+        with ConnectionPool(self._dsn, kwargs=UPSTREAM_OPTIONS, max_size=_POOL, open=True) as pool:
+            saver = PostgresSaver(pool)  # type: ignore[arg-type]
+            saver.setup()
+            compiled = graph_of(begin, saver, is_async=False)
+            self._launch(
+                concurrency,
+                lambda: compiled.invoke({"number": 0}, {"configurable": {"thread_id": str(uuid4())}}),
+            )
+            threading.Event().wait()
 
-    def _launch(self, concurrency: int | None, begin: Callable[[], None]) -> None:
+    def _launch(self, concurrency: int | None, body: Callable[[], Any]) -> None:
         from dbos import DBOS as Library
 
         Library(
@@ -324,8 +359,8 @@ class Dbos:
         )
 
         @Library.workflow(name=JOB)
-        def noop() -> None:
-            begin()
+        def job() -> None:
+            body()
 
         Library.launch()
         options: Any = {}
@@ -337,7 +372,6 @@ class Dbos:
 
 CONTESTANTS: dict[str, type[Contestant]] = {
     OURS: Runs,
-    WITH_GRAPH: RunsOfGraphs,
     PROCRASTINATE: Procrastinate,
     PGQUEUER: PgQueuer,
     DBOS: Dbos,

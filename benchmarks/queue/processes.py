@@ -39,13 +39,15 @@ class Bell:
 
 
 @contextmanager
-def worker_process(name: str, dsn: str, concurrency: int | None, every: int = 1) -> Iterator[Connection]:
+def worker_process(
+    name: str, dsn: str, concurrency: int | None, every: int = 1, *, graph: bool = False
+) -> Iterator[Connection]:
     """A worker of a contestant in a process; the times at which its first job and each `every`-th begin.
 
     It is killed at the end of the block.
     """
     times, sender = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=_work, args=(name, dsn, concurrency, every, sender), daemon=True)
+    process = SPAWN.Process(target=_work, args=(name, dsn, concurrency, every, graph, sender), daemon=True)
     process.start()
     sender.close()
     try:
@@ -67,7 +69,7 @@ def next_time(times: Connection, patience: float = PATIENCE) -> float:
     return float(times.recv())
 
 
-def _work(name: str, dsn: str, concurrency: int | None, every: int, times: Connection) -> None:
+def _work(name: str, dsn: str, concurrency: int | None, every: int, graph: bool, times: Connection) -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.INFO)
-    CONTESTANTS[name](dsn).work(concurrency, Bell(times, every))
+    CONTESTANTS[name](dsn).work(concurrency, Bell(times, every), graph=graph)

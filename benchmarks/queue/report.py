@@ -7,14 +7,14 @@ from pathlib import Path
 
 from benchmarks.measure import OURS, CaseResult
 from benchmarks.queue.claims import EMPTY
-from benchmarks.queue.contestants import LABELS, OTHERS, WITH_GRAPH
+from benchmarks.queue.contestants import LABELS, OTHERS
 from benchmarks.queue.graphs import INVOKED
 from benchmarks.report import Environment, number
 
-_PLOTTED = (("jobs", "jobs/both"), ("start", "start/p50"))
+_PLOTTED = (("jobs", "jobs/both"), ("start", "start/superstep"))
 _TITLES = {
     "jobs": "No-op jobs per second (more is better; logarithmic)",
-    "start": "From enqueue to begin, idle (less is better; logarithmic)",
+    "start": "From enqueue to the first superstep, idle (less is better; logarithmic)",
 }
 _BESIDES = {EMPTY: "an empty queue", INVOKED: "`graph.invoke` in place"}
 
@@ -30,9 +30,6 @@ def markdown(environment: Environment, results: Mapping[str, CaseResult]) -> str
         for metric in compared:
             cells = [number(metric.median(name), metric.unit) for name in names]
             lines.append(f"| {_label(metric.key, metric.label)} | {' | '.join(cells)} |")
-            if WITH_GRAPH in metric.samples and metric.key == "jobs/both":
-                cells = [number(metric.median(WITH_GRAPH), metric.unit), *["–"] * len(OTHERS)]
-                lines.append(f"| runs of a graph of one node, {metric.label} | {' | '.join(cells)} |")
         lines.append("")
     others = [metric for metric in metrics.values() if metric not in compared]
     if others:
@@ -51,7 +48,7 @@ def markdown(environment: Environment, results: Mapping[str, CaseResult]) -> str
 
 
 def _label(key: str, label: str) -> str:
-    return f"no-op jobs, {label}" if key.startswith("jobs/") else label
+    return f"no-op jobs, {label}" if key in ("jobs/both", "jobs/enqueue", "jobs/work") else label
 
 
 def plot(path: Path, results: Mapping[str, CaseResult]) -> bool:

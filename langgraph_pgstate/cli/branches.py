@@ -52,7 +52,7 @@ def tree(
     """Draw the checkpoints of a thread with forks and labels."""
     from langgraph_pgstate.cli.tree import draw, outline, short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
-    from langgraph_pgstate.operations.checkpoints.addresses import Address
+    from langgraph_pgstate.operations.checkpoints.requests import Address
     from langgraph_pgstate.operations.threads import branches
     from langgraph_pgstate.saver import PGStateSaver
 
@@ -93,8 +93,8 @@ def show(
 ) -> None:
     """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
     from langgraph_pgstate.langgraph_compat import next_nodes
-    from langgraph_pgstate.operations.checkpoints.addresses import address_of
     from langgraph_pgstate.operations.checkpoints.differences import read_states
+    from langgraph_pgstate.operations.checkpoints.requests import address_of
 
     target: Target = ctx.obj
     with target.connect() as parts:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from langgraph_pgstate.call_site import CallSite, run_of
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
-from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.types import Lease

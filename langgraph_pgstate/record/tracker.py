@@ -14,9 +14,8 @@ from langgraph.errors import ParentCommand
 
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.errors import BudgetExceededError, LeaseHeldError, StaleHeadError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
 from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, SpanRecord

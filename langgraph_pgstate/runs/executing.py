@@ -26,7 +26,7 @@ from langgraph_pgstate.errors import (
     UnavailableError,
 )
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
+from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, open_input
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step

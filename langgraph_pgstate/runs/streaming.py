@@ -22,7 +22,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.requests import WritesRequest
+from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of

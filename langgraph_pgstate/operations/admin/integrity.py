@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.runs.inputs import open_input
 from langgraph_pgstate.operations.tools.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
 from langgraph_pgstate.sql import Queries, snapshot

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.inputs import change_input, read_field
 from langgraph_pgstate.operations.runs.locking import bounded_waits

@@ -10,8 +10,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.differences import read_state
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.runs.inputs import change_input
 from langgraph_pgstate.operations.runs.requests import RunRequest

@@ -16,7 +16,7 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
-from langgraph_pgstate.operations.checkpoints.addresses import (
+from langgraph_pgstate.operations.checkpoints.requests import (
     check_key_size,
     configurable_of,
     identifier,

@@ -13,21 +13,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules, check_filters
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.arguments import json_of, stored_time_of, text_of, texts_of
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run, thread_given
 from langgraph_pgstate.operations.runs.ticks import MISSED, first_tick, next_ticks, zone_of
-from langgraph_pgstate.operations.threads.paging import (
-    decode_cursor,
-    json_of,
-    page_of,
-    page_size,
-    sorting_of,
-    stored_time_of,
-    text_of,
-    texts_of,
-)
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, sorting_of
 from langgraph_pgstate.settings import EnqueueOptions, ScheduleChanges, ScheduleOptions, check_ttl
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Row, Schedule
