@@ -341,6 +341,7 @@ class Demo:
             served = f"{self._program} serve {_GRAPH}"
             commands[served] = f"answer, fork, go on: http://127.0.0.1:{SERVER_PORT}/{thread}"
         commands |= {
+            f"{self._program} show {self._thread_id}": "its state, and what it asks",
             f"{self._program} tree {self._thread_id}": "its checkpoints again",
             f"{self._program} status": "tables, rows and bytes",
             f"{self._program} check --thread {self._thread_id}": "re-read and verify it",

@@ -92,7 +92,7 @@ class Writer:
         except PGStateError as error:
             self._log(error)
         else:
-            self._queue.note(run.key[0])
+            self._queue.note_journaled(run.key[0])
             self._queue.acknowledge(pending)
         return True
 

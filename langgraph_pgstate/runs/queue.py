@@ -17,7 +17,7 @@ from langgraph_pgstate.types import Budget, Page, QueueCount, QueuedRun, QueueLi
 
 
 class RunQueue(RunHistory):
-    """The lists, workers and limits of the queue, beside the history of runs.
+    """The lists, workers and limits of the queue, beside the history of runs; a base of `Runs`.
 
     Args:
         database: The database, in which what is recorded can be read.

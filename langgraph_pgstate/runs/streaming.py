@@ -25,7 +25,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.operations.runs.requests import RunInput, modes_of
+from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 

@@ -27,7 +27,7 @@ from support_worker import WORKERS, Place, kill, wait_for_ends, worker
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.operations.runs.requests import RunInput
+from langgraph_pgstate.operations.runs.inputs import RunInput
 from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.types import StreamEvent

@@ -22,7 +22,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
 from langgraph_pgstate.operations.arguments import json_of, text_of, texts_of
 from langgraph_pgstate.operations.runs.arguments import name_of
-from langgraph_pgstate.operations.runs.requests import read_field
+from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.threads.paging import offset_of, page_size, sorting_of
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries

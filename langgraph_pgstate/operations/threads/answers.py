@@ -16,8 +16,8 @@ from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, N
 from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
-from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, PendingInterrupt

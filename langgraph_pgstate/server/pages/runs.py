@@ -10,9 +10,9 @@ from typing import Any, Final
 from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.operations.record.runs import STATUSES
+from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import unknown_effects_of
 from langgraph_pgstate.server.pages.values import view

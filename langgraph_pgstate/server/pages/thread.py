@@ -10,11 +10,12 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
-from langgraph_pgstate.server.pages.interrupts import key_of, question_of
+from langgraph_pgstate.server.pages.interrupts import key_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
 from langgraph_pgstate.server.pages.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
