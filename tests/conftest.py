@@ -291,7 +291,9 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
     UNION ALL
     SELECT concat('view ', pg_get_viewdef(oid)) FROM mine WHERE relkind = 'v'
     UNION ALL
-    SELECT concat('trigger ', c.relname, t.tgname, t.tgenabled) FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
+    -- The names of those that guard foreign keys have a number.
+    SELECT concat('trigger ', c.relname, CASE WHEN NOT t.tgisinternal THEN t.tgname END, t.tgenabled)
+    FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
     UNION ALL
     SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL
