@@ -184,7 +184,7 @@ class Schemas:
     def give_back(self, name: str) -> None:
         """Empty a schema for the next test, or drop it if this one has changed more than rows."""
         try:
-            self._empty(name)
+            self.empty(name)
             # Rows of the catalogs that were not written cannot have changed, and are compared in a tenth of the time.
             if self._catalog_rows(name) == self._rows[name]:
                 self._free.append(name)
@@ -209,7 +209,7 @@ class Schemas:
             self._kept.execute("SET lock_timeout = '2s'")
         return self._kept
 
-    def _empty(self, name: str) -> None:
+    def empty(self, name: str) -> None:
         """Remove all rows: by `TRUNCATE`, which takes ten times as long, where they are many or held."""
         connection = self._connection()
         sizes = connection.execute(_FILLED, {"schema": name}).fetchall()
