@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import fcntl
 import hashlib
 import json
 import operator
@@ -89,16 +89,20 @@ class Outside:
     def perform(self, thread_id: str, tool: str, key: str, token: str, *, once: bool) -> None:
         """Do it; one that honours idempotency keys does nothing twice."""
         line = json.dumps({"thread": thread_id, "tool": tool, "key": key, "token": token, "by": self._journal.name})
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if once else 0)
-        name = f"token {token}" if once else f"{thread_id} {tool} {key}"
-        with contextlib.suppress(FileExistsError):
-            file = os.open(self._file(name), flags, 0o644)
+        place = self._file(f"token {token}" if once else f"{thread_id} {tool} {key}")
+        # One write, so that a kill leaves the whole line or none.
+        file = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (once and self._has_line(place)):
             os.write(file, line.encode() + b"\n")
-            os.close(file)
+        os.close(file)
 
     def has_happened(self, thread_id: str, tool: str, key: str) -> bool:
         """Tell the truth about an action."""
-        return self._file(f"{thread_id} {tool} {key}").exists()
+        return self._has_line(self._file(f"{thread_id} {tool} {key}"))
+
+    def _has_line(self, place: Path) -> bool:
+        return place.exists() and place.stat().st_size > 0
 
     def _file(self, name: str) -> Path:
         return self._directory / hashlib.sha256(name.encode()).hexdigest()[:24]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from support import loop_graph
+from psycopg.conninfo import make_conninfo
+from support import holding, loop_graph, wait_until
 from support_recorder import config, model, recording, rows
 
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.settings import RecorderSettings
@@ -64,6 +67,50 @@ def test_an_enqueued_run_that_was_rolled_back_stays_deleted(
         saver._database.run(delete_runs_of, saver._queries, "t", ["r"])
         tracker.end(root, {}, asyncio.CancelledError())
         store()
+    tables = ("runs", "spans", "events", "journal")
+    assert {table: rows(connection, schema, table) for table in tables} == {table: [] for table in tables}
+
+
+@pytest.mark.parametrize("after", ["nothing", "its begin"])
+def test_what_is_stored_while_a_run_is_deleted_goes_with_it(
+    dsn: str, schema: str, connection: Connection, after: str
+) -> None:
+    """The statements that store it began before the deletion was committed."""
+    application = f"writer of {schema}"
+    with (
+        recording(make_conninfo(dsn, application_name=application), schema, RecorderSettings(interval=NEVER)) as (
+            saver,
+            recorder,
+        ),
+        holding(dsn, "SELECT 1") as other,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        tracker, queue = recorder._tracker, recorder._queue
+
+        def store() -> None:
+            pending = queue.collect()
+            assert pending is not None
+            saver._database.run(journal.write, saver._queries, [], pending.journal_entry)
+            queue.acknowledge(pending)
+
+        root, metadata = uuid.uuid4(), {"thread_id": "t", "run_id": "r", "run_attempt": 1}
+        connection.execute(
+            f"INSERT INTO {schema}.runs (thread_id, run_id, attempt, status, started_at, queue)"
+            " VALUES ('t', 'r', 1, 'running', now(), 'default')".encode()
+        )
+        tracker.begin("chain", "graph", root, None, [], metadata, {})
+        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
+        if after == "its begin":
+            store()
+            # Then there are spans and events to store, and not the run itself.
+            tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
+            tracker.interrupted(root, "c", "", [])
+        run_blocking(delete_runs_of(BlockingConnection(other), saver._queries, "t", ["r"]))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        stored = executor.submit(store)
+        wait_until(lambda: connection.execute(waiting, [application]).fetchone() is not None, "the writer waits")
+        other.commit()
+        stored.result()
     tables = ("runs", "spans", "events", "journal")
     assert {table: rows(connection, schema, table) for table in tables} == {table: [] for table in tables}
 

@@ -32,8 +32,12 @@ FROM (
     ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
 ) AS s
 LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
-LEFT JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
-WHERE r.run_id IS NOT NULL OR (s.is_first AND s.attempt IS NULL AND NOT EXISTS (
+-- Locked, because a row that is being deleted would be inserted again once it is gone.
+WHERE (
+    SELECT true FROM /*schema*/runs r
+    WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
+    FOR NO KEY UPDATE
+) OR (s.is_first AND s.attempt IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/tombstones d
     WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
 ))
@@ -127,7 +131,10 @@ WITH written AS (
     ) AS s
     -- Looked up one by one, because a join would read all runs of the thread.
     WHERE s.thread_id = ANY(:thread_ids::text[])
-        AND (SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id)
+        AND (
+            -- Locked until the commit, or spans could outlive a run that is being deleted.
+            SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id FOR KEY SHARE
+        )
     ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
     ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
         ended_at = excluded.ended_at,
@@ -173,11 +180,17 @@ FROM jsonb_to_recordset(:rows::jsonb) AS s (
     thread_id text, event_id text, created_at double precision, kind text, run_id text, checkpoint_ns text,
     checkpoint_id text, agent text, payload jsonb
 )
-LEFT JOIN /*schema*/runs r
-    ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
-WHERE CASE WHEN s.run_id IS NOT NULL THEN r.run_id IS NOT NULL ELSE EXISTS (
-    SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids)
-) END
+WHERE CASE
+    WHEN s.run_id IS NOT NULL THEN (
+        SELECT true FROM /*schema*/runs r
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
+        FOR KEY SHARE
+    )
+    ELSE (
+        SELECT true FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids)
+        FOR KEY SHARE
+    )
+END
 ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
