@@ -184,7 +184,7 @@ class Schemas:
     def give_back(self, name: str) -> None:
         """Empty a schema for the next test, or drop it if this one has changed more than rows."""
         try:
-            self._empty(name)
+            self.empty(name)
             # Rows of the catalogs that were not written cannot have changed, and are compared in a tenth of the time.
             if self._catalog_rows(name) == self._rows[name]:
                 self._free.append(name)
@@ -209,19 +209,21 @@ class Schemas:
             self._kept.execute("SET lock_timeout = '2s'")
         return self._kept
 
-    def _empty(self, name: str) -> None:
+    def empty(self, name: str) -> None:
         """Remove all rows: by `TRUNCATE`, which takes ten times as long, where they are many or held."""
         connection = self._connection()
-        filled = connection.execute(_FILLED, {"schema": name}).fetchall()
-        few = [sql.Identifier(name, table) for table, size in filled if size <= _FEW_BYTES]
-        for table in few:
-            connection.execute(sql.SQL("DELETE FROM {}").format(table))
-        if few:
-            connection.execute(sql.SQL("VACUUM {}").format(sql.SQL(", ").join(few)))
-            filled = connection.execute(_FILLED, {"schema": name}).fetchall()
+        sizes = connection.execute(_FILLED, {"schema": name}).fetchall()
+        filled = [sql.Identifier(name, table) for table, _ in sizes]
         if filled:
-            tables = sql.SQL(", ").join(sql.Identifier(name, table) for table, _ in filled)
-            connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
+            has_rows = sql.SQL(", ").join(sql.SQL("EXISTS (SELECT FROM {})").format(table) for table in filled)
+            found = connection.execute(sql.SQL("SELECT {}").format(has_rows)).fetchone() or ()
+            for table, is_filled in zip(filled, found, strict=True):
+                if is_filled:
+                    connection.execute(sql.SQL("DELETE FROM {}").format(table))
+        # Vacuuming has other sessions read the catalogs again.
+        large = [table for table, (_, size) in zip(filled, sizes, strict=True) if size > _FEW_BYTES]
+        if large:
+            connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(sql.SQL(", ").join(large)))
 
     def _remove_added(self, name: str) -> None:
         """Remove tables and prices that a new schema does not have."""
@@ -239,7 +241,7 @@ class Schemas:
         return [table for (table,) in self._connection().execute(query, [name])]
 
     def _catalog_rows(self, name: str) -> str:
-        """How many rows the catalogs have of a schema, and which transactions wrote them."""
+        """How many rows the catalogs have of a schema, and when the newest was written."""
         tables = sql.Identifier(name, "migrations"), sql.Identifier(name, "prices")
         query = sql.SQL(_CATALOG_ROWS).format(*tables)
         return str(self._connection().execute(query, {"schema": name}).fetchone())
@@ -254,22 +256,22 @@ class Schemas:
         return str(found)
 
 
-_FEW_BYTES = 256 * 1024
+_FEW_BYTES = 64 * 1024
 _FILLED = """
 SELECT relname, pg_relation_size(oid) FROM pg_class
 WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)) AND relkind = 'r' AND pg_relation_size(oid) > 0
     AND relname NOT IN ('migrations', 'prices')
 """
 _CATALOG_ROWS = """
-WITH mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = (SELECT to_regnamespace(%(schema)s)))
-SELECT count(*), sum(xmin::text::bigint) FROM (
+WITH own AS (SELECT oid, xmin FROM pg_namespace WHERE nspname = %(schema)s),
+mine AS MATERIALIZED (SELECT oid, xmin FROM pg_class WHERE relnamespace = (SELECT oid FROM own))
+SELECT count(*), min(age(xmin)) - (SELECT age(xmin) FROM own), (SELECT xmin FROM own) FROM (
     SELECT xmin FROM mine
-    UNION ALL SELECT xmin FROM pg_namespace WHERE nspname = %(schema)s
-    UNION ALL SELECT xmin FROM pg_attribute WHERE attrelid IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_constraint WHERE conrelid IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM mine)
-    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
+    UNION ALL SELECT xmin FROM pg_attribute WHERE attrelid = ANY(ARRAY(SELECT oid FROM mine))
+    UNION ALL SELECT xmin FROM pg_constraint WHERE connamespace = (SELECT oid FROM own)
+    UNION ALL SELECT xmin FROM pg_trigger WHERE tgrelid = ANY(ARRAY(SELECT oid FROM mine))
+    UNION ALL SELECT xmin FROM pg_rewrite WHERE ev_class = ANY(ARRAY(SELECT oid FROM mine))
+    UNION ALL SELECT xmin FROM pg_proc WHERE pronamespace = (SELECT oid FROM own)
     UNION ALL SELECT xmin FROM {}
     UNION ALL SELECT xmin FROM {}
 ) AS rows_of_it
@@ -291,7 +293,9 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
     UNION ALL
     SELECT concat('view ', pg_get_viewdef(oid)) FROM mine WHERE relkind = 'v'
     UNION ALL
-    SELECT concat('trigger ', c.relname, t.tgname, t.tgenabled) FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
+    -- The names of those that guard foreign keys have a number.
+    SELECT concat('trigger ', c.relname, CASE WHEN NOT t.tgisinternal THEN t.tgname END, t.tgenabled)
+    FROM pg_trigger t JOIN mine c ON c.oid = t.tgrelid
     UNION ALL
     SELECT concat('function ', proname) FROM pg_proc WHERE pronamespace = (SELECT to_regnamespace(%(schema)s))
     UNION ALL

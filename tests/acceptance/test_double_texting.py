@@ -98,7 +98,10 @@ def call(dsn: str, schema: str, process: int, callers: int, place: Place) -> Non
         list(executor.map(race, range(callers)))
 
 
-@pytest.mark.parametrize("callers", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "callers",
+    [pytest.param(3, marks=pytest.mark.slow), pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
+)
 def test_callers_race_in_every_situation(
     callers: int, dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ async def test_every_screen_fits_every_window_in_light_and_dark(screen: Screen) 
             assert not await screen.is_too_wide(), (path, width)
 
 
+@pytest.mark.slow
 async def test_script_that_is_planted_everywhere_does_not_run(screen: Screen) -> None:
     names: Any = dict.fromkeys(("user_id", "tenant_id", "title"), HOSTILE)
     ids = await travel(screen.state, HOSTILE, metadata={HOSTILE: HOSTILE, "graph_id": "trip"}, **names)
@@ -98,6 +99,7 @@ async def test_script_that_is_planted_everywhere_does_not_run(screen: Screen) ->
         assert await screen.page.evaluate("document.querySelectorAll('script:not([src])').length") == 0
 
 
+@pytest.mark.slow
 async def test_a_person_forks_labels_edits_and_deletes_by_mouse(screen: Screen) -> None:
     page = screen.page
     await travel(screen.state)

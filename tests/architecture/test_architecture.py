@@ -674,12 +674,17 @@ def test_every_operation_of_the_saver_is_called_here() -> None:
     assert public - CALLS.keys() == set()
 
 
-@pytest.mark.parametrize("name", CALLS)
 def test_an_operation_never_suspends_over_a_blocking_connection(
-    name: str, saver: PGStateSaver, connection: psycopg.Connection
+    schemas: Any, schema: str, connection: psycopg.Connection
 ) -> None:
     """`run_blocking` raises if it does."""
-    module, _, function = name.rpartition(".")
-    operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
-    bench = Bench(connection, saver.schema)
-    run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
+
+    def check(name: str) -> None:
+        module, _, function = name.rpartition(".")
+        operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
+        bench = Bench(connection, schema)
+        run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
+        schemas.empty(schema)
+
+    # The last has no tables left.
+    check_each(check, sorted(CALLS, key="admin.schema.migrate_to".__eq__))

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support import Gate
+from support import Gate, crossed
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver, PoolSettings
 from langgraph_pgstate.db import connecting
@@ -38,24 +38,24 @@ async def open_any(kind: type, dsn: str, pool: Any) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.parametrize("pool", [PoolSettings(timeout=0.1), False], ids=["pool", "single"])
-@pytest.mark.parametrize("kind", [PGState, AsyncPGState, PGStateSaver, AsyncPGStateSaver])
+# How a connection string is wrong, the error, and what it says.
+WRONG: dict[str, tuple[dict[str, Any], type[PGStateError], str]] = {
+    "refused": ({"host": "127.0.0.1", "port": 1}, UnavailableError, "Connection refused"),
+    "all refused": ({"host": "127.0.0.1,/nowhere", "port": 1}, UnavailableError, "Connection refused.*No such file"),
+    "host": ({"host": "no-such-host.invalid"}, ConfigurationError, "no-such-host.invalid"),
+    "database": ({"dbname": "no_such_database"}, ConfigurationError, "no_such_database"),
+    "role": ({"user": "no_such_role"}, ConfigurationError, "no_such_role"),
+    "tls": ({"sslmode": "require", "sslnegotiation": None}, ConfigurationError, "SSL"),
+    "role of the server": ({"target_session_attrs": "standby"}, UnavailableError, "hot standby"),
+}
+
+
 @pytest.mark.parametrize(
-    ("changed", "error", "words"),
-    [
-        ({"host": "127.0.0.1", "port": 1}, UnavailableError, "Connection refused"),
-        ({"host": "127.0.0.1,/nowhere", "port": 1}, UnavailableError, "Connection refused.*No such file"),
-        ({"host": "no-such-host.invalid"}, ConfigurationError, "no-such-host.invalid"),
-        ({"dbname": "no_such_database"}, ConfigurationError, "no_such_database"),
-        ({"user": "no_such_role"}, ConfigurationError, "no_such_role"),
-        ({"sslmode": "require", "sslnegotiation": None}, ConfigurationError, "SSL"),
-        ({"target_session_attrs": "standby"}, UnavailableError, "hot standby"),
-    ],
-    ids=["refused", "all refused", "host", "database", "role", "tls", "role of the server"],
+    ("what", "kind", "pool"),
+    crossed([*WRONG], [PGState, AsyncPGState, AsyncPGStateSaver, PGStateSaver], [PoolSettings(timeout=0.1), False]),
 )
-async def test_opening_says_why_it_is_not_possible(
-    kind: type, pool: Any, changed: dict[str, Any], error: type[PGStateError], words: str, gate: Gate
-) -> None:
+async def test_opening_says_why_it_is_not_possible(what: str, kind: type, pool: Any, gate: Gate) -> None:
+    changed, error, words = WRONG[what]
     with pytest.raises(error, match=words) as raised:
         async with open_any(kind, make_conninfo(gate.dsn, **changed), pool):
             pass

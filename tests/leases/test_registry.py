@@ -11,10 +11,11 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import RunControl
-from support import APIS, GUARD_SECONDS, config_of, invoke, loop_graph, open_saver
+from support import APIS, GUARD_SECONDS, config_of, crossed, invoke, loop_graph, open_saver
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError
+from langgraph_pgstate.leases import registry, taking
 from langgraph_pgstate.process_identity import holder_id
 from tests.leases.test_leases import hold, invoke_here, leases, maybe
 from tests.operations.leases.test_guards import INPUT, is_linear
@@ -37,12 +38,18 @@ async def rest_of(stream: Any) -> list[Any]:
     return [piece async for piece in stream] if hasattr(stream, "__anext__") else list(stream)
 
 
-@pytest.mark.parametrize("busy", [{}, {"on_busy": "wait", "wait_timeout": 0.2}])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("on_busy", "api"), crossed(["raise", "wait"], APIS))
 async def test_a_suspended_stream_keeps_its_lease_from_its_own_thread(
-    api: type, busy: dict[str, Any], dsn: str, schema: str, connection: psycopg.Connection
+    api: type,
+    on_busy: str,
+    dsn: str,
+    schema: str,
+    connection: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_saver(api, dsn, schema, guard="lease", **busy) as saver:
+    for module in (registry, taking):
+        monkeypatch.setattr(module, "CLOSING_SECONDS", 0.3)
+    async with open_saver(api, dsn, schema, guard="lease", on_busy=on_busy, wait_timeout=0.2) as saver:
         graph = loop_graph(3).compile(checkpointer=saver)
         stream = stream_of(graph, saver, config_of("t"))
         await piece_of(stream)

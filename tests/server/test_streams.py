@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -168,14 +169,16 @@ async def test_a_client_that_goes_harms_no_run_unless_it_wants_to(server: AgentS
 
 async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None:
     """The first one stops in the middle of the run; the client asks again at the same address."""
-    async with serving(dsn, schema) as second, serving(dsn, schema) as first, listening(first) as url:
-        port = int(url.rpartition(":")[2])
+    async with serving(dsn, schema) as second, serving(dsn, schema) as first, AsyncExitStack() as listeners:
+        url = await listeners.enter_async_context(listening(first))
         async with get_client(url=url, api_key=None) as client:
             await client.threads.create(thread_id="t")
             stream = client.runs.stream("t", "slow", input={"count": 40}, stream_mode="values")
             parts = [await anext(stream) for _ in range(5)]
-            async with listening(second, port):
+            async with listening(second, int(url.rpartition(":")[2])):
                 first.stop()
+                # Otherwise the client may come to the first one again, more often than it tries.
+                await listeners.aclose()
                 parts += [part async for part in stream]
     counts = [part.data["count"] for part in parts if part.event == "values"]
     # A run that goes on tells the state that it goes on from again.

@@ -9,7 +9,7 @@ from functools import partial
 
 import psycopg
 import pytest
-from support import holding, run_children
+from support import examples, holding, run_children
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate import PGStateSaver
@@ -163,7 +163,7 @@ def test_the_callers_transaction_takes_the_runs_back(dsn: str, clock: Clock) -> 
 
 def test_eight_schedulers_in_two_processes_fire_each_tick_once(dsn: str, clock: Clock) -> None:
     """They race for the same schedules, of which a few are due at a time."""
-    rounds, at_once = 12, 3
+    rounds, at_once = examples(20), 3
     clock.queue.execute("CREATE TABLE {}.fired (name text, run_id text)")
 
     def fire() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import FORK, GUARD_SECONDS, holding, run_children, wait_until
+from support import FORK, GUARD_SECONDS, examples, holding, run_children, wait_until
 from support_queue import Queue, request
 
 from langgraph_pgstate import PGStateSaver
@@ -136,13 +136,13 @@ def test_a_prune_that_holds_the_thread_delays_and_breaks_nothing(dsn: str, queue
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, queue: Queue) -> None:
     """While a worker claims and ends runs. Nothing runs twice at once, and the thread comes to rest."""
-    children = 2
+    children, turns = 2, examples(50)
     done = FORK.Event()
 
     def call(number: int) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             mine = Queue(connection, queue.schema)
-            for turn in range(25):
+            for turn in range(turns):
                 try:
                     mine.add("t", run_id=f"{number}-{turn}", multitask_strategy=strategy)
                 except ThreadBusyError:
@@ -183,7 +183,9 @@ def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, qu
     if strategy == "enqueue":
         order = queue.execute("SELECT run_id FROM {}.runs WHERE status = 'success' ORDER BY ended_at")
         for number in range(children):
-            assert [id for (id,) in order if id.startswith(f"{number}-")] == [f"{number}-{turn}" for turn in range(25)]
+            assert [id for (id,) in order if id.startswith(f"{number}-")] == [
+                f"{number}-{turn}" for turn in range(turns)
+            ]
 
 
 def test_workers_in_two_processes_claim_each_run_once(dsn: str, queue: Queue) -> None:
@@ -253,7 +255,7 @@ def test_everything_at_once_comes_to_rest(dsn: str, queue: Queue) -> None:
             PGStateSaver(mine.connection, schema=mine.schema).delete_thread(f"t{number % 5}")
 
     threads = [repeatedly(act) for act in (enqueue, work, work, sweep, operate)]
-    stop.wait(3)
+    stop.wait(examples(5))
     stop.set()
     for thread in threads:
         thread.join(GUARD_SECONDS)

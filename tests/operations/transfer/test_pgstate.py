@@ -54,7 +54,7 @@ def test_storage_is_linear(
         assert row is not None
         return int(row[0])
 
-    assert bytes_of(80) < 3 * bytes_of(40)
+    assert bytes_of(40) < 3 * bytes_of(20)
 
 
 @pytest.mark.slow
