@@ -28,18 +28,19 @@ class CallSite:
         exits: The exit stack of LangGraph's loop, if a loop reads. It is unwound when the loop has written everything.
         loop: That loop.
         taken: The lease taken for the read.
-        is_left: Whether the read was cancelled. Checked after `taken` is set, as `taken` is checked after this is set.
-        was_asked: Whether the statement that takes the lease was sent.
-        is_asking: Whether its response is pending.
+        has_failed: Whether the read failed or was cancelled. Checked after `taken` is set, as `taken` is checked after
+            this is set.
+        was_sent: Whether the statement that takes the lease was sent.
+        is_pending: Whether its response is pending.
     """
 
     starter: asyncio.Task[Any] | threading.Thread
     exits: ExitStack | AsyncExitStack | None = None
     loop: Any = None
     taken: Any = None
-    is_left: bool = False
-    was_asked: bool = False
-    is_asking: bool = False
+    has_failed: bool = False
+    was_sent: bool = False
+    is_pending: bool = False
 
     @classmethod
     def here(cls) -> CallSite:

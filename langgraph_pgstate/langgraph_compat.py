@@ -190,9 +190,9 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
     cancelled before its first step, as anyio does by cancelling again, runs nothing: the loop's node tasks would not be
     cancelled and its callbacks not called. Here the stack is then unwound by another task.
     """
-    leave = stack.__aexit__
+    aexit = stack.__aexit__
 
-    def leave_surely(*error: Any) -> Any:
+    def unwind_always(*error: Any) -> Any:
         # Without it the stack would refer to itself.
         del stack.__aexit__
         running = asyncio.get_running_loop()
@@ -201,11 +201,11 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
         async def unwind() -> bool | None:
             nonlocal has_begun
             has_begun = True
-            return await leave(*error)
+            return await aexit(*error)
 
         def check() -> None:
             if not has_begun:
-                task = running.create_task(leave(*error))
+                task = running.create_task(aexit(*error))
                 _unwinding.add(task)
                 task.add_done_callback(_forget)
 
@@ -213,7 +213,7 @@ def unwind_when_cancelled(stack: AsyncExitStack) -> None:
         running.call_soon(running.call_soon, check)
         return unwind()
 
-    stack.__aexit__ = leave_surely  # type: ignore[method-assign]
+    stack.__aexit__ = unwind_always  # type: ignore[method-assign]
 
 
 def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:

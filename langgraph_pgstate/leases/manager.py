@@ -68,14 +68,14 @@ class LeaseManager(LeaseTaker):
             call_site.exits.push_async_callback(self._end_apart, held)
             unwind_when_cancelled(call_site.exits)
 
-    def leave(self, call_site: CallSite | None) -> None:
+    def release_failed_read(self, call_site: CallSite | None) -> None:
         """Release soon what a failed read has taken or is about to take. Does not wait."""
         if call_site is not None:
-            self._note_left(call_site)
+            self._note_failed_read(call_site)
             self._start()
             self._wake.put(True)
 
-    def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
+    def release_failed_start(self, thread_id: str, config: Mapping[str, Any]) -> None:
         """Release soon what a run has taken if it fails before it has begun. Does not wait."""
         if (held := self._entering(thread_id, config)) is not None:
             held.end()
@@ -223,15 +223,15 @@ class AsyncLeaseManager(LeaseTaker):
         elif call_site.exits is not None:
             call_site.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
 
-    def leave(self, call_site: CallSite | None) -> None:
-        """Async twin of `LeaseManager.leave`. Call it on the event loop."""
+    def release_failed_read(self, call_site: CallSite | None) -> None:
+        """Async twin of `LeaseManager.release_failed_read`. Call it on the event loop."""
         if call_site is not None:
-            self._note_left(call_site)
+            self._note_failed_read(call_site)
             if call_site.taken is not None and not call_site.taken.is_returned:
                 self._give_back(call_site.taken)
 
-    def leave_entry(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Async twin of `LeaseManager.leave_entry`. Call it on the event loop."""
+    def release_failed_start(self, thread_id: str, config: Mapping[str, Any]) -> None:
+        """Async twin of `LeaseManager.release_failed_start`. Call it on the event loop."""
         if (held := self._entering(thread_id, config)) is not None:
             self._give_back(held)
 
@@ -309,8 +309,8 @@ class AsyncLeaseManager(LeaseTaker):
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            self.leave(call_site)
-            if call_site.taken is None and not call_site.is_asking:
+            self.release_failed_read(call_site)
+            if call_site.taken is None and not call_site.is_pending:
                 taking.cancel()
             raise
 

@@ -257,13 +257,13 @@ class LeaseRegistry:
                 run.leases[lease.thread_id] = held
             self._held.add(held)
         call_site.taken = held
-        if call_site.is_left:
+        if call_site.has_failed:
             held.end()
         return held
 
-    def _note_left(self, call_site: CallSite) -> None:
+    def _note_failed_read(self, call_site: CallSite) -> None:
         """Note that a read failed or was cancelled, so that its lease is released, now or once it is taken."""
-        call_site.is_left = True
+        call_site.has_failed = True
         if call_site.taken is not None:
             call_site.taken.end()
 
@@ -285,7 +285,7 @@ class LeaseRegistry:
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
         """Note a lease whose statement got no response. It may have been taken unless the server refused it."""
-        if not call_site.was_asked or isinstance(error, ThreadDeletedError):
+        if not call_site.was_sent or isinstance(error, ThreadDeletedError):
             return
         with self._book:
             self._unconfirmed[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)

@@ -56,11 +56,11 @@ class LeaseTaker(LeaseRegistry):
                 free = [*self._free_tokens(thread_id, run, call_site), *dead]
                 try:
                     lease = await self._runner.run(
-                        _take_unless_left, self._queries, thread_id, holder, ttl, free, call_site
+                        _take_unless_failed, self._queries, thread_id, holder, ttl, free, call_site
                     )
                     return self._note_taken(lease, run, is_read_first, call_site)
                 except LeaseHeldError as error:
-                    call_site.was_asked = False
+                    call_site.was_sent = False
                     if error.fencing_token not in dead and is_known_dead(error.holder_id or ""):
                         dead.append(error.fencing_token or 0)
                         continue
@@ -114,21 +114,21 @@ class LeaseTaker(LeaseRegistry):
             _log.warning(_NOT_RENEWED, error)
 
 
-class _LeftError(Exception):
-    """The caller was cancelled before the statement that takes its lease was sent."""
+class _FailedReadError(Exception):
+    """A read failed before the statement that takes its lease was sent."""
 
 
-async def _take_unless_left(
+async def _take_unless_failed(
     db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
-    """Take a lease, unless the caller was cancelled."""
-    if call_site.is_left:
-        raise _LeftError
-    call_site.was_asked = call_site.is_asking = True
+    """Take a lease, unless the read that it is for has failed or was cancelled."""
+    if call_site.has_failed:
+        raise _FailedReadError
+    call_site.was_sent = call_site.is_pending = True
     try:
         return await leases.take(db, queries, thread_id, holder, ttl, free)
     finally:
-        call_site.is_asking = False
+        call_site.is_pending = False
 
 
 def _next_delay(delay: float, deadline: float, since: float) -> float:

@@ -187,7 +187,7 @@ class AsyncPGStateSaver(CommonSaver):
             self.lease_manager.note_read(call_site)
         except BaseException:
             # The run does not begin.
-            self.lease_manager.leave(call_site)
+            self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
             return None
@@ -350,7 +350,7 @@ class AsyncPGStateSaver(CommonSaver):
             return await self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
         except BaseException:
             if self._guards.lease:
-                self.lease_manager.leave_entry(address.thread_id, config)
+                self.lease_manager.release_failed_start(address.thread_id, config)
             raise
 
     async def _run(
@@ -391,7 +391,7 @@ class AsyncPGStateSaver(CommonSaver):
             except KeyboardInterrupt:
                 # The coroutine goes on.
                 if self._loop is not None:
-                    self._loop.call_soon_threadsafe(self.lease_manager.leave, call_site)
+                    self._loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise
         return self._wait(self.aget_tuple(config))
 

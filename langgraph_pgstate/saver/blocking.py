@@ -230,7 +230,7 @@ class PGStateSaver(CommonSaver):
             self.lease_manager.note_read(call_site)
         except BaseException:
             # The run does not begin.
-            self.lease_manager.leave(call_site)
+            self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
             return None
@@ -441,7 +441,7 @@ class PGStateSaver(CommonSaver):
             return self._run(get_delta_channel_history, self._queries, self._codec, address, names, self._states)
         except BaseException:
             if self._guards.lease:
-                self.lease_manager.leave_entry(address.thread_id, config)
+                self.lease_manager.release_failed_start(address.thread_id, config)
             raise
 
     def _run(
@@ -460,7 +460,7 @@ class PGStateSaver(CommonSaver):
                 return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
                 # The thread goes on.
-                self.lease_manager.leave(call_site)
+                self.lease_manager.release_failed_read(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))
 
@@ -539,5 +539,5 @@ class PGStateSaver(CommonSaver):
             return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
         except asyncio.CancelledError:
             if self._guards.lease:
-                self.lease_manager.leave_entry(address_of(config).thread_id, config)
+                self.lease_manager.release_failed_start(address_of(config).thread_id, config)
             raise

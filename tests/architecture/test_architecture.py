@@ -640,7 +640,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.upcasting.refuse_newer_state": lambda bench: ("t",),
     "checkpoints.upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
     "leases.guards.has_child": lambda bench: (bench.address,),
-    "leases.guards.leave_tombstone": lambda bench: ("t", 60.0),
+    "leases.guards.store_tombstone": lambda bench: ("t", 60.0),
     "leases.guards.revive_thread": lambda bench: ("t",),
     "leases.guards.refuse_deleted": lambda bench: ("t",),
     "leases.guards.sweep": lambda bench: (),

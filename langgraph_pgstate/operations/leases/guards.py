@@ -196,7 +196,7 @@ async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
     return bool((await db.fetch(queries.has_child, address._asdict()))[0][0])
 
 
-async def leave_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
+async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
     """Store a tombstone for a thread that is about to be deleted, and wait for its holders. Call it in a transaction.
 
     Args:

@@ -1,4 +1,4 @@
-"""What deleted model calls cost today, which budgets remember."""
+"""The cost of deleted model calls of today, which budgets remember."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
+from langgraph_pgstate.operations.leases.guards import refuse_deleted, store_tombstone
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.deleted_costs import gather_costs, keep_costs
 from langgraph_pgstate.operations.record.new_events import note_action
@@ -48,7 +48,7 @@ async def delete_thread(
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
         if tombstones_for:
-            await leave_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
+            await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
         while True:
             gone, checkpoints, writes, size = (await db.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
             result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
