@@ -23,7 +23,7 @@ from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.operations.admin import integrity
 from langgraph_pgstate.operations.admin import schema as schemas
 from langgraph_pgstate.operations.checkpoints import upcasting
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of, thread_ids_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of, thread_ids_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.operations.transfer import langgraph as langgraph_transfer

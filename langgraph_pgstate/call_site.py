@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
+from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 
 
 def run_of(config: Mapping[str, Any]) -> Any:

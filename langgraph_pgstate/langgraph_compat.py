@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack, ExitStack
 from functools import cache
 from operator import attrgetter
@@ -36,6 +36,7 @@ __all__ = [
     "CHECKPOINTER",
     "DELTA_COUNTERS",
     "DURABILITY",
+    "PACK_OPTIONS",
     "REMOVE_ALL_MESSAGES",
     "REPLAY_STATE",
     "RESUME",
@@ -56,7 +57,7 @@ __all__ = [
     "interrupt_counter",
     "is_schedule_channel",
     "is_strict",
-    "msgpack_encoder",
+    "next_nodes",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -109,6 +110,9 @@ SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
 DeltaSnapshot: Final = _DeltaSnapshot
 """A DeltaChannel's value among a checkpoint's values."""
 
+PACK_OPTIONS: Final[int] = jsonplus._option
+"""The options with which LangGraph's serializer calls `ormsgpack.packb`."""
+
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
 
@@ -122,6 +126,7 @@ _FRAMES: Final = 21
 
 # Channels for scheduling, pending input, interrupts and resume values, as `langgraph._internal._constants` and
 # `StateGraph.compile` name them; `start:` is of older versions.
+_NEXT_PREFIX: Final = "branch:to:"
 _SCHEDULE_PREFIXES: Final = ("branch:", "join:", "start:", "__pregel_")
 _SCHEDULE: Final = frozenset(
     {"__start__", "__input__", "__interrupt__", "__resume__", "__error__", "__scheduled__", "__no_writes__"}
@@ -250,6 +255,11 @@ def is_schedule_channel(name: str) -> bool:
     return name in _SCHEDULE or name.startswith(_SCHEDULE_PREFIXES)
 
 
+def next_nodes(channels: Iterable[str]) -> list[str]:
+    """Return the nodes that edges and branches have scheduled next, by the names of a state's channels."""
+    return sorted(name.removeprefix(_NEXT_PREFIX) for name in channels if name.startswith(_NEXT_PREFIX))
+
+
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     """Replace a task's counter of interrupts, and return the new one; LangGraph's own can be advanced but not read.
 
@@ -275,7 +285,34 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
 
 
 class SerializerBase(jsonplus.JsonPlusSerializer):
-    """LangGraph's serializer, with names for the two methods by which it builds objects."""
+    """LangGraph's serializer, with names for the ways in which it stores and builds objects."""
+
+    _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
+
+    def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
+        """Call `note` with each object that is about to be stored, unless the id of its class is in `noted`.
+
+        LangGraph's function encodes objects in each other by calling itself through its module. The copy made of it
+        here calls this one instead, so that nothing inside of another object is missed.
+        """
+
+        def encode(value: Any) -> bytes:
+            return ormsgpack.packb(value, default=extend, option=PACK_OPTIONS)
+
+        convert = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+
+        def extend(value: Any) -> Any:
+            if id(type(value)) not in noted:
+                note(value)
+            return convert(value)
+
+        self._extend = extend
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return a value's type and bytes, the same as LangGraph's."""
+        if obj is None or isinstance(obj, bytes | bytearray):
+            return super().dumps_typed(obj)
+        return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
 
     def use_extension_hook(self, hook: Callable[[int, bytes], Any]) -> None:
         """Build msgpack extensions with this function."""
@@ -305,25 +342,3 @@ def ignores_remove_all(channel: Any) -> bool:
 def is_strict() -> bool:
     """Return whether `LANGGRAPH_STRICT_MSGPACK` was set when the process began."""
     return bool(_msgpack.STRICT_MSGPACK_ENABLED)
-
-
-def msgpack_encoder(note: Callable[[Any], None], noted: Set[int]) -> Callable[[Any], bytes]:
-    """Return LangGraph's msgpack encoder, which calls `note` with each object that is stored as an extension.
-
-    It does so unless the id of the object's class is in `noted`. LangGraph's function encodes extensions in each other
-    by calling itself through its module. The copy made of it here calls this encoder instead, so that nothing inside of
-    another object is missed.
-    """
-    pack, options = ormsgpack.packb, jsonplus._option
-
-    def encode(value: Any) -> bytes:
-        return pack(value, default=default, option=options)
-
-    extend = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
-
-    def default(value: Any) -> Any:
-        if id(type(value)) not in noted:
-            note(value)
-        return extend(value)
-
-    return encode

@@ -26,7 +26,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity, maintenance, overview
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of, several, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import configurable_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.operations.record.message_hook import MessageHook

@@ -28,7 +28,7 @@ from langgraph_pgstate.errors import (
     PGStateError,
     SerializationError,
 )
-from langgraph_pgstate.operations.threads.paging import json_of
+from langgraph_pgstate.operations.arguments import json_of
 
 pytestmark = pytest.mark.smoke
 

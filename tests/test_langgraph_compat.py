@@ -108,6 +108,7 @@ def test_channels_of_a_graph_that_its_state_does_not_declare_are_known() -> None
     own = {name for name in graph.channels if compat.is_schedule_channel(name)}
     assert graph.channels.keys() - own == {"one", "branch"}
     assert any(name.startswith("join:") for name in own)
+    assert compat.next_nodes(graph.channels) == ["a", "b", "c"]
     reserved = ("INPUT", "INTERRUPT", "RESUME", "ERROR", "NO_WRITES", "TASKS")
     assert all(compat.is_schedule_channel(getattr(_constants, name)) for name in reserved)
     assert compat.is_schedule_channel(types.SCHEDULED)

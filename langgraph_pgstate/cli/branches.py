@@ -11,7 +11,7 @@ import typer
 from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
 from langgraph_pgstate.cli.output import as_json, count, format_time, print_json
-from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 
 if TYPE_CHECKING:
@@ -33,9 +33,13 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
+# Reasons for which a thread is interrupted and waits for no answer: it goes on when the graph is invoked with None.
+_STOPS: Final = {
+    "breakpoint": "a breakpoint",
+    "updated": "its state was updated since it asked",
+    "cancelled": "its run was cancelled with the action interrupt, or drained",
+}
 _PLACE_HELP: Final = "THREAD: its newest checkpoint; or THREAD@CHECKPOINT: an id, a part of one, or a label."
-# Channels in which LangGraph keeps what to run next.
-_SCHEDULE: Final = ("branch:", "join:", "start:", "__")
 
 PlaceArgument = Annotated[str, typer.Argument(metavar="THREAD@CHECKPOINT", help=_PLACE_HELP)]
 
@@ -48,7 +52,7 @@ def tree(
     """Draw the checkpoints of a thread with forks and labels."""
     from langgraph_pgstate.cli.tree import draw, outline, short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
-    from langgraph_pgstate.operations.checkpoints.addresses import Address
+    from langgraph_pgstate.operations.checkpoints.requests import Address
     from langgraph_pgstate.operations.threads import branches
     from langgraph_pgstate.saver import PGStateSaver
 
@@ -88,8 +92,9 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
 ) -> None:
     """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
-    from langgraph_pgstate.operations.checkpoints.addresses import address_of
+    from langgraph_pgstate.langgraph_compat import next_nodes
     from langgraph_pgstate.operations.checkpoints.differences import read_states
+    from langgraph_pgstate.operations.checkpoints.requests import address_of
 
     target: Target = ctx.obj
     with target.connect() as parts:
@@ -99,10 +104,18 @@ def show(
         newest = parts.threads.get(thread)
         is_newest = newest is not None and newest.head_checkpoint_id == step.checkpoint_id
         interrupts = parts.threads.interrupts(thread) if is_newest else ()
+        stop = None
+        if newest is not None and is_newest and newest.status == "interrupted" and not interrupts:
+            stop = _stop_of(parts, thread)
     if target.is_json:
-        print_json(as_json(step) | {"values": as_json(values), "interrupts": as_json(interrupts)})
+        print_json(as_json(step) | {"values": as_json(values), "interrupts": as_json(interrupts), "stop": stop})
         return
     _print_state(step, values, full=full)
+    if stop is not None:
+        nodes = next_nodes(values)
+        before = f", before {', '.join(nodes)}" if nodes else ""
+        line = f"interrupted{before}: {_STOPS[stop]}; it waits for no answer"
+        console.print(Text(line, style="yellow", overflow="fold"))
     for interrupt in interrupts:
         console.print(
             _line(f"interrupt {interrupt.interrupt_id}: ", interrupt.error or interrupt.value, "yellow", full)
@@ -173,15 +186,26 @@ def diff(
         _print_difference(difference, full=full)
 
 
+def _stop_of(parts: Parts, thread_id: str) -> str:
+    """Return for what reason of `_STOPS` the newest run of an interrupted thread has ended."""
+    run_id = next((run.run_id for run in parts.runs.list(thread_id=thread_id, limit=1).items), None)
+    events = parts.events.list(thread_id, kind="interrupt", run_id=run_id, newest_first=True, limit=1).items
+    if not events:
+        return "cancelled"
+    return "updated" if events[0].payload.get("interrupts") else "breakpoint"
+
+
 def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) -> None:
     from langchain_core.messages import BaseMessage
+
+    from langgraph_pgstate.langgraph_compat import is_schedule_channel
 
     head = Text(_place_of(step.config), style="bold", overflow="fold")
     details = [f"step {step.step}", step.source or "", format_time(step.created_at)]
     details += [f"run {step.run_id}" if step.run_id else "", f"[{step.label}]" if step.label else ""]
     console.print(head.append(" · " + " · ".join(filter(None, details)), style="dim"))
     for name, value in values.items():
-        if name.startswith(_SCHEDULE) and not full:
+        if is_schedule_channel(name) and not full:
             continue
         if isinstance(value, list) and value and all(isinstance(item, BaseMessage) for item in value):
             console.print(Text(name, style="bold").append(f"  {count(len(value), 'message')}", style="dim"))

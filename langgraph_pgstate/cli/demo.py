@@ -93,7 +93,7 @@ class Demo:
             self._resume(before)
             self._fork()
             self._print_once()
-            self._leave_in_doubt()
+            self._leave_unknown()
             self._work_off()
             whole = WholeValues()
             nodes = outline(whole.counted(saver.list(self._config)))
@@ -238,7 +238,7 @@ class Demo:
                 raise DemoError(f"the voucher was printed {printed} times")
             self._show_ledger(f"Not printed again: {_lines(file)}.")
 
-    def _leave_in_doubt(self) -> None:
+    def _leave_unknown(self) -> None:
         """Kill a payment that nobody can ask about; the next process asks a person, and the run waits."""
         with started(self._job("pay", "p6", pay_seconds=_HANGING_SECONDS)) as child:
             _title("5  An effect that only a person knows of", f"process p6, pid {child.pid}")
@@ -341,6 +341,7 @@ class Demo:
             served = f"{self._program} serve {_GRAPH}"
             commands[served] = f"answer, fork, go on: http://127.0.0.1:{SERVER_PORT}/{thread}"
         commands |= {
+            f"{self._program} show {self._thread_id}": "its state, and what it asks",
             f"{self._program} tree {self._thread_id}": "its checkpoints again",
             f"{self._program} status": "tables, rows and bytes",
             f"{self._program} check --thread {self._thread_id}": "re-read and verify it",

@@ -35,6 +35,8 @@ def interrupts(
     limit: LimitOption = 20,
 ) -> None:
     """List interrupted threads with their interrupts, newest first."""
+    from langgraph_pgstate.operations.threads.interrupts import question_of
+
     target: Target = ctx.obj
     with target.connect() as parts:
         page = parts.threads.interrupted(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
@@ -47,7 +49,10 @@ def interrupts(
         lines: list[tuple[Any, str, Any]] = (
             [(one.answered_at, one.interrupt_id, one.value) for one in thread.answers]
             if answered
-            else [(one.asked_at, one.interrupt_id, one.error or one.value) for one in thread.interrupts]
+            else [
+                (one.asked_at, one.interrupt_id, one.error or question_of(one.value) or one.value)
+                for one in thread.interrupts
+            ]
         )
         for at, interrupt_id, value in lines:
             # `answer` takes the beginning of an id.

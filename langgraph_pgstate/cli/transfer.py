@@ -12,16 +12,19 @@ from langgraph_pgstate.cli.output import count, job, print_json, print_problems
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.types import TransferReport
 
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Also copy threads that went on in both places, over those there.")
+]
+VerifyOption = Annotated[bool, typer.Option(help="Compare each thread after the copy.")]
+
 
 def import_langgraph(
     ctx: typer.Context,
     source: Annotated[str, typer.Option("--from", metavar="DSN", help="Database with LangGraph's tables.")],
     source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
     thread: ThreadsOption = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Also copy threads that went on in both places.")
-    ] = False,
-    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
+    overwrite: OverwriteOption = False,
+    verify: VerifyOption = True,
 ) -> None:
     """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
     target: Target = ctx.obj
@@ -44,10 +47,8 @@ def export_langgraph(
     goal: Annotated[str, typer.Option("--to", metavar="DSN", help="Database to write to.")],
     goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
     thread: ThreadsOption = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Also write threads that went on in both places.")
-    ] = False,
-    verify: Annotated[bool, typer.Option(help="Compare each thread after the copy.")] = True,
+    overwrite: OverwriteOption = False,
+    verify: VerifyOption = True,
 ) -> None:
     """Copy threads to the tables of LangGraph's saver; makes them if needed. It can be stopped and run again."""
     target: Target = ctx.obj

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 
 _SEGMENT_BITS = 31
 _REVISION_BITS = 53
@@ -29,9 +30,8 @@ def new_segment_id(taken: Collection[int] = (), also_taken: Collection[int] = ()
             return segment_id
 
 
-def new_revision() -> int:
-    """Return a random 53-bit number."""
-    return _generator.getrandbits(_REVISION_BITS)
+new_revision: Callable[[], int] = partial(_generator.getrandbits, _REVISION_BITS)
+"""Returns a random 53-bit number."""
 
 
 def new_entry_id() -> str:

@@ -19,15 +19,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from pydantic import BaseModel
 
-# The serializer's own options, because the bytes must be the same.
-PACK_OPTIONS: Final = (
-    ormsgpack.OPT_NON_STR_KEYS
-    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
-    | ormsgpack.OPT_PASSTHROUGH_DATETIME
-    | ormsgpack.OPT_PASSTHROUGH_ENUM
-    | ormsgpack.OPT_PASSTHROUGH_UUID
-    | ormsgpack.OPT_REPLACE_SURROGATES
-)
+from langgraph_pgstate.langgraph_compat import PACK_OPTIONS
+
 UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
 _EXTENSION_PYDANTIC: Final = 5
 DIGEST_SIZE: Final = 16
@@ -46,6 +39,7 @@ _USAGE_DETAILS = {
 
 ExtensionHook = Callable[[int, bytes], Any]
 _Builder = Callable[[dict[str, Any]], BaseMessage | None]
+_Check = Callable[[dict[str, Any]], bool]
 
 
 # pydantic's own `__setattr__` looks up fields first; the slots' setters skip that.
@@ -70,7 +64,7 @@ class _MessageShape:
 
     __slots__ = ("_check", "build", "cls", "fields", "is_plain", "prefix", "rebuild", "seed")
 
-    def __init__(self, cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, cls: type[BaseMessage], check: _Check | None) -> None:
         self.cls = cls
         self.fields = tuple(cls.model_fields)
         self.seed = secrets.randbits(64)
@@ -88,7 +82,7 @@ class _MessageShape:
         if tuple(fields) != self.fields or message.__pydantic_extra__:
             return None
         is_plain = self.is_plain(fields)
-        if not is_plain and not self._check(fields):
+        if not is_plain and self._check is not None and not self._check(fields):
             return None
         try:
             packed = ormsgpack.packb(fields, option=PACK_OPTIONS)
@@ -97,7 +91,7 @@ class _MessageShape:
         return extension(_EXTENSION_PYDANTIC, self.prefix + packed + _SUFFIX), is_plain
 
 
-def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+def _plainness(cls: type[BaseMessage], check: _Check | None) -> _Check:
     assert tuple(cls.model_fields)[: len(_BASE_FIELDS)] == _BASE_FIELDS
     type_name = cls.model_fields["type"].default
 
@@ -112,13 +106,13 @@ def _plainness(cls: type[BaseMessage], check: Callable[[dict[str, Any]], bool]) 
             and type(response_metadata) is dict
             and type(kind) is str
             and kind == type_name
-            and check(fields)
+            and (check is None or check(fields))
         )
 
     return is_plain
 
 
-def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]) -> tuple[_Builder, _Builder]:
+def _builders(cls: type[BaseMessage], is_plain: _Check) -> tuple[_Builder, _Builder]:
     names = list(cls.model_fields)
     name_set = set(names)
     new = cls.__new__
@@ -142,10 +136,6 @@ def _builders(cls: type[BaseMessage], is_plain: Callable[[dict[str, Any]], bool]
 
 def _is_content_list(content: Any) -> bool:
     return type(content) is list and all(type(item) is str or type(item) is dict for item in content)
-
-
-def _always(fields: dict[str, Any]) -> bool:
-    return True
 
 
 def _ai_is_plain(fields: dict[str, Any]) -> bool:
@@ -197,10 +187,11 @@ def _tool_is_plain(fields: dict[str, Any]) -> bool:
     return type(fields["tool_call_id"]) is str and fields["status"] in ("success", "error")
 
 
-_CHECKS: dict[type[BaseMessage], Callable[[dict[str, Any]], bool]] = {
-    HumanMessage: _always,
+# What a class checks beyond the fields that all have.
+_CHECKS: dict[type[BaseMessage], _Check | None] = {
+    HumanMessage: None,
     AIMessage: _ai_is_plain,
-    SystemMessage: _always,
+    SystemMessage: None,
     ToolMessage: _tool_is_plain,
 }
 SHAPES: Final = {cls: _MessageShape(cls, check) for cls, check in _CHECKS.items()}

@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_enum, is_imported, is_model, warn_plain
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.langgraph_compat import DeltaSnapshot, SerializerBase, msgpack_encoder, send_class, strict_hook
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot, SerializerBase, send_class, strict_hook
 from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
 
 _allowlist_lock = threading.Lock()
@@ -67,7 +67,7 @@ class StateSerializer(SerializerBase):
 
     def _use(self, types: Types) -> None:
         self.types = types
-        self._encode = msgpack_encoder(types.note_stored, types.noted)
+        self.note_objects(types.note_stored, types.noted)
         if not self.builds_all:
             self.use_extension_hook(_extension_hook(types))
 
@@ -79,12 +79,6 @@ class StateSerializer(SerializerBase):
         clone = copy.copy(self)
         clone._use(types)
         return clone
-
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Return a value's type and bytes, the same as LangGraph's."""
-        if obj is None or isinstance(obj, bytes | bytearray):
-            return super().dumps_typed(obj)
-        return "msgpack", self._encode(obj)
 
     def revive(self, value: dict[str, Any]) -> Any:
         """Build an object that the rule of `Types` allows: a name of LangChain's (lc 1), or of any module's (lc 2)."""

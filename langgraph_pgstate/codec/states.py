@@ -31,7 +31,10 @@ _MAX_RAW: Final = 4 * 1024
 _IN_DICTIONARY: Final = b"langchain_core.messages"
 _SEGMENT_ID, _FIRST, _COUNT = attrgetter("segment_id"), attrgetter("first"), attrgetter("count")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
-_KNOWN_KEYS = frozenset({"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"})
+KNOWN_KEYS: Final = frozenset(
+    {"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"}
+)
+"""The keys of a checkpoint that have a field of their own in a row or its state."""
 
 
 class Scalar(NamedTuple):
@@ -163,11 +166,6 @@ class State:
     exact_metadata: dict[str, list[Any]]
 
 
-def unknown_keys(checkpoint: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a checkpoint that have no field of their own in a state."""
-    return [] if _KNOWN_KEYS.issuperset(checkpoint) else [key for key in checkpoint if key not in _KNOWN_KEYS]
-
-
 def encode_state(
     checkpoint: Mapping[str, Any],
     manifest: Manifest,
@@ -210,8 +208,8 @@ def encode_state(
             checkpoint["versions_seen"],
             checkpoint.get("updated_channels", _ABSENT),
             entries,
-            {key: [*value] for key, value in extra.items()} if extra else extra,
-            {key: [*value] for key, value in exact_metadata.items()} if exact_metadata else exact_metadata,
+            extra,
+            exact_metadata,
         ]
     )
     if value_bytes * 2 > len(content) and len(content) <= _MAX_RAW:

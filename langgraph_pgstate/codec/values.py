@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from langgraph_pgstate.codec.messages import DIGEST_SIZE, PACK_OPTIONS, SHAPES, UNPACK_OPTIONS, decoding_hook
+from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, UNPACK_OPTIONS, decoding_hook
 from langgraph_pgstate.codec.serializer import StateSerializer, plain_serializer
 from langgraph_pgstate.errors import (
     CorruptStateError,
@@ -29,7 +29,7 @@ from langgraph_pgstate.errors import (
     UnreadableFormatError,
     UnsafeTypeError,
 )
-from langgraph_pgstate.langgraph_compat import extension_hook_of, has_own_hook, with_msgpack_allowlist
+from langgraph_pgstate.langgraph_compat import PACK_OPTIONS, extension_hook_of, has_own_hook, with_msgpack_allowlist
 
 # Types for values that msgpack cannot represent. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
@@ -156,7 +156,7 @@ class ValueCodec:
             return data.decode("utf-8", "surrogatepass")
         if type_ == TYPE_INT:
             return int(data)
-        with self._refusing(where):
+        with _Reading(where, self._refusing_serde):
             try:
                 if self.is_native and type_ == "msgpack":
                     return self._unpack(data, None)
@@ -196,7 +196,7 @@ class ValueCodec:
         digests: list[bytes] = []
         were_plain = payload.startswith(PLAIN_MARK)
         array = payload[len(PLAIN_MARK) :] if were_plain else payload
-        with self._refusing(where):
+        with _Reading(where, self._refusing_serde):
             try:
                 elements = self._unpack(array, digests, were_plain=were_plain)
             except ValueError as error:
@@ -283,9 +283,6 @@ class ValueCodec:
         serde: Any = self.serde
         hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
-
-    def _refusing(self, where: str) -> _Reading:
-        return _Reading(where, self._refusing_serde)
 
 
 class _Reading:

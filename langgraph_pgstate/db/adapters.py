@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
@@ -44,7 +44,7 @@ class BlockingConnection:
     @property
     def is_in_transaction(self) -> bool:
         """See `Connection`."""
-        return in_transaction(self.connection)
+        return self.connection.pgconn.transaction_status in OPEN
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
@@ -114,7 +114,7 @@ class BlockingConnection:
         connection = self.connection
         # Only an explicit BEGIN makes a pipeline one transaction on every server. Inside a caller's transaction, a
         # savepoint (two more round trips) keeps an error from aborting it.
-        begins = not in_transaction(connection)
+        begins = not self.is_in_transaction
         framing = psycopg.RawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
@@ -144,7 +144,7 @@ class BlockingConnection:
                 if refused is not None:
                     raise refused
         except BaseException:
-            if begins and in_transaction(connection):
+            if begins and self.is_in_transaction:
                 # psycopg's own rollback forgets statements that the server skipped instead of preparing.
                 connection.rollback()
             raise
@@ -169,11 +169,27 @@ class BlockingConnection:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """See `Connection`."""
-        begins = not in_transaction(self.connection)
+        begins = not self.is_in_transaction
         with self.connection.transaction():
             if begins:
                 self.connection.execute(_IDLE_TIMEOUT, prepare=False)
             yield
+
+
+def run_blocking(operation: Awaitable[T]) -> T:
+    """Run an operation on a blocking connection to its end.
+
+    Raises:
+        RuntimeError: If the operation suspends, because it awaits something other than its connection.
+    """
+    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} suspended: an operation may await nothing but its connection")
 
 
 class AsyncConnection:
@@ -189,7 +205,7 @@ class AsyncConnection:
     @property
     def is_in_transaction(self) -> bool:
         """See `Connection`."""
-        return in_transaction(self.connection)
+        return self.connection.pgconn.transaction_status in OPEN
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
@@ -258,7 +274,7 @@ class AsyncConnection:
         self, statements: Sequence[tuple[Query, Parameters]]
     ) -> list[psycopg.AsyncRawCursor[Any]]:
         connection = self.connection
-        begins = not in_transaction(connection)
+        begins = not self.is_in_transaction
         framing = psycopg.AsyncRawCursor(connection)
         cursors = []
         sent: set[bytes] = set()
@@ -288,7 +304,7 @@ class AsyncConnection:
                 if refused is not None:
                     raise refused
         except BaseException:
-            if begins and in_transaction(connection):
+            if begins and self.is_in_transaction:
                 await connection.rollback()
             raise
         return cursors
@@ -312,7 +328,7 @@ class AsyncConnection:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """See `Connection`."""
-        begins = not in_transaction(self.connection)
+        begins = not self.is_in_transaction
         async with self.connection.transaction():
             if begins:
                 await self.connection.execute(_IDLE_TIMEOUT, prepare=False)
@@ -361,11 +377,6 @@ def _arguments(query: Query, parameters: Parameters) -> list[Any]:
 def is_idle(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
     """Return whether no transaction is open on a connection."""
     return connection.pgconn.transaction_status == IDLE
-
-
-def in_transaction(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:
-    """Return whether a transaction is open or has failed on a connection."""
-    return connection.pgconn.transaction_status in OPEN
 
 
 def _is_in_pipeline(connection: PsycopgConnection | AsyncPsycopgConnection) -> bool:

@@ -14,7 +14,6 @@ from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
-from langgraph_pgstate.db.retrying import Tries
 from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings
@@ -37,12 +36,12 @@ class Connector:
 
     Attributes:
         error: The error of the last attempt to connect; `None` if it succeeded.
-        callers: The calls that wait for a connection.
+        callers: A token for each call that waits for a connection.
     """
 
     def __init__(self, *first: PsycopgConnection) -> None:
         self.error: Exception | None = None
-        self.callers: set[Tries] = set()
+        self.callers: set[object] = set()
         self._first = [*first]
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
@@ -68,7 +67,7 @@ class AsyncConnector:
 
     def __init__(self, *first: AsyncPsycopgConnection) -> None:
         self.error: Exception | None = None
-        self.callers: set[Tries] = set()
+        self.callers: set[object] = set()
         self._first = [*first]
 
     async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:

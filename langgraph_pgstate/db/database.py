@@ -24,6 +24,7 @@ from langgraph_pgstate.db.adapters import (
     PsycopgConnection,
     adapter_of,
     is_idle,
+    run_blocking,
 )
 from langgraph_pgstate.db.connecting import (
     DEFAULT_PREPARE_THRESHOLD,
@@ -34,7 +35,7 @@ from langgraph_pgstate.db.connecting import (
     open_pool_async,
     prepare_threshold_of,
 )
-from langgraph_pgstate.db.protocol import Connection, run_blocking
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_read_only, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
@@ -87,6 +88,7 @@ class Database:
 
     Attributes:
         observer: Measures operations; `None` if nobody does.
+        is_borrowed: Whether the only connection is the caller's, who may also use it between calls.
     """
 
     observer: Observer | None = None
@@ -110,6 +112,7 @@ class Database:
                 " (AsyncPGStateSaver takes the asynchronous ones)"
             )
         self._single = BlockingConnection(source) if isinstance(source, psycopg.Connection) else None
+        self.is_borrowed = self._single is not None
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -141,7 +144,7 @@ class Database:
                     raise unknown_host(error.__cause__) or error from error.__cause__
                 yield database
             finally:
-                database._connect = None
+                database._connect, database._retry = None, _ONCE
                 if database._single is not None:
                     database._single.connection.close()
             return
@@ -162,11 +165,6 @@ class Database:
     def pool_statistics(self) -> dict[str, int]:
         """Return what psycopg's pool has counted, as its `get_stats` describes; empty without a pool."""
         return {} if self._pool is None else self._pool.get_stats()
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether the only connection is the caller's, who may also use it between calls."""
-        return self._pool is None and self._connect is None
 
     def run(
         self,
@@ -210,22 +208,27 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        tries = Tries(self._retry, self._outage, self.schema, time.monotonic(), self.is_borrowed, seconds)
+        began = time.monotonic()
+        # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
+        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
+        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
         while True:
+            connected_at, in_transaction = None, False
             try:
                 db, switched = self._acquire(tries)
-                tries.in_transaction = self.is_borrowed and db.is_in_transaction
                 try:
+                    connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = run_blocking(operation(db, *args, **kwargs))
                 except psycopg.Error as error:
                     self._discard_read_only(db.connection, error)
                     raise
                 finally:
                     self._release(db.connection, switched)
-                self._outage.end()
+                self._outage.since = None
                 return result
             except _DRIVER_ERRORS as error:
-                delay = tries.fail(error, time.monotonic(), self._connector.error)
+                tries = tries or self._tries(self._retry, began, seconds)
+                delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
 
     def run_once(
@@ -236,7 +239,7 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without retrying it."""
-        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
+        tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = self._acquire(tries)
             try:
@@ -248,7 +251,7 @@ class Database:
                 self._release(db.connection, switched)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
-        self._outage.end()
+        self._outage.since = None
         return result
 
     @contextmanager
@@ -261,7 +264,7 @@ class Database:
         Raises:
             PGStateError: If no connection is available or the commit fails; translated.
         """
-        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
+        tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = self._acquire(tries)
         except _DRIVER_ERRORS as error:
@@ -283,42 +286,38 @@ class Database:
         finally:
             self._release(db.connection, switched)
 
-    def _acquire(self, tries: Tries) -> tuple[BlockingConnection, bool]:
+    def _tries(self, policy: RetryPolicy, began: float, seconds: float | None = None) -> Tries:
+        return Tries(policy, self._outage, self.schema, began, self.is_borrowed, seconds)
+
+    def _acquire(self, tries: Tries | None) -> tuple[BlockingConnection, bool]:
         """Return a connection in autocommit mode, and whether it was switched to that mode.
 
         psycopg implements autocommit on the client, so switching needs no round trip. Inside the caller's transaction
         nothing is switched, because the caller commits.
+
+        Args:
+            tries: The tries of the call; `None` for a first try that waits as long as the pool lets it, and may find
+                by failing that its connection is lost.
         """
         if os.getpid() != self._process:
             raise _forked()
-        if self._pool is not None:
-            db = self._acquire_pooled(self._pool, tries)
-        else:
-            self._lock.acquire()
-            try:
-                if self._single is None or (self._connect is not None and self._single.connection.closed):
-                    assert self._connect is not None
-                    self._single = BlockingConnection(self._connect())
-            except BaseException:
-                self._lock.release()
-                raise
-            db = self._single
-        tries.connected(time.monotonic())
+        db = self._acquire_single() if self._pool is None else self._acquire_pooled(self._pool, tries)
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
         return db, switched
 
-    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries) -> BlockingConnection:
-        callers = self._connector.callers
+    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries | None) -> BlockingConnection:
+        callers, caller = self._connector.callers, object()
         while True:
-            callers.add(tries)
+            callers.add(caller)
             try:
-                db = adapter_of(pool.getconn(tries.remaining(time.monotonic())), BlockingConnection)
+                seconds = None if tries is None else tries.remaining(time.monotonic())
+                db = adapter_of(pool.getconn(seconds), BlockingConnection)
             finally:
-                callers.discard(tries)
-            if tries.may_fail:
+                callers.discard(caller)
+            if tries is None or tries.may_fail:
                 return db
             # After an outage every idle connection of the pool is lost.
             is_good = False
@@ -329,6 +328,17 @@ class Database:
                     pool.putconn(db.connection)
             if is_good:
                 return db
+
+    def _acquire_single(self) -> BlockingConnection:
+        self._lock.acquire()
+        try:
+            if self._single is None or (self._connect is not None and self._single.connection.closed):
+                assert self._connect is not None
+                self._single = BlockingConnection(self._connect())
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._single
 
     def _release(self, connection: PsycopgConnection, switched: bool) -> None:
         try:
@@ -394,6 +404,7 @@ class AsyncDatabase:
                 " (PGStateSaver takes the blocking ones)"
             )
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
+        self.is_borrowed = self._single is not None
         self._lock = asyncio.Lock()
         # The event loop holds only weak references to tasks.
         self._returns: set[asyncio.Task[None]] = set()
@@ -422,7 +433,7 @@ class AsyncDatabase:
                     raise unknown_host(error.__cause__) or error from error.__cause__
                 yield database
             finally:
-                database._connect = None
+                database._connect, database._retry = None, _ONCE
                 if database._single is not None:
                     await database._single.connection.close()
             return
@@ -443,11 +454,6 @@ class AsyncDatabase:
     def pool_statistics(self) -> dict[str, int]:
         """Async twin of `Database.pool_statistics`."""
         return {} if self._pool is None else self._pool.get_stats()
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Async twin of `Database.is_borrowed`."""
-        return self._pool is None and self._connect is None
 
     async def run(
         self,
@@ -481,22 +487,26 @@ class AsyncDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        tries = Tries(self._retry, self._outage, self.schema, time.monotonic(), self.is_borrowed, seconds)
+        began = time.monotonic()
+        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
+        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
         while True:
+            connected_at, in_transaction = None, False
             try:
                 db, switched = await self._acquire(tries)
-                tries.in_transaction = self.is_borrowed and db.is_in_transaction
                 try:
+                    connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = await operation(db, *args, **kwargs)
                 except psycopg.Error as error:
                     await self._discard_read_only(db.connection, error)
                     raise
                 finally:
                     await self._release(db.connection, switched)
-                self._outage.end()
+                self._outage.since = None
                 return result
             except _DRIVER_ERRORS as error:
-                delay = tries.fail(error, time.monotonic(), self._connector.error)
+                tries = tries or self._tries(self._retry, began, seconds)
+                delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
 
     async def run_once(
@@ -507,7 +517,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
+        tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = await self._acquire(tries)
             try:
@@ -519,13 +529,13 @@ class AsyncDatabase:
                 await self._release(db.connection, switched)
         except _DRIVER_ERRORS as error:
             raise tries.translate(error, time.monotonic(), self._connector.error) from error
-        self._outage.end()
+        self._outage.since = None
         return result
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[AsyncPsycopgConnection, Connection]]:
         """Async twin of `Database.lend`."""
-        tries = Tries(_ONCE, self._outage, self.schema, time.monotonic(), self.is_borrowed)
+        tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = await self._acquire(tries)
         except _DRIVER_ERRORS as error:
@@ -547,23 +557,17 @@ class AsyncDatabase:
         finally:
             await self._release(db.connection, switched)
 
-    async def _acquire(self, tries: Tries) -> tuple[AsyncConnection, bool]:
+    def _tries(self, policy: RetryPolicy, began: float, seconds: float | None = None) -> Tries:
+        return Tries(policy, self._outage, self.schema, began, self.is_borrowed, seconds)
+
+    async def _acquire(self, tries: Tries | None) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
         if os.getpid() != self._process:
             raise _forked()
-        if self._pool is not None:
-            db = await self._acquire_pooled(self._pool, tries)
+        if self._pool is None:
+            db = await self._acquire_single()
         else:
-            await self._lock.acquire()
-            try:
-                if self._single is None or (self._connect is not None and self._single.connection.closed):
-                    assert self._connect is not None
-                    self._single = AsyncConnection(await self._connect())
-            except BaseException:
-                self._lock.release()
-                raise
-            db = self._single
-        tries.connected(time.monotonic())
+            db = await self._acquire_pooled(self._pool, tries)
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -575,15 +579,16 @@ class AsyncDatabase:
                 raise
         return db, switched
 
-    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries) -> AsyncConnection:
-        callers = self._connector.callers
+    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries | None) -> AsyncConnection:
+        callers, caller = self._connector.callers, object()
         while True:
-            callers.add(tries)
+            callers.add(caller)
             try:
-                db = adapter_of(await pool.getconn(tries.remaining(time.monotonic())), AsyncConnection)
+                seconds = None if tries is None else tries.remaining(time.monotonic())
+                db = adapter_of(await pool.getconn(seconds), AsyncConnection)
             finally:
-                callers.discard(tries)
-            if tries.may_fail:
+                callers.discard(caller)
+            if tries is None or tries.may_fail:
                 return db
             is_good = False
             try:
@@ -593,6 +598,17 @@ class AsyncDatabase:
                     await self._release(db.connection, switched=False)
             if is_good:
                 return db
+
+    async def _acquire_single(self) -> AsyncConnection:
+        await self._lock.acquire()
+        try:
+            if self._single is None or (self._connect is not None and self._single.connection.closed):
+                assert self._connect is not None
+                self._single = AsyncConnection(await self._connect())
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._single
 
     async def _release(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         if not switched and is_idle(connection):

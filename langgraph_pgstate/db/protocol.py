@@ -1,19 +1,16 @@
-"""The connection protocol that operations use, and the function that runs them without an event loop.
+"""The connection protocol that operations use.
 
 Operations are `async def` functions that await nothing but a `Connection`. A blocking connection never suspends, so
-synchronous callers run the same function to its end with a single `send`.
+`run_blocking` (`db/adapters.py`) runs the same function to its end without an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from langgraph_pgstate.types import Parameters, Query, Rows
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class Connection(Protocol):
@@ -58,19 +55,3 @@ class Connection(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Open an explicit transaction, or a savepoint inside the caller's transaction."""
         ...
-
-
-def run_blocking(operation: Awaitable[T]) -> T:
-    """Run an operation on a blocking connection to its end.
-
-    Raises:
-        RuntimeError: If the operation suspends, because it awaits something other than its connection.
-    """
-    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    coroutine.close()
-    raise RuntimeError(f"{coroutine!r} suspended: an operation may await nothing but its connection")

@@ -36,31 +36,30 @@ class Outage:
 
     Args:
         timeout: Seconds.
+
+    Attributes:
+        since: The monotonic time at which it began. `None` if there is none; an operation that succeeds sets it so.
     """
 
-    __slots__ = ("_seen_at", "_since", "_timeout")
+    __slots__ = ("_seen_at", "_timeout", "since")
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._since: float | None = None
+        self.since: float | None = None
         self._seen_at = 0.0
 
     def wait_seconds(self, now: float) -> float:
         """Return the number of seconds that a call may wait from now on."""
-        since = self._since
+        since = self.since
         if since is None or self._is_stale(now):
             return self._timeout
         return min(self._timeout, max(_MIN_SECONDS, since + self._timeout - now))
 
     def begin(self, now: float) -> None:
         """Record that a connection was lost or could not be made."""
-        if self._since is None or self._is_stale(now):
-            self._since = now
+        if self.since is None or self._is_stale(now):
+            self.since = now
         self._seen_at = now
-
-    def end(self) -> None:
-        """Record that an operation succeeded."""
-        self._since = None
 
     def _is_stale(self, now: float) -> bool:
         # With no attempt for this long the outage may be over; a waiting call takes up to `timeout` to detect it again.
@@ -77,12 +76,9 @@ class Tries:
         policy: The number of tries and the delays between them.
         outage: The outage that the call shares with others.
         schema: The schema, for errors.
-        now: The monotonic time.
+        began: The monotonic time at which the call began to wait.
         is_borrowed: Whether the only connection is the caller's.
         seconds: Seconds after which the call gives up, if that is before the outage's limit.
-
-    Attributes:
-        in_transaction: Whether the last try was inside the caller's transaction, which a retry cannot repeat.
     """
 
     __slots__ = (
@@ -96,7 +92,6 @@ class Tries:
         "_seconds",
         "_violations",
         "_waiting_since",
-        "in_transaction",
     )
 
     def __init__(
@@ -104,16 +99,15 @@ class Tries:
         policy: RetryPolicy,
         outage: Outage,
         schema: str,
-        now: float,
+        began: float,
         is_borrowed: bool,
         seconds: float | None = None,
     ) -> None:
         self._policy, self._outage, self._schema, self._is_borrowed = policy, outage, schema, is_borrowed
         self._count = self._refusals = self._violations = 0
-        self._seconds = outage.wait_seconds(now)
-        self._deadline = None if seconds is None else now + seconds
-        self._waiting_since: float | None = now
-        self.in_transaction = False
+        self._seconds = outage.wait_seconds(began)
+        self._deadline = None if seconds is None else began + seconds
+        self._waiting_since = began
 
     @property
     def may_fail(self) -> bool:
@@ -121,37 +115,43 @@ class Tries:
         return self._count == 0 and self._policy.attempts > 1
 
     def remaining(self, now: float) -> float:
-        """Return the number of seconds for which the call may still wait."""
-        seconds = self._seconds if self._waiting_since is None else self._seconds - (now - self._waiting_since)
+        """Return the number of seconds for which the call, which is waiting, may still wait."""
+        seconds = self._seconds - (now - self._waiting_since)
         return seconds if self._deadline is None else min(seconds, self._deadline - now)
 
-    def connected(self, now: float) -> None:
-        """Record that the call has a connection and no longer waits."""
-        self._seconds, self._waiting_since = self.remaining(now), None
-
-    def fail(self, error: Exception, now: float, reason: Exception | None) -> float:
+    def fail(
+        self,
+        error: Exception,
+        now: float,
+        reason: Exception | None,
+        connected_at: float | None = None,
+        in_transaction: bool = False,
+    ) -> float:
         """Record a failed try, and return the seconds to wait before the next one.
 
         Args:
             error: The driver's error.
             now: The monotonic time.
             reason: The error of the pool's last attempt to connect.
+            connected_at: The monotonic time at which the try got its connection; `None` if it got none.
+            in_transaction: Whether the try was inside the caller's transaction, which a retry cannot repeat.
 
         Raises:
             PGStateError: The translated error, if the operation must not be retried.
         """
-        self._seconds, self._waiting_since = self.remaining(now), now
+        self._seconds = self.remaining(now if connected_at is None else connected_at)
+        self._waiting_since = now
         final = self.translate(error, now, reason)
         self._count += 1
         self._refusals += is_read_only(error)
         self._violations += is_violation(error)
-        again = self._count < self._policy.attempts and is_retryable(error) and not self.in_transaction
+        again = self._count < self._policy.attempts and is_retryable(error) and not in_transaction
         if again and self._is_borrowed:
             # Only the caller can replace the caller's connection.
             again = isinstance(final, ConflictError)
         delay = self._policy.delay(self._count, random.random())
         is_hopeless = self._refusals >= _STANDBY_TRIES or self._violations >= _VIOLATION_TRIES
-        if not again or is_hopeless or delay >= self._seconds:
+        if not again or is_hopeless or delay >= self.remaining(now):
             raise final from error
         return delay
 

@@ -177,29 +177,25 @@ class Statements:
         arguments = _encode(query, parameters) if self.is_direct else None
         if arguments is None:
             return None
-        pgconn = self._connection.pgconn
-        text = query.text
-        if text not in self._prepared.names and self._is_worth_preparing(text):
-            if len(self._prepared.names) >= _MAX_PREPARED:
+        pgconn, names, text = self._connection.pgconn, self._prepared.names, query.text
+        if text not in names and self._is_worth_preparing(text):
+            if len(names) >= _MAX_PREPARED:
                 return None
-            yield from self.prepare(text)
-        self._send(text, *arguments)
+            yield from self._prepare(text)
+        values, formats = arguments
+        if text in names:
+            pgconn.send_query_prepared(names[text], values, formats, _BINARY)
+        else:
+            pgconn.send_query_params(text, values, None, formats, _BINARY)
         answer = (yield from generators.execute(pgconn))[-1]
         if answer.status in _DONE:
             return answer
         if _code(answer) in _OUTDATED:
-            self._prepared.names.clear()
+            names.clear()
             return None
         raise errors.error_from_result(answer)
 
-    def prepare(self, text: bytes) -> Generator[Any, Any, None]:
-        """Prepare a statement unless it is prepared already. A generator for the connection's `wait`.
-
-        Raises:
-            psycopg.Error: The server's error.
-        """
-        if text in self._prepared.names:
-            return
+    def _prepare(self, text: bytes) -> Generator[Any, Any, None]:
         name = self._prepared.new_name(text)
         self._connection.pgconn.send_prepare(name, text)
         answer = (yield from generators.execute(self._connection.pgconn))[-1]
@@ -217,13 +213,6 @@ class Statements:
         answer = (yield from generators.execute(self._connection.pgconn))[-1]
         if answer.status == _FAILED:
             raise errors.error_from_result(answer)
-
-    def _send(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
-        name = self._prepared.names.get(text)
-        if name is None:
-            self._connection.pgconn.send_query_params(text, values, None, formats, _BINARY)
-        else:
-            self._connection.pgconn.send_query_prepared(name, values, formats, _BINARY)
 
     def _is_worth_preparing(self, text: bytes) -> bool:
         threshold = self._connection.prepare_threshold

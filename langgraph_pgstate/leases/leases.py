@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.leases.listing import list_leases, request_leases
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Lease, Page

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
@@ -138,10 +138,10 @@ class LeaseManager(LeaseTaker):
             if time.monotonic() < deadline:
                 with suppress(PGStateError):
                     self._release(one)
-        for thread_id, holder in self._survey_doubts():
+        for thread_id, holder in self._list_unconfirmed():
             if time.monotonic() < deadline:
                 with suppress(PGStateError):
-                    run_blocking(self._settle(thread_id, holder))
+                    run_blocking(self._release_by_holder(thread_id, holder))
         thread, self._thread = self._thread, None
         if thread is not None:
             self._wake.put(True)
@@ -294,7 +294,7 @@ class AsyncLeaseManager(LeaseTaker):
             held = list(self._held)
         for one in held:
             self._give_back(one)
-        self._settle_doubts()
+        self._release_unconfirmed()
         while self._tasks and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait([*self._tasks], timeout=left)
         for late in self._tasks:
@@ -340,9 +340,9 @@ class AsyncLeaseManager(LeaseTaker):
         held.is_returned = True
         return self._keep(self._release_lease(held))
 
-    def _settle_doubts(self) -> None:
-        for thread_id, holder in self._survey_doubts():
-            self._keep(self._settle(thread_id, holder))
+    def _release_unconfirmed(self) -> None:
+        for thread_id, holder in self._list_unconfirmed():
+            self._keep(self._release_by_holder(thread_id, holder))
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 from langgraph_pgstate.call_site import run_of
 from langgraph_pgstate.errors import CheckpointOrderError, StaleHeadError
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest
 from langgraph_pgstate.operations.leases.guards import Guard, is_explicit_fork, names_past
 from langgraph_pgstate.settings import GuardSettings
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from langgraph_pgstate.call_site import CallSite, run_of
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
-from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.types import Lease
@@ -181,7 +181,7 @@ class LeaseRegistry:
         self._runs: dict[int, Run] = {}
         self._held: set[HeldLease] = set()
         # Holders of leases that may have been taken although no response arrived: thread and latest end of the lease.
-        self._doubtful: dict[str, tuple[str, float]] = {}
+        self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
 
     def _run(self, config: Mapping[str, Any]) -> Run | None:
@@ -281,14 +281,14 @@ class LeaseRegistry:
         loop = held.loop()
         return None if loop is None or _is_entered(loop) else held
 
-    def _note_doubt(
+    def _note_unconfirmed(
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
         """Note a lease whose statement got no response. It may have been taken unless the server refused it."""
         if not call_site.was_asked or isinstance(error, ThreadDeletedError):
             return
         with self._book:
-            self._doubtful[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)
+            self._unconfirmed[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)
             if run is not None and run.holder_id == holder:
                 # A later lease of the run must not be released with this one.
                 run.holder_id = next_holder()
@@ -321,16 +321,16 @@ class LeaseRegistry:
                 held.end()
             return list(self._held.difference(over)), [held for held in over if not held.is_returned]
 
-    def _survey_doubts(self) -> list[tuple[str, str]]:
+    def _list_unconfirmed(self) -> list[tuple[str, str]]:
         """Return threads and holders of leases that may have been taken and must be released."""
         now = time.monotonic()
         with self._book:
-            self._doubtful = {holder: doubt for holder, doubt in self._doubtful.items() if doubt[1] > now}
-            return [(thread_id, holder) for holder, (thread_id, _) in self._doubtful.items()]
+            self._unconfirmed = {holder: one for holder, one in self._unconfirmed.items() if one[1] > now}
+            return [(thread_id, holder) for holder, (thread_id, _) in self._unconfirmed.items()]
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._held or self._doubtful)
+        return bool(self._held or self._unconfirmed)
 
     def _note_renewed(self, asked: list[HeldLease], still: set[tuple[str, int]]) -> None:
         for held in asked:

@@ -72,7 +72,7 @@ class LeaseTaker(LeaseRegistry):
                 await self._runner.sleep(_next_delay(delay, deadline, since))
                 delay = min(delay * 2, _LONGEST_DELAY)
         except BaseException as error:
-            self._note_doubt(thread_id, run, holder, call_site, error)
+            self._note_unconfirmed(thread_id, run, holder, call_site, error)
             raise
         finally:
             self._start()
@@ -92,10 +92,10 @@ class LeaseTaker(LeaseRegistry):
         self._note_gone(held)
         return is_mine
 
-    async def _settle(self, thread_id: str, holder: str) -> None:
+    async def _release_by_holder(self, thread_id: str, holder: str) -> None:
         """Release a lease of which it is not known whether it was taken."""
         await self._runner.run(leases.release, self._queries, thread_id, None, holder)
-        self._doubtful.pop(holder, None)
+        self._unconfirmed.pop(holder, None)
 
     async def _renew_leases(self, release: Callable[[HeldLease], Awaitable[bool]]) -> None:
         """Renew the leases that are due, and release those of ended runs. Errors are logged."""
@@ -108,8 +108,8 @@ class LeaseTaker(LeaseRegistry):
                 self._note_renewed(due, still)
             for held in over:
                 await release(held)
-            for thread_id, holder in self._survey_doubts():
-                await self._settle(thread_id, holder)
+            for thread_id, holder in self._list_unconfirmed():
+                await self._release_by_holder(thread_id, holder)
         except PGStateError as error:
             _log.warning(_NOT_RENEWED, error)
 

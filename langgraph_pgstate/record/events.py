@@ -8,8 +8,9 @@ from typing import Any
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import events as operations
+from langgraph_pgstate.operations.record.new_events import add_event, request_event
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Event, HandoffStatistics, Page
 
@@ -73,8 +74,8 @@ class Events:
         Raises:
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
-        parameters = operations.request_event(thread_id, kind, payload, run_id, checkpoint_id)
-        self._database.run(operations.add_event, self._queries, parameters)
+        parameters = request_event(thread_id, kind, payload, run_id, checkpoint_id)
+        self._database.run(add_event, self._queries, parameters)
 
     def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000
@@ -124,8 +125,8 @@ class AsyncEvents:
         checkpoint_id: str | None = None,
     ) -> None:
         """Async twin of `Events.add`."""
-        parameters = operations.request_event(thread_id, kind, payload, run_id, checkpoint_id)
-        await self._database.run(operations.add_event, self._queries, parameters)
+        parameters = request_event(thread_id, kind, payload, run_id, checkpoint_id)
+        await self._database.run(add_event, self._queries, parameters)
 
     async def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000

@@ -59,7 +59,7 @@ class RecordingHandler(GraphCallbackHandler):
 
     def run_id_of(self, thread_id: str) -> str | None:
         """Return the id of the thread's open run in this process, or `None`."""
-        run = self._tracker.run_on(thread_id)
+        run = self._tracker.runs.run_on(thread_id)
         return None if run is None else run.run_id
 
     def is_recording(self, span_id: UUID | None) -> bool:

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import MessageFilter
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import messages as operations
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Message, MessageHit, Page

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.record.awaiting import NOTHING, Awaited, Later, Mark

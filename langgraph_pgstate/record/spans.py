@@ -7,7 +7,7 @@ from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import Moment, SpanFilter
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.record import spans as spans_operations
 from langgraph_pgstate.operations.record import statistics, timelines
 from langgraph_pgstate.sql import Queries

@@ -14,11 +14,11 @@ from langgraph.errors import ParentCommand
 
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.errors import BudgetExceededError, LeaseHeldError, StaleHeadError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
+from langgraph_pgstate.record.open_runs import OpenRuns, place_of
 from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import ThreadKeys
@@ -36,7 +36,7 @@ _MOST_ID_CHARACTERS = 256
 # The input of a node or of an edge's function is the state, whose messages have their own rows; a few are enough. The
 # input of a model has more.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4}
-_MOST_LEFT = 4096
+_MOST_ABANDONED = 4096
 
 
 class Tracker:
@@ -49,10 +49,12 @@ class Tracker:
 
     Attributes:
         offset: Seconds that the database's clock is ahead of this process's.
+        runs: The runs in progress.
     """
 
     def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None, is_encrypted: bool = False) -> None:
         self.offset = 0.0
+        self.runs = OpenRuns()
         self._is_encrypted = is_encrypted
         self._queue = queue
         self._content = queue.settings.content
@@ -61,8 +63,7 @@ class Tracker:
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
         # Failed or abandoned spans. A later child of one of them does not begin a new run.
-        self._left: dict[UUID, None] = {}
-        self._by_thread: dict[str, list[RunRecord]] = {}
+        self._abandoned: dict[UUID, None] = {}
         # Read /proc here, so that no callback has to.
         holder_id()
 
@@ -79,8 +80,8 @@ class Tracker:
         """Begin a span. Return `None` if it is hidden or its run has ended."""
         metadata = metadata or {}
         parent = self._open.get(parent_id) if parent_id is not None else None
-        if parent is None and parent_id in self._left:
-            self._leave(id)
+        if parent is None and parent_id in self._abandoned:
+            self._abandon(id)
             return None
         if parent is None:
             run = self._begin_run(id, name, metadata, input)
@@ -104,7 +105,7 @@ class Tracker:
                 self._queue.span_changed(parent)
         span = SpanRecord(id, run, parent, kind, name)
         if kind == "node":
-            self._place(span, metadata, task_ns or "")
+            self._locate(span, metadata, task_ns or "")
         if agent := metadata.get("lc_agent_name"):
             span.agent = str(agent)
         if self._content and parent is not None:
@@ -138,7 +139,7 @@ class Tracker:
         run = span.run
         run.open.pop(id, None)
         if error is not None:
-            self._leave(id)
+            self._abandon(id)
         if found is not None:
             found(span)
         is_root = span.parent is None
@@ -207,43 +208,29 @@ class Tracker:
     def after_put(self, plan: PutPlan) -> bool:
         """Acknowledge the records committed with a put. Return whether the writer has something to do."""
         address = plan.request.address
-        run = self._run_putting(address)
+        run = self.runs.run_putting(address)
         if run is not None:
             run.is_begun = True
             id = address.checkpoint_id
             if not address.checkpoint_ns and run.last_checkpoint_id != id:
                 first = id if run.first_checkpoint_id is None else run.first_checkpoint_id
                 self._queue.run_changed(run, last_checkpoint_id=id, first_checkpoint_id=first)
-            taken = run.taken.pop(_place_of(address), None)
+            taken = run.taken.pop(place_of(address), None)
             if taken is not None:
                 self._queue.acknowledge(taken)
         if not plan.journal_entry:
             return False
-        self._queue.note(address.thread_id)
+        self._queue.note_journaled(address.thread_id)
         return True
-
-    def run_on(self, thread_id: str, source: str | None = None, run_id: str | None = None) -> RunRecord | None:
-        """Return the run in progress on a thread, the last of several, or `None`.
-
-        A run that has not begun may be waiting for the others, so it comes last. It begins with an input checkpoint.
-
-        Args:
-            thread_id: The thread.
-            source: Source of the checkpoint that is put.
-            run_id: The run that the checkpoint names, if it names one.
-        """
-        runs = list(self._by_thread.get(thread_id, ()))
-        if run_id is not None and (named := [run for run in runs if run.run_id == run_id]):
-            return named[-1]
-        of_its_kind = [run for run in runs if run.is_begun is (source != "input")]
-        return next(reversed(of_its_kind or runs), None)
 
     def _before_put(self, plan: PutPlan) -> None:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
         # A put that is sent again belongs to the same run: what it took along the first time was not committed.
-        run = self._run_putting(address) or self.run_on(address.thread_id, columns.get("source"), columns.get("run_id"))
+        run = self.runs.run_putting(address) or self.runs.run_on(
+            address.thread_id, columns.get("source"), columns.get("run_id")
+        )
         if run is not None:
             run.note_checkpoint(address.checkpoint_ns, columns["step"], address.checkpoint_id or "")
             if run.unplaced and columns["step"] is not None:
@@ -263,14 +250,9 @@ class Tracker:
             if request.touches_thread and run.agent is not None and request.columns["agent"] is None:
                 columns["agent"] = run.agent
             pending = self._queue.take(run, put=(address.checkpoint_ns, columns["step"]), journal_entry=journal_entry)
-            run.taken[_place_of(address)] = pending
+            run.taken[place_of(address)] = pending
         if (fork := _fork_of(request, columns.get("source"), run)) is not None:
             journal_entry.forks.append(orjson.dumps(fork))
-
-    def _run_putting(self, address: Address) -> RunRecord | None:
-        """Return the run whose records a put has taken along, or `None`."""
-        place = _place_of(address)
-        return next((run for run in list(self._by_thread.get(address.thread_id, ())) if place in run.taken), None)
 
     def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:
         # An id too long for an index entry would also make the put fail.
@@ -292,8 +274,7 @@ class Tracker:
         if self._content:
             run.input = capture(input)
         self._queue.add(run)
-        with self._lock:
-            self._by_thread.setdefault(run.thread_id, []).append(run)
+        self.runs.add(run)
         self._queue.event_happened(EventRecord(run, "status", {"status": "running"}))
         return run
 
@@ -305,7 +286,7 @@ class Tracker:
         for span in list(run.open.values()):
             # Tasks that were abandoned because another one failed.
             self._open.pop(span.id, None)
-            self._leave(span.id)
+            self._abandon(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at
             self._queue.span_changed(span)
         run.open.clear()
@@ -318,7 +299,7 @@ class Tracker:
             facts["error_type"] = type(run.error).__qualname__
         self._queue.event_happened(EventRecord(run, "status", facts))
         self._queue.run_changed(run, ended_at=root.ended_at)
-        self._leave_thread(run)
+        self.runs.remove(run)
 
     def _refuse_run(self, root: SpanRecord, error: LeaseHeldError | StaleHeadError) -> None:
         """Drop a refused run's records and keep one event. The thread and its status belong to another run."""
@@ -336,23 +317,15 @@ class Tracker:
         run.ended_at = root.ended_at
         known = {name: fact for name, fact in facts.items() if fact is not None}
         self._queue.event_happened(EventRecord(run, REFUSED, known))
-        self._leave_thread(run)
+        self.runs.remove(run)
 
-    def _leave_thread(self, run: RunRecord) -> None:
+    def _abandon(self, id: UUID) -> None:
         with self._lock:
-            runs = self._by_thread.get(run.thread_id, [])
-            if run in runs:
-                runs.remove(run)
-            if not runs:
-                self._by_thread.pop(run.thread_id, None)
+            self._abandoned[id] = None
+            if len(self._abandoned) > _MOST_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
 
-    def _leave(self, id: UUID) -> None:
-        with self._lock:
-            self._left[id] = None
-            if len(self._left) > _MOST_LEFT:
-                del self._left[next(iter(self._left))]
-
-    def _place(self, span: SpanRecord, metadata: Mapping[str, Any], task_ns: str) -> None:
+    def _locate(self, span: SpanRecord, metadata: Mapping[str, Any], task_ns: str) -> None:
         """Set a node span's namespaces, step and starting checkpoint."""
         graph_ns = task_ns.rpartition("|")[0]
         path: Sequence[Any] = metadata.get("langgraph_path") or ()
@@ -393,10 +366,6 @@ class Tracker:
             content = {"reason": span.input if made_by else update}
             kept = {name: value for name, value in content.items() if value is not None}
             self._queue.event_happened(EventRecord(span.run, "handoff", facts, kept, span))
-
-
-def _place_of(address: Address) -> tuple[str, str]:
-    return address.checkpoint_ns, address.checkpoint_id or ""
 
 
 def _fork_of(request: PutRequest, source: str | None, run: RunRecord | None) -> dict[str, Any] | None:

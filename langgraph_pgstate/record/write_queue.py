@@ -62,7 +62,7 @@ class WriteQueue:
         self._lock = threading.Lock()
         self._runs: dict[UUID, RunRecord] = {}
         # Number of journal entries of each thread since its journal was empty.
-        self._noted: dict[str, int] = {}
+        self._journaled: dict[str, int] = {}
         self._renewed_at = time.monotonic()
 
     def add(self, run: RunRecord) -> None:
@@ -102,22 +102,22 @@ class WriteQueue:
             run.events.clear()
             run.is_changed = False
 
-    def note(self, thread_id: str) -> None:
+    def note_journaled(self, thread_id: str) -> None:
         """Note that an entry was added to the journal of a thread."""
         with self._lock:
-            self._noted[thread_id] = self._noted.get(thread_id, 0) + 1
+            self._journaled[thread_id] = self._journaled.get(thread_id, 0) + 1
 
-    def noted(self) -> dict[str, int]:
+    def journaled_threads(self) -> dict[str, int]:
         """Return the threads with journal entries, each with a number that changes when entries are added."""
         with self._lock:
-            return dict(self._noted)
+            return dict(self._journaled)
 
-    def moved(self, noted: dict[str, int]) -> None:
+    def note_moved(self, threads: dict[str, int]) -> None:
         """Note that the journal entries of these threads were moved to the tables."""
         with self._lock:
-            for thread_id, number in noted.items():
-                if self._noted.get(thread_id) == number:
-                    del self._noted[thread_id]
+            for thread_id, number in threads.items():
+                if self._journaled.get(thread_id) == number:
+                    del self._journaled[thread_id]
 
     def take(
         self,
@@ -176,12 +176,12 @@ class WriteQueue:
     @property
     def is_busy(self) -> bool:
         """Whether a run is in progress or the journal has entries."""
-        return bool(self._runs or self._noted)
+        return bool(self._runs or self._journaled)
 
     @property
     def has_news(self) -> bool:
         """Whether some records are not in the tables yet."""
-        return bool(self._noted) or any(run.is_changed or run.dirty or run.events for run in self._writable_runs())
+        return bool(self._journaled) or any(run.is_changed or run.dirty or run.events for run in self._writable_runs())
 
     def own_runs(self) -> list[tuple[str, str]]:
         """Return thread and run id of the runs in progress."""

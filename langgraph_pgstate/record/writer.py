@@ -16,7 +16,7 @@ from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.admin import maintenance, orphans
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.otlp import exports
-from langgraph_pgstate.operations.record import budgets, journal, recording
+from langgraph_pgstate.operations.record import deleted_costs, journal, recording
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.record.records import RunRecord
 from langgraph_pgstate.record.tracker import Tracker
@@ -92,7 +92,7 @@ class Writer:
         except PGStateError as error:
             self._log(error)
         else:
-            self._queue.note(run.key[0])
+            self._queue.note_journaled(run.key[0])
             self._queue.acknowledge(pending)
         return True
 
@@ -128,7 +128,7 @@ class Writer:
         swept = await run(guards.sweep, queries)
         orphaned = await run(orphans.sweep, queries)
         await run(exports.forget, queries)
-        await run(budgets.forget, queries)
+        await run(deleted_costs.forget, queries)
         return MaintenanceReport(
             tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned, days_dropped=tuple(days)
         )

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,13 +18,13 @@ from typing import Final
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
-from langgraph_pgstate.errors import BudgetExceededError, PGStateError
+from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.leases.registry import next_holder
 from langgraph_pgstate.operations.runs import ending, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.claims import Claimer
-from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, retry_delay, run_outcome
+from langgraph_pgstate.runs.ending import Ender
+from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, run_outcome
 from langgraph_pgstate.runs.sweeps import Sweeps
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.runs.worker_settings import WorkerSettings, accepted_versions
@@ -81,7 +80,7 @@ class Control:
         self.worker_id = next_holder()
         self._dsn, self._prepare_threshold = dsn, prepare_threshold
         self._queries, self._graphs = queries, [*graphs]
-        self._settings, self._recording = settings, recording
+        self._settings = settings
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
         self._webhook_settings = webhooks
         self._webhooks: WebhookThread | None = None
@@ -94,15 +93,12 @@ class Control:
         self._executions: dict[RunKey, RunExecution] = {}
         # Runs that are the worker's in the database only: left until their leases expire.
         self._left: set[RunKey] = set()
-        self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs, of which those who wait for them have not been told.
-        self._ended: list[str] = []
+        self._ender = Ender(queries, recording, self._tend_seconds, self._note_end, self._leave_to_sweep)
         self._tended_at = self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
         self._is_once = self._is_forced = False
-        self._has_told = False
-        self._given_back = 0
+        self._is_drain_logged = False
         self._started = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
@@ -127,7 +123,7 @@ class Control:
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
         """Take the outcome of an execution, which has ended."""
-        self._reports.append((execution, outcome))
+        self._ender.report(execution, outcome)
         self._wake.set()
 
     def drain(self) -> None:
@@ -194,7 +190,7 @@ class Control:
                     self._wake.wait(self._pause())
                     self._wake.clear()
                 self._webhooks.stop()
-                log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._given_back)
+                log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._ender.given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
             if not self._started.is_set():
@@ -219,7 +215,7 @@ class Control:
         """Do what is due, and return whether the worker goes on."""
         steps: tuple[Callable[[], None], ...] = (
             self._end_reported,
-            self._tell_ended,
+            self._notify_of_ends,
             self._tend,
             self._stop_due,
             *self._sweeps.all,
@@ -239,7 +235,7 @@ class Control:
                     self._stop_due()
                 break
         now = time.monotonic()
-        is_busy = bool(self._executions or self._reports)
+        is_busy = bool(self._executions or self._ender.reported)
         if self._draining_since < float("inf"):
             # After this time no lease of the worker is left that could be released.
             return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
@@ -261,108 +257,10 @@ class Control:
         return min(self._settings.lease_ttl / 4, _TEND_SECONDS)
 
     def _end_reported(self) -> None:
-        # Those that come meanwhile are ended together in the next turn.
-        number = len(self._reports)
-        self._end_together()
-        until = time.monotonic() + self._tend_seconds
-        for _ in range(number):
-            execution, outcome = self._reports[0]
-            is_ended = execution.refuses_writes or self._try_to_end(execution, outcome)
-            self._reports.popleft()
-            if not is_ended:
-                execution.is_end_locked = True
-                self._reports.append((execution, outcome))
-                if time.monotonic() > until:
-                    break
+        self._ender.end_reported(self._database)
 
-    def _tell_ended(self) -> None:
-        """Wake those who wait for runs that have ended. After the commit, and only a hint: they poll, too."""
-        ended, self._ended = self._ended, []
-        if ended:
-            with suppress(PGStateError):
-                self._database.run_once(ending.notify, self._queries, ended)
-
-    def _end_together(self) -> None:
-        """End the reported runs that need no more than a status, in one transaction for each status.
-
-        Others, and all if that fails because a thread is locked or a lease was lost, are ended one by one.
-        """
-        together: dict[str, list[RunExecution]] = {}
-        for execution, outcome in [*self._reports]:
-            is_plain = outcome.kind == "finish" and outcome.error is None and not execution.deletes_thread
-            if is_plain and not execution.refuses_writes and not execution.is_end_locked:
-                together.setdefault(outcome.status, []).append(execution)
-        for status, executions in together.items():
-            if len(executions) == 1:
-                continue
-            keys = [execution.key for execution in executions]
-            events = [batch for execution in executions for batch in execution.unsent]
-            try:
-                is_done = self._database.run(ending.finish_together, self._queries, keys, status, events)
-            except PGStateError as error:
-                if error.retryable and not is_locked(error):
-                    raise
-                continue
-            for execution in executions if is_done else ():
-                self._note_end(execution)
-
-    def _try_to_end(self, execution: RunExecution, outcome: RunOutcome) -> bool:
-        """End a run in the queue, or give it back. Return false if another transaction has locked its thread.
-
-        Raises:
-            PGStateError: If the queue is not available.
-        """
-        try:
-            self._end(execution, outcome)
-        except PGStateError as error:
-            if is_locked(error):
-                return False
-            if error.retryable:
-                raise
-            # Its lease expires, and another worker runs it again, `max_crashes` times at most.
-            log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-            self._leave_to_sweep(execution)
-        return True
-
-    def _end(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """End a run in the queue, or give it back."""
-        key, claimed = execution.key, execution.claimed
-        run, queries = self._database.run, self._queries
-        is_mine = True
-        if outcome.kind == "rollback":
-            is_mine = run(ending.roll_back, queries, key)
-        elif outcome.kind == "give_back":
-            is_mine = run(ending.give_back, queries, key, execution.unsent)
-            self._given_back += is_mine
-        elif outcome.kind == "finish":
-            error, retry_after = None, None
-            if outcome.error is not None:
-                error = self._described(outcome.error)
-                retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
-            is_mine = run(
-                ending.finish,
-                queries,
-                key,
-                outcome.status,
-                error,
-                retry_after,
-                execution.unsent,
-                deletes_thread=execution.deletes_thread,
-            )
-            if is_mine and outcome.error is not None:
-                again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
-                names = key.run_id, key.thread_id
-                if isinstance(outcome.error, BudgetExceededError):
-                    log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
-                else:
-                    log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
-            # It may have ended before the worker read that it is to be rolled back.
-            is_mine = is_mine or run(ending.roll_back, queries, key)
-        if not is_mine or outcome.kind == "leave":
-            log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
-            self._leave_to_sweep(execution)
-        else:
-            self._note_end(execution)
+    def _notify_of_ends(self) -> None:
+        self._ender.notify(self._database)
 
     def _note_end(self, execution: RunExecution) -> None:
         """Forget a run that has ended in the queue, or was given back."""
@@ -373,17 +271,12 @@ class Control:
         self._claimer.ended(execution.claimed)
         if self._webhooks is not None and execution.claimed.options.get("webhook"):
             self._webhooks.wake()
-        self._ended.append(execution.key.run_id)
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
         """Stop renewing the lease of a run. A sweep of expired leases puts it back, and counts such ends."""
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._left.add(execution.key)
-
-    def _described(self, error: BaseException) -> ending.RunError:
-        told = render_error(error, self._recording)
-        return ending.RunError(told["error_type"] or "", told["error_message"] or "", told["error_traceback"])
 
     def _tend(self) -> None:
         """Renew leases, and find out which runs were lost or are to be cancelled."""
@@ -413,9 +306,9 @@ class Control:
         """Stop runs that take too long, and, when the worker drains, all."""
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
-        if is_draining and not self._has_told:
+        if is_draining and not self._is_drain_logged:
             log.info("worker %s drains; runs to stop: %d", self.worker_id, len(self._executions))
-            self._has_told = True
+            self._is_drain_logged = True
         for execution in [*self._executions.values()]:
             if is_draining:
                 self._ask(execution, "drain")
@@ -453,7 +346,7 @@ class Control:
             execution.key.thread_id,
         )
         execution.refuse_writes()
-        if not self._try_to_end(execution, run_outcome(execution, asyncio.CancelledError())):
+        if not self._ender.try_to_end(self._database, execution, run_outcome(execution, asyncio.CancelledError())):
             self._failed_at = time.monotonic()
 
     def _claim(self) -> None:

@@ -26,8 +26,8 @@ from langgraph_pgstate.errors import (
     UnavailableError,
 )
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.operations.checkpoints.addresses import configurable_of
-from langgraph_pgstate.operations.runs.requests import RunInput, open_request
+from langgraph_pgstate.operations.checkpoints.requests import configurable_of
+from langgraph_pgstate.operations.runs.inputs import RunInput, open_input
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
@@ -243,7 +243,7 @@ class GraphExecutor:
 
     def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
-        request = open_request(self._codec, claimed.data)
+        request = open_input(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         with self._sources[claimed.graph].open(config) as made:
@@ -270,7 +270,7 @@ class GraphExecutor:
 
     async def _aexecute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
-        request = open_request(self._codec, claimed.data)
+        request = open_input(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config) as made:
@@ -292,7 +292,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(request)}
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
-                await stream.await_()
+                await stream.wait_async()
             return found
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph) -> Graph:

@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import FeedbackFilter, Moment
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.record import feedback
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Feedback, FeedbackAverage, Page

@@ -8,7 +8,7 @@ from typing import Any, Final, Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter
-from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.record import analytics, statistics
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.operations.record import budgets
 from langgraph_pgstate.operations.runs import limits, listing, tending
 from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
@@ -17,7 +17,7 @@ from langgraph_pgstate.types import Budget, Page, QueueCount, QueuedRun, QueueLi
 
 
 class RunQueue(RunHistory):
-    """The lists, workers and limits of the queue, beside the history of runs.
+    """The lists, workers and limits of the queue, beside the history of runs; a base of `Runs`.
 
     Args:
         database: The database, in which what is recorded can be read.

@@ -21,7 +21,7 @@ from langgraph_pgstate.db.database import (
     join_async,
 )
 from langgraph_pgstate.errors import ArgumentTypeError
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.runs import adopting, cancelling, outcomes
 from langgraph_pgstate.operations.runs import enqueue as enqueueing

@@ -22,10 +22,10 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.requests import WritesRequest
+from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.operations.runs.requests import RunInput, modes_of
+from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 
@@ -122,7 +122,7 @@ class RunStream:
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_full)
 
-    async def await_(self) -> None:
+    async def wait_async(self) -> None:
         """Async twin of `wait`."""
         while self._is_full:
             loop = asyncio.get_running_loop()

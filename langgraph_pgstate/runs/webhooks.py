@@ -7,21 +7,19 @@ import base64
 import binascii
 import hashlib
 import hmac
-import ipaddress
 import logging
-import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs import webhooks
+from langgraph_pgstate.runs.webhook_addresses import RefusedAddressError, allowed_address, refusal_of
 from langgraph_pgstate.settings import WebhookSettings
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Delivery, Page, Webhook
@@ -34,17 +32,7 @@ _PER_HOST: Final = 4
 _POLL_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
 _MAX_ERROR: Final = 500
-# Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
-_NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
-_GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# Assignments of IETF protocols, some of which count as global; and a service that each machine of Azure's reaches.
-_REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
-
 _log = logging.getLogger("langgraph_pgstate.webhooks")
-
-
-class RefusedAddressError(Exception):
-    """A webhook's URL, or the address of its host, may not be connected to."""
 
 
 class Webhooks:
@@ -276,21 +264,6 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
     return answer.status_code
 
 
-def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
-    """Return why the settings do not let webhooks be delivered to a URL, or `None`. Addresses are not looked up."""
-    if settings.require_https and scheme != "https":
-        return "the URL is not one of HTTPS"
-    if settings.allowed_ports and port not in settings.allowed_ports:
-        return f"port {port} is not allowed"
-    if settings.allowed_hosts and not any(_is_host(host.lower(), one.lower()) for one in settings.allowed_hosts):
-        return f"{host} is not allowed"
-    return None
-
-
-def _is_host(host: str, allowed: str) -> bool:
-    return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
-
-
 def signed_headers(secret: str | None, id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the headers of a webhook, as the specification "Standard Webhooks" has them; without a secret, unsigned.
 
@@ -315,61 +288,3 @@ def _key(secret: str) -> bytes:
         return base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return secret.encode()
-
-
-async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
-    """Return an address of a host to connect to: a public one, or one of some networks.
-
-    Raises:
-        RefusedAddressError: If it has no such address.
-        OSError: If the host is not known.
-    """
-    found = await _resolve(host, port)
-    for *_, place in found:
-        address = str(place[0])
-        if may_connect(address, networks):
-            return address
-    raise RefusedAddressError(f"{host} is not a public address")
-
-
-async def _resolve(host: str, port: int) -> list[Any]:
-    """Return what `socket.getaddrinfo` does; one who cancels it does not wait for the resolver."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[Any]] = loop.create_future()
-
-    def resolve() -> None:
-        found: list[Any] = []
-        failed: Exception | None = None
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except Exception as error:
-            failed = error
-        # The loop may be closed.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(end, found, failed)
-
-    def end(found: list[Any], failed: Exception | None) -> None:
-        if future.done():
-            return
-        if failed is None:
-            future.set_result(found)
-        else:
-            future.set_exception(failed)
-
-    # Not of a loop's executor, for whose threads the end of the loop and of the process waits.
-    threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
-    return await future
-
-
-def may_connect(address: str, networks: Sequence[Any]) -> bool:
-    """Return whether an address is public, or in one of some networks."""
-    ip: Any = ipaddress.ip_address(address.partition("%")[0])
-    if ip.version == 6:
-        teredo = ip.teredo[1] if ip.teredo else None
-        is_translated = any(ip in network for network in _NAT64)
-        nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if is_translated else None
-        ip = ip.ipv4_mapped or ip.sixtofour or teredo or nat64 or ip
-    is_usual = ip in _GLOBAL_IPV6 if ip.version == 6 else not any(ip in network for network in _REFUSED)
-    return (ip.is_global and not ip.is_multicast and is_usual) or any(
-        ip in network for network in networks if network.version == ip.version
-    )

@@ -44,11 +44,10 @@ from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, several, thread_id_of, thread_ids_of
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.requests import WritesRequest, request_writes
-from langgraph_pgstate.operations.checkpoints.writes import put_writes
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, several, thread_id_of, thread_ids_of
+from langgraph_pgstate.operations.checkpoints.writes import WritesRequest, put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads

@@ -14,8 +14,8 @@ from threading import Lock
 from typing import Final
 
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import CachedSegments
+from langgraph_pgstate.operations.checkpoints.requests import Address
 
 # Checkpoints that are cached per namespace; a program that continues from an older one has read it, or reads it again.
 _CHECKPOINTS: Final = 16
@@ -95,24 +95,23 @@ class Cache:
         contents_bytes = _size_of_all(contents)
         missing: list[int] = []
         with self._lock:
-            namespace = self._open(address)
-            before = namespace.cached
-            if before is not None and base_revisions == {namespace.head: before.revision}:
-                contents = {**before.contents, **contents}
-                missing = before.missing
-                contents_bytes += namespace.contents_bytes
-            for base in base_revisions:
-                if base in namespace.manifests:
-                    # Other checkpoints may fork from it soon, so mark it as recently used.
-                    namespace.manifests[base] = namespace.manifests.pop(base)
+            namespace = self._namespaces.get(address[:2])
+            if namespace is not None:
+                before = namespace.cached
+                if before is not None and base_revisions == {namespace.head: before.revision}:
+                    contents = {**before.contents, **contents}
+                    missing = before.missing
+                    contents_bytes += namespace.contents_bytes
+                for base in base_revisions:
+                    if base in namespace.manifests:
+                        # Other checkpoints may fork from it soon, so mark it as recently used.
+                        namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
                 # It does not inherit exactly the segments of the head.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
-            self._keep(
-                namespace, address, manifest, CachedSegments(manifest.revision, contents, missing), contents_bytes
-            )
+            self._keep(address, manifest, CachedSegments(manifest.revision, contents, missing), contents_bytes)
 
     def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
         """Add a checkpoint that was read.
@@ -124,7 +123,7 @@ class Cache:
         """
         with self._lock:
             cached = CachedSegments(manifest.revision, contents, [])
-            self._keep(self._open(address), address, manifest, cached, _size_of_all(contents))
+            self._keep(address, manifest, cached, _size_of_all(contents))
 
     def discard_thread(self, thread_id: str) -> None:
         """Remove the checkpoints of a thread."""
@@ -139,8 +138,9 @@ class Cache:
             self._by_thread.clear()
             self._bytes = 0
 
-    def _open(self, address: Address) -> _Namespace:
-        key = address[:2]
+    def _keep(self, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int) -> None:
+        """Add a checkpoint as its namespace's head, and discard what is then too much."""
+        key, checkpoint_id = address[:2], address.checkpoint_id
         namespace = self._namespaces.get(key)
         if namespace is None:
             namespace = self._namespaces[key] = _Namespace()
@@ -148,18 +148,12 @@ class Cache:
             self._bytes += namespace.bytes
         else:
             self._namespaces.move_to_end(key)
-        return namespace
-
-    def _keep(
-        self, namespace: _Namespace, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int
-    ) -> None:
         manifests = namespace.manifests
         size = _size_of(manifest)
         is_too_much = contents_bytes > self._max_bytes // 4
         if is_too_much:
             # Contents this large would evict too many other entries.
             contents_bytes = 0
-        checkpoint_id = address.checkpoint_id
         before = namespace.bytes
         namespace.bytes += size + contents_bytes - namespace.contents_bytes
         if checkpoint_id in manifests:
@@ -199,27 +193,3 @@ def _size_of(manifest: Manifest) -> int:
         elif type(entry) is Scalar and type(entry.value) is str:
             size += len(entry.value)
     return size
-
-
-class Touches:
-    """The times at which this process last updated each thread's row, so that most puts skip the update."""
-
-    def __init__(self, interval: float, limit: int = 100_000) -> None:
-        self._interval = interval
-        self._limit = limit
-        self._touched: dict[str, float] = {}
-
-    def is_due(self, thread_id: str, now: float) -> bool:
-        """Return whether the put at time `now` (any monotonic seconds) should update the thread's row."""
-        last = self._touched.get(thread_id)
-        return last is None or now - last >= self._interval
-
-    def note(self, thread_id: str, now: float) -> None:
-        """Record that the row was updated. Call this only after the commit."""
-        if len(self._touched) >= self._limit:
-            self._touched.clear()
-        self._touched[thread_id] = now
-
-    def forget(self, thread_id: str) -> None:
-        """Make the next put update a thread's row, because the row may have been deleted."""
-        self._touched.pop(thread_id, None)

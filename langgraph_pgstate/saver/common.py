@@ -31,15 +31,14 @@ from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, C
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.operations.checkpoints import getting
-from langgraph_pgstate.operations.checkpoints.addresses import Address, several
 from langgraph_pgstate.operations.checkpoints.listing import Page
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest, request_put, root_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest, request_put, root_of, several
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread
-from langgraph_pgstate.saver.cache import Cache, Touches
+from langgraph_pgstate.saver.cache import Cache
 from langgraph_pgstate.settings import (
     DEFAULT_CACHE_BYTES,
     GuardSettings,
@@ -51,6 +50,7 @@ from langgraph_pgstate.sql import Queries, queries
 
 # `threads.updated_at` follows the newest checkpoint within this many seconds.
 _TOUCH_SECONDS = 5.0
+_MAX_TOUCHES = 100_000
 # Encoding or decoding more than this takes milliseconds: the asynchronous saver does it off the event loop.
 HEAVY_BYTES = 256 * 1024
 _MANY_ELEMENTS = 200
@@ -60,10 +60,16 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 @dataclass(slots=True)
 class SaverCache:
-    """State that the clones of one saver share: caches, and whether the schema was checked."""
+    """State that the clones of one saver share.
+
+    Attributes:
+        cache: Checkpoints that were stored or read.
+        touch_due: By thread, the time (monotonic, in seconds) at which a put updates the thread's row again.
+        schema_checked: Whether the schema is known to be of this package's version.
+    """
 
     cache: Cache
-    touches: Touches = field(default_factory=lambda: Touches(_TOUCH_SECONDS))
+    touch_due: dict[str, float] = field(default_factory=dict)
     schema_checked: bool = False
 
 
@@ -150,28 +156,29 @@ class CommonSaver(BaseCheckpointSaver[str]):
             CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
             ConfigurationError: If it is to be its own parent.
         """
+        cache = self._saver_cache.cache
         request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
-        if request.parent is not None:
-            self._check_order(request.address, str(request.parent.checkpoint_id))
         request.states = self._states
-        request.touches_thread = request.parent is None or self._saver_cache.touches.is_due(
-            request.address.thread_id, time.monotonic()
-        )
         if self._hook is not None and request.address.checkpoint_ns and (root := root_of(request, metadata)):
-            request.root = self._saver_cache.cache.manifest(root)
-        return request, self._saver_cache.cache.manifest(request.parent) if request.parent else None
-
-    def _check_order(self, address: Address, parent_id: str) -> None:
-        """Refuse a checkpoint that sorts before its parent; without a guard, log it."""
+            request.root = cache.manifest(root)
+        if request.parent is None:
+            request.touches_thread = True
+            return request, None
+        parent_id = str(request.parent.checkpoint_id)
         advance_ids_past(parent_id)
+        if str(request.address.checkpoint_id) <= parent_id:
+            self._refuse_order(request.address, parent_id)
+        request.touches_thread = self._saver_cache.touch_due.get(request.address.thread_id, 0) <= time.monotonic()
+        return request, cache.manifest(request.parent)
+
+    def _refuse_order(self, address: Address, parent_id: str) -> None:
+        """Refuse a checkpoint that does not sort after its parent; without a guard, log one that sorts before."""
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
             raise ConfigurationError(
                 f"checkpoint {checkpoint_id} cannot be its own parent: put takes the config of the one before it, "
                 "which is a tuple's `parent_config`"
             )
-        if checkpoint_id > parent_id:
-            return
         error = CheckpointOrderError(address.thread_id, address.checkpoint_ns, checkpoint_id, parent_id)
         if self._guard_policy is None or not (self._guards.head or self._guards.lease):
             _logger.warning("%s", error)
@@ -184,7 +191,9 @@ class CommonSaver(BaseCheckpointSaver[str]):
         address = plan.request.address
         self._saver_cache.cache.note_put(address, plan.manifest, plan.contents, plan.base_revisions)
         if plan.request.touches_thread:
-            self._saver_cache.touches.note(address.thread_id, time.monotonic())
+            if len(self._saver_cache.touch_due) >= _MAX_TOUCHES:
+                self._saver_cache.touch_due.clear()
+            self._saver_cache.touch_due[address.thread_id] = time.monotonic() + _TOUCH_SECONDS
         if self._hook is not None and not plan.hook_refused:
             self._hook.after_put(plan)
         config: RunnableConfig = address.config  # type: ignore[assignment]
@@ -224,7 +233,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _forget(self, *thread_ids: str) -> None:
         for thread_id in thread_ids:
             self._saver_cache.cache.discard_thread(thread_id)
-            self._saver_cache.touches.forget(thread_id)
+            # The thread's row may have been deleted, so the next put inserts it.
+            self._saver_cache.touch_due.pop(thread_id, None)
             if self._hook is not None:
                 forget_thread(self._hook, thread_id)
 

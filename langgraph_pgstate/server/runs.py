@@ -15,7 +15,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
 from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
 from langgraph_pgstate.runs.handles import AsyncRunHandle
-from langgraph_pgstate.runs.webhooks import may_connect, refusal_of
+from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
@@ -225,7 +225,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
         # After a lost connection the runs may have been enqueued.
         if not getattr(error, "retryable", False):
             for thread_id in made:
-                await streams.surely(partial(call.state.saver.adelete_thread, thread_id))
+                await streams.clean_up(partial(call.state.saver.adelete_thread, thread_id))
         raise
 
 

@@ -137,10 +137,9 @@ def run(
 
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
-    loop = asyncio.get_running_loop()
     async with app.lifespan():
         if member is not None:
-            server.follow(loop, member)
+            server.follow_supervisor(member)
         await server.serve([listener])
 
 
@@ -163,14 +162,14 @@ class _Server(uvicorn.Server):
         # Later: what the signal has interrupted may hold a lock that is needed.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
-    def follow(self, loop: asyncio.AbstractEventLoop, member: Membership) -> None:
+    def follow_supervisor(self, member: Membership) -> None:
         """Report to the supervisor, and do as at SIGTERM when it stops or has died."""
 
         def leave() -> None:
-            loop.remove_reader(member.supervisor)
+            self._loop.remove_reader(member.supervisor)
             self._end()
 
-        loop.add_reader(member.supervisor, leave)
+        self._loop.add_reader(member.supervisor, leave)
         member.report()
 
     def _signalled(self, number: int) -> None:

@@ -63,7 +63,7 @@ class ClosingResponse(StreamingResponse):
         finally:
             closing = getattr(self.body_iterator, "aclose", None)
             if closing is not None:
-                await surely(closing)
+                await clean_up(closing)
 
 
 def stream(
@@ -138,11 +138,11 @@ async def with_client(
     except (asyncio.CancelledError, GeneratorExit):
         # A server that stops breaks connections off itself.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
-            await surely(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
+            await clean_up(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
         raise
     finally:
         if deletes and ended.is_set():
-            await surely(lambda: call.state.saver.adelete_thread(handle.thread_id))
+            await clean_up(lambda: call.state.saver.adelete_thread(handle.thread_id))
 
 
 async def batches_of(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list[T]]:
@@ -186,8 +186,8 @@ async def batches_of(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list
             await reading
 
 
-async def surely(do: Callable[[], Awaitable[Any]]) -> None:
-    """Do something although the request is cancelled. What fails then is mended by the sweep of expired threads."""
+async def clean_up(do: Callable[[], Awaitable[Any]]) -> None:
+    """Clean up after a request, even if it is cancelled; what fails is mended by the sweep of expired threads."""
     with suppress(Exception):
         await asyncio.shield(asyncio.ensure_future(do()))
 

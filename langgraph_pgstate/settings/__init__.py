@@ -18,9 +18,6 @@ from langgraph_pgstate.settings.connections import (
     PoolSettings,
     RetryPolicy,
 )
-from langgraph_pgstate.settings.record import (
-    RecorderSettings,
-)
 from langgraph_pgstate.settings.saver import (
     DEFAULT_CACHE_BYTES,
     MAX_LEASE_SECONDS,
@@ -35,9 +32,6 @@ from langgraph_pgstate.settings.saver import (
     check_allowed_types,
     database_options,
     schema_of,
-)
-from langgraph_pgstate.settings.threads import (
-    ThreadOptions,
 )
 
 # A saver alone needs none of these, and making their classes takes 3 ms.
@@ -55,6 +49,8 @@ if TYPE_CHECKING:
         ScheduleOptions,
         WorkerOptions,
     )
+    from langgraph_pgstate.settings.record import RecorderSettings
+    from langgraph_pgstate.settings.threads import ThreadOptions
     from langgraph_pgstate.settings.webhooks import WebhookSettings
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -71,6 +67,8 @@ else:
             "ScheduleChanges": "langgraph_pgstate.settings.queue",
             "ScheduleOptions": "langgraph_pgstate.settings.queue",
             "WorkerOptions": "langgraph_pgstate.settings.queue",
+            "RecorderSettings": "langgraph_pgstate.settings.record",
+            "ThreadOptions": "langgraph_pgstate.settings.threads",
             "WebhookSettings": "langgraph_pgstate.settings.webhooks",
         },
     )

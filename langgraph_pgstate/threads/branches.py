@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from langgraph_pgstate.operations.checkpoints import differences
-from langgraph_pgstate.operations.checkpoints.addresses import address_of, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.threads import branches, trees
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types.branches import Branch, CheckpointState, CheckpointTree, Difference, Label, LineageStep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.threads import expiry as expiries
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase

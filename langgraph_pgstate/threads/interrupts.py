@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from langgraph.types import Command
 
 from langgraph_pgstate.filters import InterruptFilter
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.threads import answers, interrupts
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt

@@ -14,11 +14,11 @@ from langgraph_pgstate.filters import (
     ThreadTextSearch,
     check_filters,
 )
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.arguments import understanding
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.threads import creating
 from langgraph_pgstate.operations.threads import search as search_operations
-from langgraph_pgstate.operations.threads.paging import understanding
 from langgraph_pgstate.settings import ThreadOptions
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
 from langgraph_pgstate.threads.expiry import AsyncExpiry, Expiry

@@ -223,7 +223,7 @@ class ActionRunner:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
         if status == "success" or (status == "running" and not is_gone(recorded)):
-            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not in doubt: its status is {status}")
+            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not unknown: its status is {status}")
         if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers, by):
             raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has just changed; read it again")
 

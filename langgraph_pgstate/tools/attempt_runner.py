@@ -13,7 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, run_blocking
+from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     ConflictError,
@@ -256,8 +257,8 @@ class AttemptRunner:
         elif isinstance(error, Exception) and not is_stopped:
             outcome = replace(failure("error", error, self._settings), answers=answers_used())
         else:
-            # Stopped midway, by a cancellation or by a nested action in doubt: its progress is unknown, unless it was
-            # rolled back.
+            # Stopped midway, by a cancellation or by a nested action of unknown outcome: its progress is unknown,
+            # unless it was rolled back.
             outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
         await self.write_quietly(call.intent, outcome)
 

@@ -17,8 +17,9 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection, run_blocking
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError

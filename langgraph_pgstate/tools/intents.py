@@ -21,7 +21,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, RUNTIME, SCRATCHPAD, TASK_ID
-from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, configurable_of, identifier, thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 

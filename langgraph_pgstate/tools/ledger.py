@@ -17,10 +17,10 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import run_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.tools import listing, tool_executions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.action_runner import ActionRunner

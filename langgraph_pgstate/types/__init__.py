@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ValueChange,
     )
     from langgraph_pgstate.types.budgets import Budget
+    from langgraph_pgstate.types.database import DatabaseOverview, MaintenanceNote, MeasuredTable, SlowStatement
     from langgraph_pgstate.types.events import Event, HandoffStatistics
     from langgraph_pgstate.types.feedback import Feedback, FeedbackAverage
     from langgraph_pgstate.types.gauges import Gauge
@@ -56,14 +57,7 @@ if TYPE_CHECKING:
     )
     from langgraph_pgstate.types.runs import Costs, OwnerCosts, Provenance, Run, Usage
     from langgraph_pgstate.types.schedules import Schedule
-    from langgraph_pgstate.types.schema import (
-        AppliedMigration,
-        DatabaseOverview,
-        MaintenanceNote,
-        MeasuredTable,
-        SchemaStatus,
-        SlowStatement,
-    )
+    from langgraph_pgstate.types.schema import AppliedMigration, SchemaStatus
     from langgraph_pgstate.types.spans import Span, SpanNode, Timeline, TimelineSpan, ToolStatistics
     from langgraph_pgstate.types.streams import (
         EventBatch,
@@ -157,10 +151,10 @@ else:
             "TimelineSpan": "langgraph_pgstate.types.spans",
             "WorkerStatus": "langgraph_pgstate.types.queue",
             "AppliedMigration": "langgraph_pgstate.types.schema",
-            "DatabaseOverview": "langgraph_pgstate.types.schema",
-            "MaintenanceNote": "langgraph_pgstate.types.schema",
-            "MeasuredTable": "langgraph_pgstate.types.schema",
-            "SlowStatement": "langgraph_pgstate.types.schema",
+            "DatabaseOverview": "langgraph_pgstate.types.database",
+            "MaintenanceNote": "langgraph_pgstate.types.database",
+            "MeasuredTable": "langgraph_pgstate.types.database",
+            "SlowStatement": "langgraph_pgstate.types.database",
             "Costs": "langgraph_pgstate.types.runs",
             "OwnerCosts": "langgraph_pgstate.types.runs",
             "ValueChange": "langgraph_pgstate.types.branches",

@@ -32,7 +32,7 @@ class ClaimedRun:
         attempt: Number of this attempt, from 1. An attempt that was given back does not count.
         crashes: Deaths of its workers since it last made a checkpoint.
         lease: The thread's lease, taken with the claim.
-        data: The arguments of the graph, encoded; see `open_request`.
+        data: The arguments of the graph, encoded; see `open_input`.
         options: Retries and time limits.
         checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
         head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.

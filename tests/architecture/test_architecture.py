@@ -25,25 +25,24 @@ from support import check_each, config_of, put_arguments
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints.listing import request_list
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, request_put
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.checkpoints.writes import put_writes
+from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.operations.leases.listing import request_leases
 from langgraph_pgstate.operations.otlp.exports import Export
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.analytics import request_analytics
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.record.events import request_event, request_events, request_handoffs
+from langgraph_pgstate.operations.record.events import request_events, request_handoffs
 from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
 from langgraph_pgstate.operations.record.messages import request_conversation, request_search
+from langgraph_pgstate.operations.record.new_events import request_event
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
 from langgraph_pgstate.operations.record.spans import request_spans
 from langgraph_pgstate.operations.record.statistics import request_costs, request_statistics, request_usage
@@ -502,8 +501,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
-    "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
-    "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
+    "record.new_events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.new_events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
@@ -653,9 +652,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),
     "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
-    "record.budgets.gather_costs": lambda bench: ("t",),
-    "record.budgets.keep_costs": lambda bench: ("t", ["r"]),
-    "record.budgets.forget": lambda bench: (),
+    "record.deleted_costs.gather_costs": lambda bench: ("t",),
+    "record.deleted_costs.keep_costs": lambda bench: ("t", ["r"]),
+    "record.deleted_costs.forget": lambda bench: (),
     "record.prices.list_prices": lambda bench: (),
     "record.prices.delete_price": lambda bench: ("model",),
     "otlp.exports.hold": lambda bench: ("holder", "http://localhost", 30.0),

@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE, TESTS = ROOT / "langgraph_pgstate", ROOT / "tests"
 # What only holds types or constants, and what has no code but a constructor.
 WITHOUT_LOGIC = {
+    "db/protocol.py",
     "threads/common.py",
     "settings/threads.py",
     *(f"types/{path.name}" for path in (PACKAGE / "types").glob("*.py")),

@@ -21,8 +21,7 @@ import langgraph_pgstate.sql
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.checkpoints.building import build_put
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.requests import request_put

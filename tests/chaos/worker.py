@@ -24,7 +24,7 @@ from langgraph.types import Command
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import AlreadyAnsweredError, NotFoundError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import ToolSettings
 

@@ -12,7 +12,7 @@ from samples import config_of, put_values
 from support_cli import Run, lines
 from support_record import Record
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from tests.threads.test_interrupts import asking
 
 pytestmark = pytest.mark.smoke
@@ -78,6 +78,32 @@ def test_show_has_the_interrupts_of_the_newest_checkpoint(run: Run, saver: PGSta
     assert '{"question": "where to?"}' in shown
     assert "branch:" in run("show", "t", "--full")
     assert json.loads(run("--json", "show", "t"))["interrupts"][0]["value"] == {"question": "where to?"}
+
+
+def test_show_says_why_a_thread_is_interrupted_that_waits_for_no_answer(
+    run: Run, saver: PGStateSaver, dsn: str, connection: psycopg.Connection
+) -> None:
+    def stop_of(thread_id: str) -> str:
+        stop = json.loads(run("--json", "show", thread_id))["stop"]
+        (line,) = lines(run("show", thread_id), "interrupted, before node:")
+        return f"{stop}: {line.split(': ')[1].split(';')[0]}"
+
+    graph = asking(saver, "where to?")
+    with PGState.open(dsn, schema=saver.schema, pool=False) as state:
+        for thread_id, options in (("t", {"interrupt_before": ["node"]}), ("u", {})):
+            state.record(graph).invoke({"said": ["hello"]}, config_of(thread_id), **options)
+    assert stop_of("t") == "breakpoint: a breakpoint"
+    first = next(iter(saver.list(config_of("t"), filter={"step": -1})))
+    past = first.config["configurable"]["checkpoint_id"]
+    assert "interrupted" not in run("show", "t", "--checkpoint", past)
+    graph.update_state(config_of("t"), {"said": ["more"]}, as_node="__start__")
+    assert stop_of("t") == "breakpoint: a breakpoint"
+    assert json.loads(run("--json", "show", "u"))["stop"] is None
+    graph.update_state(config_of("u"), {"said": ["more"]}, as_node="__start__")
+    assert stop_of("u") == "updated: its state was updated since it asked"
+    # As of a run that a worker has ended for a cancellation: it was not interrupted by its graph.
+    connection.execute(f"DELETE FROM {saver.schema}.events WHERE kind = 'interrupt'")
+    assert stop_of("t") == "cancelled: its run was cancelled with the action interrupt, or drained"
 
 
 def test_a_conversation_is_printed(run: Run, record: Record) -> None:

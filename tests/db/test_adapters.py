@@ -1,12 +1,12 @@
-"""Several statements as one transaction and one round trip, in both APIs.
+"""Operations that suspend are refused on a blocking connection; several statements are one transaction, in both APIs.
 
-`Connection.execute_together` and `fetch_together`.
+The latter by `Connection.execute_together` and `fetch_together`, in one round trip.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import APIS, GUARD_SECONDS, counted, holding, usual, wait_until
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.sql import NamedQuery
@@ -283,3 +284,33 @@ async def test_a_cancelled_call_commits_nothing_and_leaves_the_connection_usable
                 await asyncio.wait_for(held, GUARD_SECONDS)
             assert await asyncio.wait_for(run(database, together, [add(table, 3)]), GUARD_SECONDS) == [1]
     assert numbers(connection, table) == [3]
+
+
+def test_an_operation_that_suspends_is_refused() -> None:
+    class Suspending:
+        def __await__(self) -> Iterator[None]:
+            yield None
+
+    async def operation() -> None:
+        await Suspending()
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(operation())
+
+
+def test_a_suspending_operation_runs_its_cleanup_before_it_is_refused() -> None:
+    closed = []
+
+    class Suspending:
+        def __await__(self) -> Iterator[None]:
+            yield None
+
+    async def operation() -> None:
+        try:
+            await Suspending()
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(operation())
+    assert closed == [True]

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -718,11 +719,14 @@ async def test_many_operations_through_pgbouncer(
 
 
 def test_a_single_connection_stays_closed_after_its_block(dsn: str, schema: str) -> None:
-    """As a pool does: nobody would close it again."""
-    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False) as saver:
+    """As a pool does: nobody would close it again. Guard: no call is tried again then."""
+    retry = RetryPolicy(base_delay=1.0)
+    with PGStateSaver.from_conn_string(dsn, schema=schema, pool=False, retry=retry) as saver:
         saver.setup()
+    began = time.monotonic()
     with pytest.raises(UnavailableError):
         saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert time.monotonic() - began < 0.5
 
 
 async def on_lent(api: type, dsn: str, operation: Any, *, begins: bool = False) -> None:

@@ -44,10 +44,10 @@ async def database_of(api: type, dsn: str, **options: Any) -> AsyncIterator[Any]
             yield await stack.enter_async_context(AsyncDatabase.open(dsn, schema="pgstate", **options))
 
 
-async def run(database: Any, operation: Any, method: str = "run") -> Any:
+async def run(database: Any, operation: Any, method: str = "run", *arguments: float) -> Any:
     if isinstance(database, Database):
-        return await asyncio.to_thread(getattr(database, method), operation)
-    return await getattr(database, method)(operation)
+        return await asyncio.to_thread(getattr(database, method), *arguments, operation)
+    return await getattr(database, method)(*arguments, operation)
 
 
 async def look(db: Any) -> str:
@@ -72,12 +72,20 @@ async def test_a_pool_keeps_the_connection_that_it_was_opened_with(
     assert gate.taken == connections
 
 
+@pytest.mark.parametrize("is_first_try", [False, True])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(api: type, gate: Gate) -> None:
+async def test_a_call_that_waits_has_a_connection_as_soon_as_there_is_a_server(
+    api: type, is_first_try: bool, gate: Gate
+) -> None:
     """Guard: a pool whose attempts fail begins anew instead of waiting twice as long each time."""
-    async with database_of(api, gate.dsn, pool=3) as database:
+    async with database_of(api, gate.dsn, pool=1) as database:
         assert await run(database, look) == "seen"
         gate.shut()
+        if is_first_try:
+            # No call has met the outage, and no connection is left to meet it with.
+            lost = await maybe(database._pool.getconn())
+            await maybe(lost.close())
+            await maybe(database._pool.putconn(lost))
         call = asyncio.create_task(run(database, look))
         before = gate.taken
         await asyncio.to_thread(wait_until, lambda: gate.taken >= before + 12, "a dozen attempts")
@@ -117,7 +125,7 @@ async def test_calls_of_one_outage_share_the_time_they_wait(
         getconn = database._pool.getconn
 
         def noting(timeout: float | None = None) -> Any:
-            asked.append(-1.0 if timeout is None else timeout)
+            asked.append(database._pool.timeout if timeout is None else timeout)
             return getconn(timeout)
 
         monkeypatch.setattr(database._pool, "getconn", noting)
@@ -136,6 +144,47 @@ async def test_calls_of_one_outage_share_the_time_they_wait(
                 pass
         assert await run(database, look) == "seen"
         assert asked[-1] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_retry_waits_for_what_the_first_try_left_of_the_time(
+    api: type, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: the wait of the first try is counted, and the time that its statements took is not."""
+    async with database_of(api, dsn, pool=PoolSettings(max_size=1, timeout=10.0)) as database:
+        pool, asked, began = database._pool, [], time.monotonic()
+        getconn, taken = pool.getconn, await maybe(pool.getconn())
+
+        def noting(timeout: float | None = None) -> Any:
+            asked.append((pool.timeout if timeout is None else timeout, time.monotonic() - began))
+            return getconn(timeout)
+
+        async def fail_once(db: Any) -> str:
+            if len(asked) == 1:
+                time.sleep(0.4)
+                raise LOST
+            return await look(db)
+
+        monkeypatch.setattr(pool, "getconn", noting)
+        call = asyncio.create_task(run(database, fail_once))
+        await asyncio.to_thread(wait_until, lambda: waits(database), "a call that waits")
+        await asyncio.sleep(0.2)
+        await maybe(pool.putconn(taken))
+        assert await asyncio.wait_for(call, GUARD_SECONDS) == "seen"
+        (first, _), (second, passed) = asked
+        assert first == 10.0
+        assert 10.0 - passed + 0.3 < second <= 9.8
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_call_with_a_limit_of_its_own_waits_no_longer(api: type, dsn: str) -> None:
+    async with database_of(api, dsn, pool=PoolSettings(max_size=1, timeout=10.0)) as database:
+        taken = await maybe(database._pool.getconn())
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match="couldn't get a connection"):
+            await run(database, look, "run_within", 0.05)
+        assert time.monotonic() - began < 5.0
+        await maybe(database._pool.putconn(taken))
 
 
 async def is_back(database: Any) -> bool:
@@ -182,14 +231,14 @@ async def test_who_is_cancelled_in_an_outage_takes_nothing_from_the_pool(gate: G
         assert await asyncio.wait_for(together, GUARD_SECONDS) == ["seen"] * 3
 
 
-@pytest.mark.parametrize("method", ["run_once", "run"])
+@pytest.mark.parametrize(("method", "attempts"), [("run_once", 2), ("run", 2), ("run", 1)])
 @pytest.mark.parametrize("api", APIS)
 async def test_what_is_run_once_is_not_run_on_a_connection_that_was_lost_before(
-    api: type, method: str, dsn: str, schema: str, connection: psycopg.Connection
+    api: type, method: str, attempts: int, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
     """Nor does a call with few tries fail because many idle connections were lost."""
     named = make_conninfo(dsn, application_name=schema)
-    options = {"pool": PoolSettings(min_size=5), "retry": RetryPolicy(attempts=2)}
+    options = {"pool": PoolSettings(min_size=5), "retry": RetryPolicy(attempts=attempts)}
     async with database_of(api, named, **options) as database:
         assert terminate(connection, schema) == 5
         assert await run(database, look, method) == "seen"
@@ -238,13 +287,12 @@ def test_a_call_waits_no_longer_than_its_time_however_it_fails(failures: list[tu
     for wait, runs, is_ended_by_another in failures:
         # A pool waits no longer than it is told.
         seconds = max(0.0, min(wait, call.remaining(now)))
-        now, waited = now + seconds, waited + seconds
-        call.connected(now)
-        now += runs
+        connected_at, waited = now + seconds, waited + seconds
+        now = connected_at + runs
         if is_ended_by_another:
-            outage.end()
+            outage.since = None
         try:
-            delay = call.fail(LOST, now, None)
+            delay = call.fail(LOST, now, None, connected_at=connected_at)
         except UnavailableError:
             break
         now, waited = now + delay, waited + delay
@@ -262,7 +310,7 @@ def test_a_later_call_counts_from_when_the_outage_began() -> None:
     # Nobody has tried for a minute.
     assert outage.wait_seconds(220.0) == 30.0
     outage.begin(221.0)
-    outage.end()
+    outage.since = None
     assert outage.wait_seconds(222.0) == 30.0
 
 

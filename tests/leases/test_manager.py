@@ -27,11 +27,10 @@ from langgraph.pregel._loop import PregelLoop
 from support import APIS, GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
 from langgraph_pgstate.leases import registry
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of
 from langgraph_pgstate.operations.leases import leases as operations
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.sql import queries

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support_queue import Queue
 
-from langgraph_pgstate.operations.record import budgets
+from langgraph_pgstate.operations.record import budgets, deleted_costs
 from langgraph_pgstate.operations.record.budgets import Owner, request_budget
 from langgraph_pgstate.operations.threads import threads
 
@@ -107,7 +107,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        self.queue.do(budgets.forget)
+        self.queue.do(deleted_costs.forget)
         (days,) = self.queue.execute(
             "SELECT count(*) FROM {}.deleted_costs WHERE started_at < now() - interval '1 day'"
         )

@@ -20,12 +20,12 @@ from support import GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.operations.checkpoints import sending, writes
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put, request_writes
+from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.checkpoints.writes import request_writes
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.threads import threads

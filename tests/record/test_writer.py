@@ -185,7 +185,7 @@ def test_a_put_that_comes_to_nothing_leaves_its_spans_in_the_queue(
         tracker, queue = recorder._tracker, recorder._queue
         root = uuid.uuid4()
         tracker.begin("chain", "graph", root, None, [], {"thread_id": "t"}, {})
-        assert queue.take(tracker.run_on("t")) is not None
+        assert queue.take(tracker.runs.run_on("t")) is not None
         tracker.end(root, {})
         recorder.flush()
     assert rows(connection, schema, "spans")[0]["status"] == "success"
@@ -199,7 +199,7 @@ def begin(tracker: Tracker, parent: uuid.UUID | None, name: str, step: int | Non
 
 
 def taken(tracker: Tracker, queue: WriteQueue, namespace: str, step: int) -> list[str]:
-    pending = queue.take(tracker.run_on("t"), put=(namespace, step))
+    pending = queue.take(tracker.runs.run_on("t"), put=(namespace, step))
     if pending is None:
         return []
     queue.acknowledge(pending)

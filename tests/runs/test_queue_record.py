@@ -11,7 +11,7 @@ from support import loop_graph, move_journal
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.runs.inputs import open_input
 
 INPUT = {"items": [], "count": 0}
 
@@ -35,7 +35,7 @@ def invoke(queue: Queue, state: PGState, steps: int = 2, fails: bool = False) ->
         "configurable": {"thread_id": run.thread_id, "run_id": run.run_id},
         "metadata": {"run_id": run.run_id},
     }
-    given = open_request(CODEC, run.data).input if run.checkpoint_id is None else None
+    given = open_input(CODEC, run.data).input if run.checkpoint_id is None else None
     try:
         graph.invoke(given, config)
     except ValueError:

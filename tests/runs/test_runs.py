@@ -28,7 +28,7 @@ from langgraph_pgstate.errors import (
     RunTimeoutError,
     ThreadBusyError,
 )
-from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.runs.inputs import open_input
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.types import Answer
 
@@ -41,7 +41,7 @@ def queue(connection: psycopg.Connection, schema: str) -> Queue:
 def run_here(queue: Queue, graph: Any, status: str = "success") -> None:
     """Run the next run as a worker does, without any of its care."""
     run = queue.claim_one()
-    request = open_request(CODEC, run.data)
+    request = open_input(CODEC, run.data)
     config = {"configurable": {"thread_id": run.thread_id, "run_id": run.run_id}, "metadata": {"run_id": run.run_id}}
     graph.invoke(request.command or request.input, config)
     queue.finish(run, status)
@@ -177,7 +177,7 @@ async def test_an_answer_enqueues_the_resumption(api: type, dsn: str, schema: st
         assert (run_id == handle.run_id, status, is_ready) == (False, "pending", True)
         assert queue.execute("SELECT priority, queue FROM {}.queue") == [(4, "default")]
         run = queue.claim_one()
-        assert open_request(CODEC, run.data).context == {"a": 1}
+        assert open_input(CODEC, run.data).context == {"a": 1}
         queue.give_back(run)
         run_here(queue, graph)
         assert await call(state.runs.wait, "t", run_id) == {"items": ["yes"], "count": 9}

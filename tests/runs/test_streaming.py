@@ -27,7 +27,7 @@ from support_worker import WORKERS, Place, kill, wait_for_ends, worker
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import streams
-from langgraph_pgstate.operations.runs.requests import RunInput
+from langgraph_pgstate.operations.runs.inputs import RunInput
 from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.types import StreamEvent
@@ -347,8 +347,8 @@ def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
     async def wait_twice() -> None:
         blocked = threading.Thread(target=stream.wait)
         blocked.start()
-        waiting = asyncio.create_task(stream.await_())
-        cancelled = asyncio.create_task(stream.await_())
+        waiting = asyncio.create_task(stream.wait_async())
+        cancelled = asyncio.create_task(stream.wait_async())
         await asyncio.sleep(0.1)
         assert blocked.is_alive()
         assert not waiting.done()
@@ -367,7 +367,7 @@ def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
         stream.take(("custom", piece))
     stream.end()
     stream.wait()
-    asyncio.run(stream.await_())
+    asyncio.run(stream.wait_async())
     stored = stream.freeze()
     assert queue.do(streams.append, stored)[0] == {run.key}
 

@@ -18,7 +18,7 @@ from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.operations.checkpoints import planning, sending
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of
 from langgraph_pgstate.saver import cache
 from langgraph_pgstate.saver.cache import Cache
 

@@ -6,8 +6,11 @@ import asyncio
 
 import psycopg
 import pytest
+from samples import put_values
 from support import APIS, backends, config_of, counted, open_saver, put_arguments, put_chain
 
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.saver import common
 from tests.db.test_database import named
 
 
@@ -40,3 +43,27 @@ async def test_clones_take_turns_on_a_single_connection(api: type, dsn: str, sch
         await asyncio.gather(*(put_chain(clone, f"t{index}", 10) for index, clone in enumerate(clones)))
         for index in range(8):
             assert len([item async for item in saver.alist(config_of(f"t{index}"))]) == 10
+
+
+def test_a_threads_row_is_updated_when_that_is_due(
+    saver: PGStateSaver, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by every put, which would write two rows instead of one; nor never, for a list of threads is sorted by it."""
+    due = saver._saver_cache.touch_due
+
+    def updated_at() -> object:
+        return connection.execute(f"SELECT updated_at FROM {saver.schema}.threads WHERE thread_id = 't'").fetchone()
+
+    config = put_values(saver, config_of("t"), {"topic": "first"})
+    first = updated_at()
+    config = put_values(saver, config, {"topic": "second"}, step=1)
+    assert updated_at() == first
+    due["t"] -= common._TOUCH_SECONDS
+    config = put_values(saver, config, {"topic": "third"}, step=2)
+    assert updated_at() != first
+    # What is remembered of threads is bounded, and forgotten with them.
+    monkeypatch.setattr(common, "_MAX_TOUCHES", 1)
+    put_values(saver, config_of("other"), {"topic": "first"})
+    assert [*due] == ["other"]
+    saver.delete_thread("other")
+    assert not due

@@ -616,7 +616,7 @@ def test_a_checkpoint_put_again_is_replaced_without_harm_to_a_transaction(
         own.execute("SELECT 1")
         hook = MessageHook() if is_recorded else None
         writer = PGStateSaver(own, schema=schema, hook=hook)
-        writer._saver_cache.touches.note("t", time.monotonic())
+        writer._saver_cache.touch_due["t"] = time.monotonic() + 5
         values = {"topic": {"word": word}, "messages": messages(0, 1)}
         put_values(writer, first, values, step=1, id=id_of(second))
         assert not own.closed

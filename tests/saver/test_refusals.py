@@ -123,7 +123,7 @@ async def test_a_run_that_waits_takes_no_checkpoint_of_the_one_it_waits_for(
         first = asyncio.create_task(invoke(answering(state, door), state, named("first")))
         await asyncio.to_thread(door.reached.wait, GUARD_SECONDS)
         second = asyncio.create_task(invoke(answering(state), state, named("second")))
-        while state.recorder()._tracker.run_on("t", "input").run_id != "second":
+        while state.recorder()._tracker.runs.run_on("t", "input").run_id != "second":
             await asyncio.sleep(0.01)
         state.flush()
         assert [row["run_id"] for row in rows(connection, schema, "runs")] == ["first"]

@@ -17,8 +17,7 @@ from langgraph.prebuilt import ToolNode
 from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_bench, open_on_line, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver, RetryPolicy
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import ToolFailedError
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent

@@ -14,8 +14,8 @@ from langgraph_pgstate.codec.values import ValueCodec, split_array
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.checkpoints.requests import Address
+from langgraph_pgstate.operations.runs.inputs import open_input
 from langgraph_pgstate.operations.tools.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import CheckReport, Problem
@@ -192,7 +192,7 @@ class _Check:
                 self._queries.scan_requests, {"thread_id": self._thread_id, "cursor_run": cursor, "page_size": _PAGE}
             )
             for cursor, data in rows:
-                why = _reason(lambda data=data: open_request(codec, data))  # type: ignore[misc]
+                why = _reason(lambda data=data: open_input(codec, data))  # type: ignore[misc]
                 if why:
                     self._problem(f"the request of run {cursor!r}", why)
             if len(rows) < _PAGE:

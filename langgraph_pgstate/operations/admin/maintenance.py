@@ -221,7 +221,7 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         if settled:
             # The tokens and cost so far count, whether or not another attempt follows.
             await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
-            await db.execute(queries.refresh_statuses, {"thread_ids": [thread_id]})
+            await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
     return settled
 
 

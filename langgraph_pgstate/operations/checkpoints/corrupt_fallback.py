@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.sql import Queries
 
 _logger = logging.getLogger("langgraph_pgstate")

@@ -16,10 +16,10 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot, is_schedule_channel
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types.branches import ChannelDifference, Difference, MessageChange, ValueChange

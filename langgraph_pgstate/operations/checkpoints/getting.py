@@ -12,7 +12,6 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import (
     CachedSegments,
     CheckpointRow,
@@ -21,6 +20,7 @@ from langgraph_pgstate.operations.checkpoints.reading import (
     flatten_writes,
     is_old_format,
 )
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.sql import Queries
 
 # Greater than every id: the cursor of a list's first page.

@@ -12,9 +12,9 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, CorruptStateError, NotFoundError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot, advance_ids_past
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple, read_values
 from langgraph_pgstate.operations.checkpoints.reading import flatten_writes, load_tuple, load_value
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import Queries
 

@@ -8,20 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
 
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
-from langgraph_pgstate.operations.checkpoints.addresses import (
-    Address,
-    before_id,
-    configurable_of,
-    identifier,
-    thread_id_of,
-)
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID, read_pending_sends, read_values
 from langgraph_pgstate.operations.checkpoints.reading import (
     CheckpointRow,
@@ -29,6 +22,12 @@ from langgraph_pgstate.operations.checkpoints.reading import (
     WritesRow,
     load_bare_tuple,
     load_tuple,
+)
+from langgraph_pgstate.operations.checkpoints.requests import (
+    Address,
+    configurable_of,
+    identifier,
+    thread_id_of,
 )
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
 from langgraph_pgstate.sql import NamedQuery, Queries
@@ -81,7 +80,7 @@ def request_list(
         raise ArgumentTypeError(f"filter must be a dict of metadata keys and values, not {type(filter).__name__}")
     parameters: dict[str, Any] = {
         **_typed_filter(filter or {}),
-        "before_id": before_id(before),
+        "before_id": _before_id(before),
         "with_state": not metadata_only,
     }
     if config is None or not configurable_of(config):
@@ -236,3 +235,14 @@ async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page
         page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
         gone.update(row.address for row in rows if row.address.checkpoint_id not in found.present)
     return gone
+
+
+def _before_id(before: Mapping[str, Any] | None) -> str | None:
+    """Return the checkpoint id of a `before` argument, nested or flat."""
+    if before is None:
+        return None
+    if isinstance(before.get("configurable"), Mapping):
+        found = get_checkpoint_id(before)  # type: ignore[arg-type]
+    else:
+        found = before.get("checkpoint_id")
+    return identifier("before", found) if found else None

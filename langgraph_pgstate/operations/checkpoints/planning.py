@@ -10,6 +10,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.ids import new_segment_id
 from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, diff_runs
 from langgraph_pgstate.codec.states import (
+    KNOWN_KEYS,
     NOTHING,
     Elements,
     Entry,
@@ -18,11 +19,9 @@ from langgraph_pgstate.codec.states import (
     Scalar,
     Slice,
     encode_state,
-    unknown_keys,
 )
 from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, identifier
 from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 
 # A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
@@ -146,8 +145,7 @@ def plan_put(
             entries[identifier("channel name", channel)] = Scalar(value)
     writer.finish(entries)
     manifest = Manifest(versions, entries)
-    unknown = unknown_keys(request.checkpoint)
-    extra = {key: codec.dumps(key, request.checkpoint[key]) for key in unknown} if unknown else {}
+    extra = {key: codec.dumps(key, value) for key, value in request.checkpoint.items() if key not in KNOWN_KEYS}
     state = encode_state(request.checkpoint, manifest, extra, request.exact_metadata)
     return PutPlan(request, manifest, state, writer.segments, base_revisions, parent, writer.contents)
 
@@ -181,30 +179,32 @@ def _find(
     return None
 
 
+@dataclass(slots=True)
 class _SegmentWriter:
     """The segments that one put writes.
 
-    Args:
+    Attributes:
         codec: Encodes values.
         taken: Segment ids that the put may inherit, which new segments must not have.
+        segments: Frames by segment id.
+        contents: Their contents.
     """
 
-    def __init__(self, codec: ValueCodec, taken: Collection[int]) -> None:
-        self._codec = codec
-        self._taken = taken
-        self.segments: dict[int, bytes] = {}
-        self.contents: dict[int, bytes] = {}
-        self._shared: list[tuple[str, str, bytes]] = []
-        self._inline_budget = _NEW_INLINE_BYTES
+    codec: ValueCodec
+    taken: Collection[int]
+    segments: dict[int, bytes] = field(default_factory=dict)
+    contents: dict[int, bytes] = field(default_factory=dict)
+    _shared: list[tuple[str, str, bytes]] = field(default_factory=list)
+    _inline_budget: int = _NEW_INLINE_BYTES
 
     def store(self, channel: str, value: Any, parent_entry: Entry | None) -> tuple[Entry, bool]:
         """Return the entry of a new value, and whether it refers to segments of the channel's entry in the parent."""
         # A fingerprint takes 16 bytes, so a list of numbers is smaller if it is stored whole.
-        if self._codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
+        if self.codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
             stored = self._store_list(channel, value, parent_entry if isinstance(parent_entry, Elements) else None)
             if stored is not None:
                 return stored
-        type_, data = self._codec.dumps(channel, value)
+        type_, data = self.codec.dumps(channel, value)
         if len(data) <= _INLINE_BYTES:
             return Inline(type_, data), False
         if len(data) <= self._inline_budget:
@@ -235,7 +235,7 @@ class _SegmentWriter:
 
     def _store_list(self, channel: str, value: list[Any], old: Elements | None) -> tuple[Entry, bool] | None:
         """Return a list as runs, old and new; `None` if its elements cannot be encoded one by one."""
-        codec = self._codec
+        codec = self.codec
         try:
             fingerprints = codec.fingerprints(
                 channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
@@ -263,27 +263,24 @@ class _SegmentWriter:
         return Elements(tuple(runs), fingerprints), inherits
 
     def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
+        """Write elements to new segments, each filled up to `SEGMENT_BYTES`, and return their runs."""
         runs = []
         parts: list[bytes] = []
         size = 0
         are_plain = True
-        for element in elements:
-            if size >= SEGMENT_BYTES:
-                runs.append(self._add_elements(parts, size, are_plain))
-                parts, size, are_plain = [], 0, True
-            encoded, is_plain = self._codec.encode_element(channel, element)
+        for number, element in enumerate(elements, 1):
+            encoded, is_plain = self.codec.encode_element(channel, element)
             parts.append(encoded)
             size += len(encoded)
             are_plain = are_plain and is_plain
-        runs.append(self._add_elements(parts, size, are_plain))
+            if size >= SEGMENT_BYTES or number == len(elements):
+                content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
+                runs.append(Run(self._add(content), 0, len(parts), size))
+                parts, size, are_plain = [], 0, True
         return runs
 
-    def _add_elements(self, parts: Sequence[bytes], size: int, are_plain: bool) -> Run:
-        content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
-        return Run(self._add(content), 0, len(parts), size)
-
     def _add(self, content: bytes) -> int:
-        segment_id = new_segment_id(self._taken, self.segments)
+        segment_id = new_segment_id(self.taken, self.segments)
         self.segments[segment_id] = frames.pack(content)
         self.contents[segment_id] = content
         return segment_id

@@ -16,7 +16,7 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Sc
 from langgraph_pgstate.codec.values import PLAIN_MARK, Fingerprints, ValueCodec, array_header, split_array
 from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.types import Row
 
 # The first checkpoint format that keeps pending sends in a channel of its own.
@@ -213,20 +213,21 @@ def load_value(codec: ValueCodec, entry: Entry, segments: Segments, where: str) 
 def _load_elements(
     codec: ValueCodec, runs: Sequence[Run], segments: Segments, where: str
 ) -> tuple[list[Any], Elements]:
-    parts: list[tuple[int, bytes]] = []
+    bodies: list[bytes] = []
+    total = 0
     mark = b""
     sized: list[Run] = []
     elements: list[Any] = []
     digests: list[bytes] = []
 
     def flush() -> None:
-        if parts:
-            total = sum(count for count, _ in parts)
-            payload = b"".join([mark, array_header(total), *(body for _, body in parts)])
-            found, fingerprints = codec.decode_elements(payload, where)
+        nonlocal total
+        if bodies:
+            found, fingerprints = codec.decode_elements(b"".join([mark, array_header(total), *bodies]), where)
             elements.extend(found)
             digests.append(fingerprints)
-            parts.clear()
+            bodies.clear()
+            total = 0
 
     for run in runs:
         content = segments.content(run.segment_id, where)
@@ -239,7 +240,8 @@ def _load_elements(
             if content.startswith(PLAIN_MARK) != bool(mark):
                 flush()
                 mark = b"" if mark else PLAIN_MARK
-            parts.append((count, content[start:]))
+            bodies.append(content[start:])
+            total += count
             continue
         flush()
         found, fingerprints = codec.decode_elements(content, where)

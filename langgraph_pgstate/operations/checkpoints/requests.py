@@ -1,24 +1,24 @@
-"""Requests to store a checkpoint, or the pending writes of a task: validated and encoded. No I/O."""
+"""Arguments of a caller, validated and encoded: ids, addresses of checkpoints, and puts. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointMetadata, get_serializable_checkpoint_metadata
-from langgraph.checkpoint.serde.types import ERROR
+from langgraph.checkpoint.base import CheckpointMetadata, get_serializable_checkpoint_metadata
 
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.states import Manifest
-from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes
-from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, MissingKeyError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.versions import UNVERSIONED, StateVersions
-from langgraph_pgstate.settings import ThreadKeys
+from langgraph_pgstate.settings import MAX_KEY_BYTES, ThreadKeys
+
+T = TypeVar("T")
 
 _DEFAULT_KEYS: Final = ThreadKeys()
 # Keys that LangGraph's server adds to `configurable` for one HTTP request, and does not store in its own checkpoints.
@@ -28,8 +28,136 @@ _REQUEST_KEYS: Final = frozenset(
 _INT4_MAX = 2**31 - 1
 # The maximum length of a typed text column.
 _TEXT_BYTES: Final = 512
-# Names the task whose error a handler takes: its state is LangGraph's to decide.
-_ERROR_SOURCE: Final = "__error_source_node__"
+
+
+class Address(NamedTuple):
+    """The address of a checkpoint; with `checkpoint_id` `None`, of the latest one of its namespace."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that LangGraph passes around, with exactly these three keys."""
+        thread_id, checkpoint_ns, checkpoint_id = self
+        return {
+            "configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
+        }
+
+    def __str__(self) -> str:
+        namespace = f" namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
+        return f"checkpoint {self.checkpoint_id!r} of thread {self.thread_id!r}{namespace}"
+
+
+def thread_id_of(value: Any) -> str:
+    """Return a thread id as it is stored; a number or a UUID names the same thread as its string.
+
+    Raises:
+        ConfigurationError: If it is missing, empty, of another type or cannot be stored.
+    """
+    if type(value) is not str:
+        if value is None:
+            raise MissingKeyError(
+                'the config names no thread: pass {"configurable": {"thread_id": "..."}} with every call on a graph '
+                "that has a checkpointer"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+            raise ArgumentTypeError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
+        value = str(value)
+    if not value:
+        raise ConfigurationError("thread_id is empty")
+    return identifier("thread_id", value)
+
+
+def thread_ids_of(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return thread ids as they are stored, without duplicates.
+
+    Raises:
+        ConfigurationError: If a single string is given, or an item is not a thread id.
+    """
+    return tuple(dict.fromkeys(map(thread_id_of, several("thread_ids", values))))
+
+
+def several(name: str, values: Iterable[T]) -> Iterable[T]:
+    """Return ids or names unchanged, but refuse a single string.
+
+    Raises:
+        ArgumentTypeError: If a single string is given, which would be read letter by letter.
+    """
+    if isinstance(values, str):
+        raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
+    return values
+
+
+def identifier(name: str, value: str) -> str:
+    """Return an id, if PostgreSQL's `text` can store it.
+
+    Raises:
+        ConfigurationError: If it cannot be stored.
+    """
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise ArgumentTypeError(f"{name} must be a string, not {type(value).__name__}")
+        value = str.__str__(value)
+    if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
+        raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
+    return value
+
+
+def check_key_size(names: str, *parts: str | None) -> None:
+    """Refuse ids that do not fit into an index entry.
+
+    Raises:
+        ConfigurationError: If together they are longer than `MAX_KEY_BYTES`.
+    """
+    total = 0
+    for part in parts:
+        if part:
+            total += len(part)
+    # A character takes at most four bytes, so short ids need not be encoded.
+    if total * 4 <= MAX_KEY_BYTES:
+        return
+    size = sum(len(part.encode()) for part in parts if part)
+    if size > MAX_KEY_BYTES:
+        raise ConfigurationError(
+            f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."
+        )
+
+
+def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a config's `configurable`; empty if there is none.
+
+    Raises:
+        ConfigurationError: If the config is not a mapping.
+    """
+    # Test for a plain dict first: `isinstance` of the abstract class takes a microsecond.
+    if config is not None and type(config) is not dict and not isinstance(config, Mapping):
+        raise ArgumentTypeError(
+            f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
+        )
+    configurable = (config or {}).get("configurable")
+    return configurable if type(configurable) is dict or isinstance(configurable, Mapping) else {}
+
+
+def address_of(config: Mapping[str, Any]) -> Address:
+    """Return the address that a config names; an absent or empty `checkpoint_id` means the latest checkpoint."""
+    configurable = config.get("configurable") if type(config) is dict else None
+    if type(configurable) is not dict:
+        configurable = configurable_of(config)
+    thread_id = configurable.get("thread_id")
+    checkpoint_ns = configurable.get("checkpoint_ns") or ""
+    checkpoint_id = configurable.get("checkpoint_id") or None
+    if type(thread_id) is type(checkpoint_ns) is type(checkpoint_id) is str and thread_id:
+        # Check all three at once, because nearly all ids are valid.
+        text = thread_id + checkpoint_ns + checkpoint_id
+        if text.isascii() and "\0" not in text:
+            return Address(thread_id, checkpoint_ns, checkpoint_id)
+    return Address(
+        thread_id_of(thread_id),
+        identifier("checkpoint_ns", checkpoint_ns),
+        identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None,
+    )
 
 
 @dataclass(slots=True)
@@ -94,8 +222,8 @@ class PutRequest:
             metadata = self.merged_metadata
             step = metadata.get("step")
             self._columns = {
-                "run_id": _text_or_none(metadata.get("run_id")),
-                "source": _text_or_none(metadata.get("source")),
+                "run_id": text_or_none(metadata.get("run_id")),
+                "source": text_or_none(metadata.get("source")),
                 "step": step if type(step) is int and abs(step) <= _INT4_MAX else None,
             }
         return self._columns
@@ -151,15 +279,6 @@ def root_of(request: PutRequest, metadata: CheckpointMetadata) -> Address | None
     return Address(request.address.thread_id, "", root_id) if type(root_id) is str else None
 
 
-def run_id_of(config: Mapping[str, Any]) -> str | None:
-    """Return the id of the run that a config belongs to, if its metadata names it."""
-    for part in ("metadata", "configurable"):
-        found = (config.get(part) or {}).get("run_id")
-        if found is not None:
-            return _text_or_none(str(found))
-    return None
-
-
 def _owner(request: PutRequest) -> dict[str, str | None]:
     metadata, keys = request.merged_metadata, request.keys
     owner = {
@@ -177,12 +296,13 @@ def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
         value = metadata.get(key)
         if type(value) is int:
             value = str(value)
-        if value is not None and (text := _text_or_none(value)):
+        if value is not None and (text := text_or_none(value)):
             return text
     return None
 
 
-def _text_or_none(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
+    """Return a value if a typed text column can hold it, otherwise `None`."""
     if type(value) is not str or "\0" in value:
         return None
     if value.isascii():
@@ -201,77 +321,3 @@ def concatenate(parts: Sequence[bytes], data: str, starts: str, lengths: str) ->
         starts: [1 + before for before in accumulate(sizes[:-1], initial=0)] if parts else [],
         lengths: sizes,
     }
-
-
-@dataclass(slots=True)
-class WritesRequest:
-    """A call of `put_writes`, validated and encoded.
-
-    Attributes:
-        address: The checkpoint that the task started from.
-        task_id: The task.
-        task_path: Its path.
-        run_id: Its run, if that is known.
-        rows: Encoded writes by row.
-        encoded: The parameters that store all rows, with their finished bytes.
-    """
-
-    address: Address
-    task_id: str
-    task_path: str
-    run_id: str | None
-    rows: list[tuple[int, list[Write]]]
-    encoded: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.encoded = self.parameters(self.rows)
-
-    def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
-        """Return the parameters of the query `put_writes` for some rows."""
-        return {
-            **self.address._asdict(),
-            "task_id": self.task_id,
-            "task_path": self.task_path,
-            "run_id": self.run_id,
-            "idxs": [idx for idx, _ in rows],
-            **concatenate([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
-        }
-
-
-def request_writes(
-    codec: ValueCodec,
-    config: Mapping[str, Any],
-    writes: Sequence[tuple[str, Any]],
-    task_id: str,
-    task_path: str,
-    *,
-    drops_failed_output: bool = False,
-) -> WritesRequest:
-    """Return the request for a task's writes, validated and encoded.
-
-    Args:
-        codec: Encodes the values.
-        config: The checkpoint the task started from.
-        writes: Channels and values.
-        task_id: The task.
-        task_path: Its path.
-        drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
-            what it wrote before, and takes the task for finished when its superstep is resumed.
-
-    Raises:
-        ConfigurationError: If an id is missing or cannot be stored.
-        SerializationError: If a value cannot be stored.
-    """
-    address = address_of(config)
-    if address.checkpoint_id is None:
-        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
-    task_id = identifier("task_id", str(task_id))
-    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
-    for channel, _ in writes:
-        identifier("channel name", channel)
-    channels = {channel for channel, _ in writes} if drops_failed_output else ()
-    if ERROR in channels and _ERROR_SOURCE not in channels:
-        writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
-    return WritesRequest(
-        address, task_id, identifier("task_path", task_path), run_id_of(config), encode_writes(codec, writes)
-    )

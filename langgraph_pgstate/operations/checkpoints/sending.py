@@ -11,10 +11,10 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, StaleHeadError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.building import Batch, build_put
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.replanning import plan_from_database
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.leases.guards import Guard, broken_condition
 from langgraph_pgstate.operations.record.put_hook import PutHook, is_refusal
 from langgraph_pgstate.sql import Queries

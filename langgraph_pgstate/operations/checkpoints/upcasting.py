@@ -10,12 +10,11 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, SerializationError
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.building import row_parameters, segment_parameters
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.reading import is_old_format, load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest
 from langgraph_pgstate.operations.checkpoints.versions import FIRST_VERSION, StateVersions
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.sql import Queries

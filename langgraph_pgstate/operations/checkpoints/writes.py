@@ -1,15 +1,115 @@
-"""Storage of pending writes: writes of a task that its superstep's checkpoint does not contain yet."""
+"""Pending writes of a task, which its superstep's checkpoint does not contain yet: their request, and its storage."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from langgraph_pgstate.codec.writes import Write, unpack_writes
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.checkpoints.requests import WritesRequest
+from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.operations.checkpoints.requests import (
+    Address,
+    address_of,
+    check_key_size,
+    concatenate,
+    identifier,
+    text_or_none,
+)
 from langgraph_pgstate.operations.leases.guards import Guard
 from langgraph_pgstate.operations.record.put_hook import PutHook, Statement, after_writes, before_writes
 from langgraph_pgstate.sql import Queries
+
+# Names the task whose error a handler takes: its state is LangGraph's to decide.
+_ERROR_SOURCE: Final = "__error_source_node__"
+
+
+@dataclass(slots=True)
+class WritesRequest:
+    """A call of `put_writes`, validated and encoded.
+
+    Attributes:
+        address: The checkpoint that the task started from.
+        task_id: The task.
+        task_path: Its path.
+        run_id: Its run, if that is known.
+        rows: Encoded writes by row.
+        encoded: The parameters that store all rows, with their finished bytes.
+    """
+
+    address: Address
+    task_id: str
+    task_path: str
+    run_id: str | None
+    rows: list[tuple[int, list[Write]]]
+    encoded: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.encoded = self.parameters(self.rows)
+
+    def parameters(self, rows: Sequence[tuple[int, Sequence[Write]]]) -> dict[str, Any]:
+        """Return the parameters of the query `put_writes` for some rows."""
+        return {
+            **self.address._asdict(),
+            "task_id": self.task_id,
+            "task_path": self.task_path,
+            "run_id": self.run_id,
+            "idxs": [idx for idx, _ in rows],
+            **concatenate([pack_writes(writes) for _, writes in rows], "data", "starts", "lengths"),
+        }
+
+
+def request_writes(
+    codec: ValueCodec,
+    config: Mapping[str, Any],
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    *,
+    drops_failed_output: bool = False,
+) -> WritesRequest:
+    """Return the request for a task's writes, validated and encoded.
+
+    Args:
+        codec: Encodes the values.
+        config: The checkpoint the task started from.
+        writes: Channels and values.
+        task_id: The task.
+        task_path: Its path.
+        drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
+            what it wrote before, and takes the task for finished when its superstep is resumed.
+
+    Raises:
+        ConfigurationError: If an id is missing or cannot be stored.
+        SerializationError: If a value cannot be stored.
+    """
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+    task_id = identifier("task_id", str(task_id))
+    check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
+    for channel, _ in writes:
+        identifier("channel name", channel)
+    channels = {channel for channel, _ in writes} if drops_failed_output else ()
+    if ERROR in channels and _ERROR_SOURCE not in channels:
+        writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
+    return WritesRequest(
+        address, task_id, identifier("task_path", task_path), _run_id_of(config), encode_writes(codec, writes)
+    )
+
+
+def _run_id_of(config: Mapping[str, Any]) -> str | None:
+    """Return the id of the run that a config belongs to, if its metadata names it."""
+    for part in ("metadata", "configurable"):
+        found = (config.get(part) or {}).get("run_id")
+        if found is not None:
+            return text_or_none(str(found))
+    return None
 
 
 async def put_writes(

@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
-from langgraph_pgstate.operations.checkpoints.addresses import Address, configurable_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 

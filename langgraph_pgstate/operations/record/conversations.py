@@ -18,8 +18,8 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.reading import Segments, load_value
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.delta_messages import resolve_written
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN, JournalEntry
@@ -101,7 +101,7 @@ async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, t
         report.filled += len({one.address for one in page})
     report.checkpoints = comparison.checkpoints
     report.problems = comparison.problems
-    report.statuses = await db.execute(queries.settle_status, {"thread_id": thread_id})
+    report.statuses = await db.execute(queries.infer_thread_status, {"thread_id": thread_id})
     return report
 
 

@@ -11,18 +11,9 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.filters import FeedbackFilter, Moment, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, identifier, thread_id_of
-from langgraph_pgstate.operations.threads.paging import (
-    LAST,
-    decode_cursor,
-    json_of,
-    page_of,
-    page_size,
-    since_of,
-    text_of,
-    texts_of,
-    time_of,
-)
+from langgraph_pgstate.operations.arguments import json_of, since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.checkpoints.requests import check_key_size, identifier, thread_id_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Feedback, FeedbackAverage, Page, Row
 

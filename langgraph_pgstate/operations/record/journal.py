@@ -107,7 +107,7 @@ async def write(
         for thread_id, dead in choose_dead(running, is_dead).items():
             await settle_runs(db, queries, thread_id, dead)
     if changed := begun | ended:
-        await db.execute(queries.refresh_statuses, {"thread_ids": sorted(changed)})
+        await db.execute(queries.refresh_thread_statuses, {"thread_ids": sorted(changed)})
     return moved
 
 
@@ -274,7 +274,7 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
         # In this transaction, so that a crash after it cannot leave the thread `busy`.
         found.append(
             (
-                queries.refresh_statuses,
+                queries.refresh_thread_statuses,
                 {"thread_ids": sorted({row[0] for row in (*journal_entry.begun, *journal_entry.ended)})},
             )
         )

@@ -12,7 +12,7 @@ import xxhash
 
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.states import Elements, Entry, Inline, Slice
-from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.record.message_hook import content_id, message_row
 
 _COLUMNS: Final = ("role", "agent", "content", "tool_calls", "tool_call_id")

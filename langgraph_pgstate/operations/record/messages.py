@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.filters import MessageFilter, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, text_of, texts_of
+from langgraph_pgstate.operations.arguments import text_of, texts_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Message, MessageHit, Page
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Price
 

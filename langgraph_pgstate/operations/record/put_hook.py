@@ -6,14 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 from langgraph_pgstate.codec.states import Elements, Entry, Inline
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.requests import WritesRequest
 from langgraph_pgstate.sql import NamedQuery
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 
 _logger = logging.getLogger("langgraph_pgstate")
 _EMPTY_LIST: Final = b"\x90"

@@ -11,17 +11,22 @@ from langgraph_pgstate.operations.record.journal_entry import JournalEntry
 from langgraph_pgstate.sql import Queries
 
 
-class Rows(Protocol):
-    """Records to write, with their rows."""
+class PendingRows(Protocol):
+    """Rows that are in no journal yet.
+
+    Attributes:
+        journal_entry: The rows.
+        is_complete: Whether no row was left out.
+    """
 
     journal_entry: JournalEntry
     is_complete: bool
 
 
-R = TypeVar("R", bound=Rows)
+R = TypeVar("R", bound=PendingRows)
 
 
-class Source(Protocol[R]):
+class RowSource(Protocol[R]):
     """A source of rows. Rows that are not acknowledged are collected again."""
 
     def collect(self, include_recent: bool = True) -> R | None:
@@ -32,11 +37,11 @@ class Source(Protocol[R]):
         """Remove committed rows."""
         ...
 
-    def noted(self) -> dict[str, int]:
+    def journaled_threads(self) -> dict[str, int]:
         """Return the threads with journal entries, each with a number that changes when entries are added."""
         ...
 
-    def moved(self, noted: dict[str, int]) -> None:
+    def note_moved(self, threads: dict[str, int]) -> None:
         """Note that the journal entries of these threads were moved to the tables."""
         ...
 
@@ -52,7 +57,7 @@ class Source(Protocol[R]):
 async def write_pending(
     db: Connection,
     queries: Queries,
-    source: Source[R],
+    source: RowSource[R],
     is_dead: Callable[[str], bool],
     holder_id: str,
     ttl: float,
@@ -74,12 +79,12 @@ async def write_pending(
     while True:
         # Collect rows before the journal: rows on which they depend are then in the journal or in the tables.
         pending = source.collect(include_recent)
-        noted = source.noted()
-        if pending is None and not noted:
+        threads = source.journaled_threads()
+        if pending is None and not threads:
             return
         more = None if pending is None else pending.journal_entry
-        await journal.write(db, queries, list(noted), more, is_dead, source.own_runs())
-        source.moved(noted)
+        await journal.write(db, queries, list(threads), more, is_dead, source.own_runs())
+        source.note_moved(threads)
         if pending is None:
             return
         source.acknowledge(pending)

@@ -8,17 +8,9 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import thread_id_of
-from langgraph_pgstate.operations.threads.paging import (
-    LAST,
-    decode_cursor,
-    offset_of,
-    page_of,
-    page_size,
-    since_of,
-    texts_of,
-    times_of,
-)
+from langgraph_pgstate.operations.arguments import since_of, texts_of, times_of
+from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, offset_of, page_of, page_size
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Run, RunawayThread

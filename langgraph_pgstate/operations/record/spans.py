@@ -10,8 +10,9 @@ from typing import Any, Unpack
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.filters import SpanFilter, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size, texts_of
+from langgraph_pgstate.operations.arguments import texts_of
+from langgraph_pgstate.operations.checkpoints.requests import Address
+from langgraph_pgstate.operations.threads.paging import FIRST, MAX_PAGE, decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Provenance, Run, Span, SpanNode, ToolExecution
 

@@ -9,7 +9,8 @@ from typing import Any
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.threads.paging import page_size, since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.arguments import since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Costs, OwnerCosts, ToolStatistics, Usage

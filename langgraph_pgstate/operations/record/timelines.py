@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.threads.paging import FIRST, offset_of, page_size, text_of, time_of
+from langgraph_pgstate.operations.arguments import text_of, time_of
+from langgraph_pgstate.operations.threads.paging import FIRST, offset_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Span, Timeline, TimelineSpan
 

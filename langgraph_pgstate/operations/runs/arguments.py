@@ -12,8 +12,8 @@ from langgraph.types import StreamMode
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import TOOLS_MODE
-from langgraph_pgstate.operations.checkpoints.addresses import identifier, several
-from langgraph_pgstate.operations.threads.paging import stored_time_of
+from langgraph_pgstate.operations.arguments import stored_time_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, several
 from langgraph_pgstate.settings import Backoff, DefaultAnswer, KeySource
 
 _MODES: Final = (*get_args(StreamMode), TOOLS_MODE)

@@ -20,9 +20,10 @@ from langgraph_pgstate.errors import (
     NotFoundError,
 )
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
+from langgraph_pgstate.operations.arguments import json_of, text_of, texts_of
 from langgraph_pgstate.operations.runs.arguments import name_of
-from langgraph_pgstate.operations.runs.requests import read_field
-from langgraph_pgstate.operations.threads.paging import json_of, offset_of, page_size, sorting_of, text_of, texts_of
+from langgraph_pgstate.operations.runs.inputs import read_field
+from langgraph_pgstate.operations.threads.paging import offset_of, page_size, sorting_of
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Assistant, Row

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Parameters, Query, Rows

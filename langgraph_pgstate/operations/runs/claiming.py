@@ -12,7 +12,7 @@ from langgraph_pgstate.operations.runs.requests import options_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun, Claims, Lease, Row
 
-# Each puts off, or sets aside, at most as many runs as are to be claimed.
+# Of one claim: each statement may find runs that are not free, and puts off no more than it was to claim.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
 # As in `claim_runs`.
@@ -58,24 +58,25 @@ async def claim(
         **accepted,
         "ttl": repr(ttl),
     }
-    claims = Claims([], has_limits, False, False)
+    claims = Claims([], has_limits=has_limits, has_waiting=False, is_busy=False)
     for _ in range(_MOST_STATEMENTS):
         statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # A claim that a crash of the server undoes has no effects: whatever the run stores is stored after it. But then
-        # its attempt would not be counted by a rate.
+        # Without limits, it commits without waiting for the disk: what the run stores later waits, and a claim that a
+        # crash of the server undoes has had no effects. With limits, a rate counts it, so it must not be undone.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         rows = await db.fetch_together([begin, *opening, (statement, parameters)])
         ended = ()
+        # `claimed` and what was left instead; the comment of `claim_runs` tells them.
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits
         claims = Claims(
             claims.runs + [_claimed(worker_id, queue, row) for row in rows if row[0] == "claimed"],
-            not kinds.isdisjoint(_LIMITED),
-            "waiting" in kinds or "full" in kinds,
-            "busy" in kinds,
+            has_limits=not kinds.isdisjoint(_LIMITED),
+            has_waiting="waiting" in kinds or "full" in kinds,
+            is_busy="busy" in kinds,
         )
         full = [row[1] for row in rows if row[0] == "full"]
         if full:

@@ -69,7 +69,7 @@ async def finish(
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
     if retry_after is not None:
-        return await _requeue(db, queries, key, {**_told(error), "unused": 0, "delay": repr(retry_after)}, events)
+        return await _requeue(db, queries, key, {**_error_row(error), "unused": 0, "delay": repr(retry_after)}, events)
     if deletes_thread and status == "success":
         if await _finish_with_thread(db, queries, key, events):
             return True
@@ -105,7 +105,7 @@ async def give_back(db: Connection, queries: Queries, key: RunKey, events: Seque
     Returns:
         False if the lease was lost. Then nothing was written.
     """
-    return await _requeue(db, queries, key, {**_told(None), "unused": 1, "delay": None}, events)
+    return await _requeue(db, queries, key, {**_error_row(None), "unused": 1, "delay": None}, events)
 
 
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
@@ -230,14 +230,14 @@ def _end(
     keys: Sequence[RunKey], status: str, error: RunError | None = None, *, rolls_back: bool = False
 ) -> dict[str, Any]:
     runs = {"run_ids": [key.run_id for key in keys]}
-    return {**_keys(keys), **runs, **_told(error), "status": status, "rolls_back": rolls_back}
+    return {**_keys(keys), **runs, **_error_row(error), "status": status, "rolls_back": rolls_back}
 
 
 def _keys(keys: Sequence[RunKey]) -> dict[str, Any]:
     return {"thread_ids": [key.thread_id for key in keys], "fencing_tokens": [key.fencing_token for key in keys]}
 
 
-def _told(error: RunError | None) -> dict[str, Any]:
+def _error_row(error: RunError | None) -> dict[str, Any]:
     return {
         "error_type": _text(error and error.type),
         "error_message": _text(error and error.message),

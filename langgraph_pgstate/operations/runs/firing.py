@@ -12,10 +12,11 @@ from uuid import NAMESPACE_URL, uuid5
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.inputs import change_input, read_field
 from langgraph_pgstate.operations.runs.locking import bounded_waits
-from langgraph_pgstate.operations.runs.requests import RunRequest, change_request, read_field
+from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.operations.runs.schedules import not_found
 from langgraph_pgstate.operations.runs.ticks import due_ticks, first_tick, zone_of
 from langgraph_pgstate.operations.threads.paging import FIRST
@@ -163,7 +164,5 @@ def _run_of(
     where = f"schedule {name!r}"
     metadata = read_field(codec, data, "metadata", where) or {}
     told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}
-    run = RunRequest.again(
-        thread_id or run_id, run_id, queue, options, change_request(codec, data, where, metadata=told)
-    )
+    run = RunRequest.again(thread_id or run_id, run_id, queue, options, change_input(codec, data, where, metadata=told))
     return replace(run, strategy=run.options["multitask_strategy"])

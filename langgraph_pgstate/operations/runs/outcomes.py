@@ -10,10 +10,11 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
-from langgraph_pgstate.operations.checkpoints.addresses import Address
 from langgraph_pgstate.operations.checkpoints.differences import read_state
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs.requests import RunRequest, change_request
+from langgraph_pgstate.operations.runs.inputs import change_input
+from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.sql import Queries
 
 UNFINISHED: Final = ("pending", "running")
@@ -105,5 +106,5 @@ async def resumption(
         return None
     queue, options, data = rows[0]
     where = f"run {interrupted_id!r} of thread {thread_id!r}"
-    given = change_request(codec, data, where, input=None, command=command, checkpoint_id=None)
+    given = change_input(codec, data, where, input=None, command=command, checkpoint_id=None)
     return RunRequest.again(thread_id, run_id, queue, options, given)

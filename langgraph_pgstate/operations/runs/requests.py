@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Unpack
 from uuid import UUID
 
-import ormsgpack
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
-from langgraph_pgstate.codec.frames import pack, unpack
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations.checkpoints.addresses import (
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.checkpoints.requests import (
     check_key_size,
     configurable_of,
     identifier,
@@ -41,11 +39,13 @@ from langgraph_pgstate.operations.runs.arguments import (
     seconds_of,
     stream_modes_of,
 )
+from langgraph_pgstate.operations.runs.inputs import RunInput, seal_input
 from langgraph_pgstate.operations.runs.webhooks import webhook_of
 from langgraph_pgstate.settings import (
     DEFAULT_QUEUE,
     DEFAULT_SIZE_LIMIT,
     Backoff,
+    DefaultAnswer,
     EnqueueOptions,
     KeySource,
     ThreadKeys,
@@ -54,8 +54,6 @@ from langgraph_pgstate.settings import (
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
 _DURABILITIES: Final = ("sync", "async", "exit")
 _DEFAULT_KEYS: Final = ThreadKeys()
-# Defaults of fields, which are not stored.
-_LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,46 +130,6 @@ class RunRequest:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RunInput:
-    """The arguments with which an enqueued run calls its graph.
-
-    Attributes:
-        input: The input; `None` to go on from the newest checkpoint.
-        command: The command instead of an input.
-        config: The config, as it was given.
-        context: The context.
-        metadata: Metadata of the run.
-        checkpoint_id: Checkpoint from which the run starts.
-        interrupt_before: Nodes before which it stops.
-        interrupt_after: Nodes after which it stops.
-        durability: When checkpoints are stored.
-        stream_mode: Modes of the events that are kept; see `modes_of`.
-        stream_subgraphs: Whether events of subgraphs are kept, too.
-        on_completion: `keep` or `delete`.
-        default_answer: The answer that its interrupts get if nobody answers them in time.
-    """
-
-    input: Any = None
-    command: Command[Any] | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    context: Any = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint_id: str | None = None
-    interrupt_before: Any = None
-    interrupt_after: Any = None
-    durability: Any = None
-    stream_mode: list[str] | None = None
-    on_completion: str = "keep"
-    stream_subgraphs: bool = False
-    default_answer: Any = None
-
-
-def modes_of(request: RunInput) -> list[str]:
-    """Return the modes of the events of a run that are kept."""
-    return ["updates"] if request.stream_mode is None else request.stream_mode
-
-
 def request_run(
     codec: ValueCodec,
     graph: str,
@@ -208,41 +166,22 @@ def request_run(
     name_of("graph", graph)
     if known_graphs is not None and graph not in known_graphs:
         raise ConfigurationError(f"there is no graph {graph!r}; there are {', '.join(sorted(known_graphs)) or 'none'}")
-    if command is not None and input is not None:
-        raise ConfigurationError("a run takes an input or a command, not both")
-    if command is not None and not isinstance(command, Command):
-        raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
-    config = mapping_of("config", options.get("config"))
-    metadata = mapping_of("metadata", options.get("metadata"))
-    configurable = configurable_of(config)
-    thread_id, run_id = _ids(options)
     default_answer = default_answer_of(codec, options.get("default_answer"))
-    checkpoint_id = checkpoint_id_of(options.get("checkpoint_id") or configurable.get("checkpoint_id"))
-    found = RunInput(
-        input,
-        command,
-        config,
-        options.get("context"),
-        metadata,
-        checkpoint_id,
-        nodes_of("interrupt_before", options.get("interrupt_before")),
-        nodes_of("interrupt_after", options.get("interrupt_after")),
-        choice_of("durability", options.get("durability"), (None, *_DURABILITIES)),
-        stream_modes_of(options.get("stream_mode")),
-        choice_of("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
-        flag_of("stream_subgraphs", options.get("stream_subgraphs", False)),
-        None if default_answer is None else default_answer.value,
-    )
-    labels = {**configurable, **mapping_of("metadata of the config", config.get("metadata")), **metadata}
-    queue = name_of("queue", options.get("queue", DEFAULT_QUEUE))
-    key = (options["key"] if "key" in options else key_of(run_key, config)) or ""
-    version = options.get("version") or ""
-    priority = integer_of("priority", options.get("priority", 0), -INT4_MAX)
+    given = _input_of(input, command, None if default_answer is None else default_answer.value, options)
+    thread_id, run_id = _ids(options)
+    configurable = configurable_of(given.config)
+    labels = {**configurable, **mapping_of("metadata of the config", given.config.get("metadata")), **given.metadata}
     owner = {
         "agent": owner_of(labels, keys.agent) or graph,
         "user_id": owner_of(labels, keys.user),
         "tenant_id": owner_of(labels, keys.tenant),
     }
+    queue = name_of("queue", options.get("queue", DEFAULT_QUEUE))
+    key = (options["key"] if "key" in options else key_of(run_key, given.config)) or ""
+    version = options.get("version") or ""
+    priority = integer_of("priority", options.get("priority", 0), -INT4_MAX)
+    place = {"graph": graph, "priority": priority, "key": key, "version": version, "owner": owner}
+    checkpoint_id = given.checkpoint_id
     return RunRequest(
         thread_id,
         run_id,
@@ -253,112 +192,52 @@ def request_run(
         name_of("version", version) if version else "",
         later_of(options.get("run_after")),
         choice_of("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
-        {
-            "graph": graph,
-            "priority": priority,
-            "key": key,
-            "version": version,
-            "max_attempts": integer_of("max_attempts", options.get("max_attempts", 1), 1),
-            "retry": backoff_of(options.get("retry")),
-            "timeout": seconds_of("timeout", options.get("timeout")),
-            "superstep_timeout": seconds_of("superstep_timeout", options.get("superstep_timeout")),
-            "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
-            "owner": owner,
-            **({} if (webhook := webhook_of(options.get("webhook"))) is None else {"webhook": webhook}),
-        },
-        seal_request(codec, found, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
+        place | _limits_of(options, default_answer),
+        seal_input(codec, given, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
         owner,
         # Data that a serializer encrypts is not stored in clear text beside it.
-        to_json(metadata)[0] if metadata and codec.is_native else None,
+        to_json(given.metadata)[0] if given.metadata and codec.is_native else None,
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
         check_traceparent(options.get("traceparent") or labels.get("traceparent")),
     )
 
 
-def seal_request(codec: ValueCodec, request: RunInput, limit: int = DEFAULT_SIZE_LIMIT) -> bytes:
-    """Return the arguments of a run as one frame.
-
-    Raises:
-        SerializationError: If a value cannot be stored; it is named.
-        ConfigurationError: If it is larger than `limit` bytes.
-    """
-    fields = {name: getattr(request, name) for name in RunInput.__dataclass_fields__}
-    encoded = {
-        name: codec.dumps(name, value)
-        for name, value in fields.items()
-        if value is not None and not (name in _LEFT_OUT and value == _LEFT_OUT[name])
-    }
-    size = sum(len(data) for _, data in encoded.values())
-    if size > limit:
-        largest = max(encoded, key=lambda name: len(encoded[name][1]))
-        raise ConfigurationError(
-            f"the run is {size:,} bytes, of which {largest} is {len(encoded[largest][1]):,}; at most {limit:,} are "
-            "enqueued. Store the data elsewhere and pass its name, or set size_limit"
-        )
-    return pack(ormsgpack.packb(encoded))
-
-
-def open_request(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -> RunInput:
-    """Return the arguments of a run.
-
-    Raises:
-        CorruptStateError: If the bytes are damaged.
-        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
-        UnsafeTypeError: If they hold a type that may not be built.
-    """
-    known = RunInput.__dataclass_fields__
+def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:
+    """Return the validated arguments with which a run calls its graph."""
+    if command is not None and input is not None:
+        raise ConfigurationError("a run takes an input or a command, not both")
+    if command is not None and not isinstance(command, Command):
+        raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
+    config = mapping_of("config", options.get("config"))
     return RunInput(
-        **{
-            name: codec.loads(*value, f"{name} of {where}")
-            for name, value in _encoded_fields(data, where).items()
-            if name in known
-        }
+        input,
+        command,
+        config,
+        options.get("context"),
+        mapping_of("metadata", options.get("metadata")),
+        checkpoint_id_of(options.get("checkpoint_id") or configurable_of(config).get("checkpoint_id")),
+        nodes_of("interrupt_before", options.get("interrupt_before")),
+        nodes_of("interrupt_after", options.get("interrupt_after")),
+        choice_of("durability", options.get("durability"), (None, *_DURABILITIES)),
+        stream_modes_of(options.get("stream_mode")),
+        choice_of("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
+        flag_of("stream_subgraphs", options.get("stream_subgraphs", False)),
+        default_answer,
     )
 
 
-def read_field(codec: ValueCodec, data: bytes, name: str, where: str) -> Any:
-    """Return one field of a request, or `None` if it is not set. The other fields are not decoded.
-
-    Raises:
-        PGStateError: As `open_request` does.
-    """
-    found = _encoded_fields(data, where).get(name)
-    return None if found is None else codec.loads(*found, f"{name} of {where}")
-
-
-def change_request(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> bytes:
-    """Return a request with some fields replaced; `None` removes one. The other fields are not decoded.
-
-    Raises:
-        SerializationError: If a value cannot be stored.
-        CorruptStateError: If the bytes are damaged.
-    """
-    encoded = _encoded_fields(data, where)
-    for name, value in fields.items():
-        encoded.pop(name, None)
-        if value is not None:
-            encoded[name] = codec.dumps(name, value)
-    return pack(ormsgpack.packb(encoded))
-
-
-def merge_requests(data: bytes, newer: bytes, names: Collection[str], where: str) -> bytes:
-    """Return a request with some fields of another one; those that the other one lacks are removed. Nothing is decoded.
-
-    Raises:
-        CorruptStateError: If the bytes are damaged.
-    """
-    encoded, given = _encoded_fields(data, where), _encoded_fields(newer, where)
-    kept = {name: value for name, value in encoded.items() if name not in names}
-    return pack(ormsgpack.packb(kept | {name: given[name] for name in names if name in given}))
-
-
-def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
-    try:
-        encoded = ormsgpack.unpackb(unpack(data, where))
-        return {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
-    except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise CorruptStateError(where, f"it is not a request ({error})") from error
+def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) -> dict[str, Any]:
+    """Return the validated retries, time limits and webhook of a run, as JSON types."""
+    webhook = webhook_of(options.get("webhook"))
+    return {
+        "max_attempts": integer_of("max_attempts", options.get("max_attempts", 1), 1),
+        "retry": backoff_of(options.get("retry")),
+        "timeout": seconds_of("timeout", options.get("timeout")),
+        "superstep_timeout": seconds_of("superstep_timeout", options.get("superstep_timeout")),
+        "answer_after": None if default_answer is None else default_answer.after.total_seconds(),
+        **({} if webhook is None else {"webhook": webhook}),
+    }
 
 
 def options_of(text: str) -> dict[str, Any]:

@@ -13,29 +13,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules, check_filters
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.arguments import json_of, stored_time_of, text_of, texts_of
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.arguments import name_of
-from langgraph_pgstate.operations.runs.requests import (
-    RunInput,
-    RunRequest,
-    change_request,
-    merge_requests,
-    open_request,
-    read_field,
-    request_run,
-    thread_given,
-)
+from langgraph_pgstate.operations.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
+from langgraph_pgstate.operations.runs.requests import RunRequest, request_run, thread_given
 from langgraph_pgstate.operations.runs.ticks import MISSED, first_tick, next_ticks, zone_of
-from langgraph_pgstate.operations.threads.paging import (
-    decode_cursor,
-    json_of,
-    page_of,
-    page_size,
-    sorting_of,
-    stored_time_of,
-    text_of,
-    texts_of,
-)
+from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size, sorting_of
 from langgraph_pgstate.settings import EnqueueOptions, ScheduleChanges, ScheduleOptions, check_ttl
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Row, Schedule
@@ -223,10 +207,10 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
         queue, *old, now = rows[0]
         stored = dict(zip(_CHANGEABLE, old, strict=True))
         run, names, row = change.run, change.names, {**stored, **change.row}
-        data = merge_requests(stored["data"], run.data, names - {"metadata"}, where)
+        data = merge_inputs(stored["data"], run.data, names - {"metadata"}, where)
         if change.metadata:
             metadata = {**(read_field(codec, data, "metadata", where) or {}), **change.metadata}
-            data = change_request(codec, data, where, metadata=metadata)
+            data = change_input(codec, data, where, metadata=metadata)
         readable = _readable(run.metadata, change.metadata, json.loads(change.scope or "{}"))
         options = json.loads(stored["options"])
         newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
@@ -387,7 +371,7 @@ def _shown(row: Row) -> Schedule:
 
 def _arguments(codec: ValueCodec, name: str, data: bytes) -> Mapping[str, Any] | None:
     try:
-        found = open_request(codec, data, f"schedule {name!r}")
+        found = open_input(codec, data, f"schedule {name!r}")
     except PGStateError:
         # Another one that can be read is not kept from the caller.
         return None

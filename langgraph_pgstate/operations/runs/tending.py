@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs import ending, webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
 from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked

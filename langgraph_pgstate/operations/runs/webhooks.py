@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Delivery, Page, Webhook

@@ -13,12 +13,12 @@ from langgraph.types import Command
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.checkpoints.addresses import check_key_size
+from langgraph_pgstate.operations.arguments import text_of
+from langgraph_pgstate.operations.checkpoints.requests import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
-from langgraph_pgstate.operations.runs.requests import read_field
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
-from langgraph_pgstate.operations.threads.paging import text_of
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, PendingInterrupt
 

@@ -14,18 +14,18 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
-from langgraph_pgstate.operations.checkpoints.addresses import (
+from langgraph_pgstate.operations.checkpoints.getting import get_tuple
+from langgraph_pgstate.operations.checkpoints.reading import load_value
+from langgraph_pgstate.operations.checkpoints.requests import (
     Address,
     address_of,
     check_key_size,
     identifier,
     thread_id_of,
 )
-from langgraph_pgstate.operations.checkpoints.getting import get_tuple
-from langgraph_pgstate.operations.checkpoints.reading import load_value
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.record.projections import projected
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries

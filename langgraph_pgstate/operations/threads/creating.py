@@ -10,8 +10,8 @@ from langchain_core.utils.uuid import uuid7
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadDeletedError, ThreadExistsError
-from langgraph_pgstate.operations.checkpoints.addresses import check_key_size, thread_id_of
-from langgraph_pgstate.operations.threads.paging import json_of, texts_of
+from langgraph_pgstate.operations.arguments import json_of, texts_of
+from langgraph_pgstate.operations.checkpoints.requests import check_key_size, thread_id_of
 from langgraph_pgstate.operations.threads.search import get_thread, request_scope
 from langgraph_pgstate.settings import ThreadOptions, check_ttl
 from langgraph_pgstate.sql import Queries

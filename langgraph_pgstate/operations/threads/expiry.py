@@ -15,10 +15,10 @@ from typing import Any, Final
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.operations.arguments import stored_time_of
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.put_hook import Statement
-from langgraph_pgstate.operations.threads.paging import stored_time_of
 from langgraph_pgstate.operations.threads.threads import delete_thread
 from langgraph_pgstate.settings import check_ttl
 from langgraph_pgstate.sql import Queries

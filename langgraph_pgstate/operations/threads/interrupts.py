@@ -19,7 +19,8 @@ from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.filters import InterruptFilter, check_filters
-from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size, texts_of
+from langgraph_pgstate.operations.arguments import texts_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
@@ -218,3 +219,11 @@ async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, 
     place = (thread_id, head[0][0])
     found = (await _read_places(db, queries, codec, [place], _NO_OWNER, strict=True)).get(place)
     return found if found is not None and found.interrupts else None
+
+
+def question_of(value: Any) -> str | None:
+    """Return the question in the value of an interrupt, where it has one in a field."""
+    if not isinstance(value, Mapping):
+        return None
+    found = (value.get(name) for name in ("question", "description", "message", "prompt"))
+    return next((text[:1000] for text in found if isinstance(text, str) and text), None)

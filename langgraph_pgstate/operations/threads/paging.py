@@ -1,20 +1,17 @@
-"""Validation of arguments and pagination, shared by all queries."""
+"""Pages of lists: their sizes, orders and cursors."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import orjson
 
-from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
-from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.addresses import identifier
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.types import Page, Row, Rows
 
 T = TypeVar("T")
@@ -99,101 +96,3 @@ def page_of(
     """Return a page made from rows, of which one more than the page size was fetched."""
     items = tuple(make(row) for row in rows[:size])
     return Page(items, encode_cursor(kind, position(items[-1])) if len(rows) > size else None)
-
-
-def text_of(name: str, value: str | None) -> str | None:
-    """Return a text that PostgreSQL can store, or `None`.
-
-    Raises:
-        ConfigurationError: If it is of another type, or PostgreSQL cannot store it.
-    """
-    return None if value is None else identifier(name, value)
-
-
-def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
-    """Return filters that are texts, by name, after validating them.
-
-    Raises:
-        ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
-    """
-    return {name: text_of(name, filters.get(name)) for name in names}
-
-
-def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
-    """Return a mapping as JSON text, or `None`.
-
-    Raises:
-        ConfigurationError: If it cannot be represented as JSON.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise ArgumentTypeError(f"{name} must be a mapping, not {type(value).__name__}")
-    plain: dict[str, Any] = {}
-    for key, item in value.items():
-        found, is_exact = to_json({key: item})
-        if not is_exact and found != {key: item}:
-            raise ArgumentTypeError(
-                f"{name}[{key!r}] is not JSON: str, int, finite float, bool, None, lists and dicts are"
-            )
-        plain |= found
-    return orjson.dumps(plain).decode()
-
-
-def time_of(name: str, value: datetime | None) -> datetime | None:
-    """Return a validated time, or `None`.
-
-    Raises:
-        ConfigurationError: If it has no time zone.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ConfigurationError(f"{name} must be a datetime with a time zone, not {value!r}")
-    return value
-
-
-def stored_time_of(name: str, value: datetime | None) -> datetime | None:
-    """Return a validated time that is stored, or `None`.
-
-    Raises:
-        ConfigurationError: If it has no time zone, or Python cannot read it back in each time zone of a session.
-    """
-    if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
-        raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")
-    return found
-
-
-def times_of(filters: Mapping[str, Any], *names: str) -> dict[str, datetime | None]:
-    """Return validated times, by name.
-
-    Raises:
-        ConfigurationError: If one has no time zone.
-    """
-    return {name: time_of(name, filters.get(name)) for name in names}
-
-
-def since_of(since: Moment | None) -> dict[str, Any]:
-    """Return the start of a time range as query parameters: a time, or an age by the database's clock.
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
-    if isinstance(since, timedelta):
-        return {"since": None, "age": since}
-    return {"since": time_of("since", since), "age": None}
-
-
-@contextmanager
-def understanding(name: str, value: str | None) -> Iterator[None]:
-    """Raise `ConfigurationError` if PostgreSQL cannot parse the caller's expression.
-
-    Raises:
-        ConfigurationError: If PostgreSQL cannot parse it.
-    """
-    try:
-        yield
-    except DatabaseError as error:
-        if value is not None and (error.sqlstate or "").startswith(("42601", "22")):
-            raise ConfigurationError(f"{name} {value!r} is invalid: {error}") from error
-        raise

@@ -19,8 +19,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.operations.admin import orphans
-from langgraph_pgstate.operations.checkpoints.addresses import thread_ids_of
 from langgraph_pgstate.operations.checkpoints.reading import is_old_format, states_to_manifests
+from langgraph_pgstate.operations.checkpoints.requests import thread_ids_of
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.threads.releasing import release_messages
 from langgraph_pgstate.operations.threads.threads import delete_thread

@@ -9,18 +9,9 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
 from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch, check_filters
-from langgraph_pgstate.operations.checkpoints.addresses import several, thread_id_of
-from langgraph_pgstate.operations.threads.paging import (
-    LAST,
-    decode_cursor,
-    json_of,
-    page_of,
-    page_size,
-    sorting_of,
-    text_of,
-    texts_of,
-    times_of,
-)
+from langgraph_pgstate.operations.arguments import json_of, text_of, texts_of, times_of
+from langgraph_pgstate.operations.checkpoints.requests import several, thread_id_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size, sorting_of
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Thread
 

@@ -10,8 +10,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.leases.guards import leave_tombstone, refuse_deleted
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.budgets import gather_costs, keep_costs
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.deleted_costs import gather_costs, keep_costs
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.threads.releasing import release_messages
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult

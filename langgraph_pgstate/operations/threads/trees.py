@@ -7,9 +7,9 @@ from typing import Any, Final
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
-from langgraph_pgstate.operations.checkpoints.addresses import Address, identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
+from langgraph_pgstate.operations.checkpoints.requests import Address, identifier, thread_id_of
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries

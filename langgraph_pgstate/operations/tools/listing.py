@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size, text_of
+from langgraph_pgstate.operations.arguments import text_of
+from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size
 from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.operations.tools.tool_executions import execution_of
 from langgraph_pgstate.sql import Queries

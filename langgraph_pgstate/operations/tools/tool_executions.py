@@ -11,7 +11,7 @@ from langgraph_pgstate.codec.frames import unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
-from langgraph_pgstate.operations.record.events import note_action
+from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row, ToolExecution
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import ormsgpack
 
-from langgraph_pgstate.codec.messages import PACK_OPTIONS
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.opaque import MSGPACK, Encoded, is_delta_snapshot, plain_value
 from langgraph_pgstate.codec.values import TYPE_STR
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, SourceMissingError
+from langgraph_pgstate.langgraph_compat import PACK_OPTIONS
 from langgraph_pgstate.operations.transfer.transfer import THREAD_PAGE, Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries, langgraph_tables
 

@@ -17,11 +17,16 @@ from langgraph_pgstate.codec.values import TYPE_INT
 from langgraph_pgstate.codec.writes import Write, pack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
-from langgraph_pgstate.operations.checkpoints.addresses import Address, check_key_size, identifier
 from langgraph_pgstate.operations.checkpoints.building import row_parameters
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.reading import Segments, WritesRow, flatten_writes, load_value
-from langgraph_pgstate.operations.checkpoints.requests import concatenate, request_put
+from langgraph_pgstate.operations.checkpoints.requests import (
+    Address,
+    check_key_size,
+    concatenate,
+    identifier,
+    request_put,
+)
 from langgraph_pgstate.operations.transfer.transfer import Outline, Record, Stored, laid_out
 from langgraph_pgstate.sql import Queries
 

@@ -13,8 +13,7 @@ from typing import Any, Final, Protocol
 
 from langgraph_pgstate.codec.opaque import Encoded, is_same_value
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.checkpoints.addresses import Address
-from langgraph_pgstate.operations.checkpoints.requests import concatenate
+from langgraph_pgstate.operations.checkpoints.requests import Address, concatenate
 from langgraph_pgstate.sql import snapshot
 from langgraph_pgstate.types import Problem, TransferReport
 

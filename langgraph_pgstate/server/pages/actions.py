@@ -11,7 +11,7 @@ from langgraph.types import Command
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_in
+from langgraph_pgstate.server.pages.tools import unknown_effects
 from langgraph_pgstate.server.pages.values import views
 from langgraph_pgstate.types import Thread
 
@@ -59,7 +59,7 @@ async def ask_for_edit(call: PageCall) -> Page:
         "graph": name,
         "nodes": nodes,
         "values": views(state.values, _MOST_STATE),
-        "unsettled": await doubts_in(call, found.thread_id) if call.may_act else [],
+        "unsettled": await unknown_effects(call, found.thread_id) if call.may_act else [],
     }
     return Page("edit.html", "Edit the state", data)
 

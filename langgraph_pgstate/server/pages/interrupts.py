@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.pages.callers import scope_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
@@ -131,11 +132,3 @@ def key_of(value: Any) -> str | None:
     if not isinstance(value, Mapping) or value.get("type") != "tool_outcome_unknown":
         return None
     return str(value.get("key") or "")
-
-
-def question_of(value: Any) -> str | None:
-    """Return the question in a value, where it has one."""
-    if not isinstance(value, Mapping):
-        return None
-    found = (value.get(name) for name in ("question", "description", "message", "prompt"))
-    return next((text[:1000] for text in found if isinstance(text, str) and text), None)

@@ -10,11 +10,11 @@ from typing import Any, Final
 from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.operations.record.runs import STATUSES
+from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.server.pages.interrupts import question_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_of
+from langgraph_pgstate.server.pages.tools import unknown_effects_of
 from langgraph_pgstate.server.pages.values import view
 from langgraph_pgstate.types import Run, Span, Timeline, TimelineSpan
 
@@ -105,8 +105,8 @@ async def run(call: PageCall) -> Page | Response:
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
         "kinds": KINDS,
-        # What was answered is in doubt no longer.
-        "doubts": [] if is_answered else await doubts_of(call, found, waits=True),
+        # An answered effect is unknown no longer.
+        "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
         "before": checkpoint_before(found, timeline),

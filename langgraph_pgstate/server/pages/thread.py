@@ -10,14 +10,15 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
-from langgraph_pgstate.server.pages.interrupts import key_of, question_of
+from langgraph_pgstate.server.pages.interrupts import key_of
 from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
-from langgraph_pgstate.server.pages.tools import doubts_in, doubts_of, is_in_doubt
+from langgraph_pgstate.server.pages.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
 from langgraph_pgstate.server.pages.values import view, views
 from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
 
@@ -57,7 +58,7 @@ async def thread(call: PageCall) -> Page:
         data |= await _SHOWN[shown](call, found, node)
         asked = data.get("interrupts", []) if data["waits"] else []
         data["answers"] = await _answers(call, found) if asked and node.answered else {}
-    data |= await _unsettled(call, found, data.get("doubts"))
+    data |= await _unsettled(call, found, data.get("unknown_effects"))
     if node is not None:
         data["settled"] = await _settled(call, found, asked, data["unsettled"])
     is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
@@ -106,7 +107,7 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Return the effects in doubt of the thread, unless they are known, and of the source of a fork that was just made.
+    """Return the unknown effects of the thread, unless they are known, and of the source of a fork that was just made.
 
     Only for those who may act: a run that starts before such an effect has it again, and does not ask.
     """
@@ -114,8 +115,8 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
         return {"unsettled": [], "source_unsettled": []}
     source_id, of_source = found.forked_from_thread_id, []
     if call.query("notice") == "thread.fork" and source_id is not None and await _may_read(call, source_id):
-        of_source = await doubts_in(call, source_id)
-    return {"unsettled": known or await doubts_in(call, found.thread_id), "source_unsettled": of_source}
+        of_source = await unknown_effects(call, source_id)
+    return {"unsettled": known or await unknown_effects(call, found.thread_id), "source_unsettled": of_source}
 
 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
@@ -133,7 +134,7 @@ async def _settled(
     open_keys = {None, *(one["key"] for one in unsettled)}
     keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
-    return {one.idempotency_key: one.status for one in decided if one is not None and not is_in_doubt(one)}
+    return {one.idempotency_key: one.status for one in decided if one is not None and not is_outcome_unknown(one)}
 
 
 async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
@@ -167,7 +168,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
     """Return what led to the checkpoint: the superstep that made it, and its branch."""
     origin = await call.state.runs.provenance(_config(found, node.checkpoint_id))
     if origin is None:
-        return {"origin": None, "doubts": []}
+        return {"origin": None, "unknown_effects": []}
     spans = [
         {
             "span_id": span.span_id,
@@ -188,7 +189,7 @@ async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
     ]
     run = origin.run
     return {
-        "doubts": await doubts_of(call, run),
+        "unknown_effects": await unknown_effects_of(call, run),
         "origin": {
             "run_id": None if run is None else run.run_id,
             "run_status": None if run is None else run.status,

@@ -1,4 +1,4 @@
-"""The pages of tools: statistics, effects in doubt, and one action of the ledger."""
+"""The pages of tools: statistics, unknown effects, and one action of the ledger."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NEWEST: Final = 20_000
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
-_IN_DOUBT: Final = (ToolOutcomeUnknownError.__name__, TimeoutError.__name__)
+_LEAVES_UNKNOWN: Final = (ToolOutcomeUnknownError.__name__, TimeoutError.__name__)
 _DECISIONS: Final = ("done", "retry", "fail")
 
 
 async def tools(call: PageCall) -> Page:
-    """Show effects in doubt and statistics of tools, or the actions of one tool."""
+    """Show unknown effects and statistics of tools, or the actions of one tool."""
     scope, tool = await scope_of(call, _PAGE), call.query("tool")
     name, since = period_of(call, "30d")
     data: dict[str, Any] = {
@@ -72,35 +72,35 @@ async def settle(call: PageCall) -> Done:
     return Done(call.link("tools", thread.thread_id, key), {"decision": decision}, thread_id=thread.thread_id)
 
 
-async def doubts_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest actions in doubt of the thread of a run that failed for one, or whose process died.
+async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
+    """Return the newest unknown effects of the thread of a run that failed for one, or whose process died.
 
     Args:
         call: The request.
         run: The run.
         waits: Also of a run that is interrupted.
     """
-    is_in_question = run is not None and (
-        run.is_crashed or (run.error_type or "").endswith(_IN_DOUBT) or (waits and run.status == "interrupted")
+    may_be_unknown = run is not None and (
+        run.is_crashed or (run.error_type or "").endswith(_LEAVES_UNKNOWN) or (waits and run.status == "interrupted")
     )
-    return await doubts_in(call, run.thread_id) if run is not None and is_in_question else []
+    return await unknown_effects(call, run.thread_id) if run is not None and may_be_unknown else []
 
 
-async def doubts_in(call: PageCall, thread_id: str) -> list[dict[str, str]]:
-    """Return the newest actions in doubt of a thread."""
+async def unknown_effects(call: PageCall, thread_id: str) -> list[dict[str, str]]:
+    """Return the newest unknown effects of a thread."""
     found = await call.state.tools.list(thread_id, unknown=True, limit=_PAGE)
     return [{"tool": one.tool, "key": one.idempotency_key, "arguments": view(one.arguments, 120).text} for one in found]
 
 
 def brief(found: ToolExecution) -> dict[str, Any]:
-    """Return an action with the beginning of its texts, and whether it is in doubt."""
+    """Return an action with the beginning of its texts, and whether its outcome is unknown."""
     shown = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "arguments"}
     for name in ("preview", "error_message"):
         shown[name] = None if shown[name] is None else shown[name][:400]
-    return {**shown, "summary": view(found.arguments, 300).text, "in_doubt": is_in_doubt(found)}
+    return {**shown, "summary": view(found.arguments, 300).text, "is_unknown": is_outcome_unknown(found)}
 
 
-def is_in_doubt(found: ToolExecution) -> bool:
+def is_outcome_unknown(found: ToolExecution) -> bool:
     """Return whether the outcome of an action is unknown, as the view `unknown_effects` has it."""
     if found.status == "running":
         return found.alive_until is not None and found.alive_until < datetime.now(UTC)

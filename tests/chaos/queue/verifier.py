@@ -146,13 +146,19 @@ class Verifier:
             run, thread = line["run"], line["thread"]
             if run not in self._runs and not self._is_rolled_back(run, thread, asked[run]):
                 self._find("run lost", thread, f"run {run} was enqueued")
+        for thread, run, status in self._rows("SELECT thread_id, run_id, status FROM {}.runs WHERE queue IS NULL"):
+            if run in asked:
+                self._find("run is back", thread, f"run {run} was deleted, and is recorded as {status}")
         for kind in ("refused", "withdrawn"):
             for line in self._by[kind]:
                 if line["run"] in self._runs and line["run"] not in self._reused:
                     self._find("run made", self._runs[line["run"]][0], f"run {line['run']} was {kind}")
 
     def _is_retried(self, run: str, since: float) -> bool:
-        return run in self._reused or any(line["run"] == run and line["at"] > since for line in self._by["retry"])
+        """Whether a run may have been retried after a time: asked for or answered since, or never answered."""
+        asked, answered = ([line for line in self._by[what] if line["run"] == run] for what in ("retry", "retried"))
+        is_since = any(line["at"] > since for line in (*asked, *answered))
+        return run in self._reused or is_since or len(asked) > len(answered)
 
     def _told(self) -> None:
         """How a caller was told that a run has ended is how it has ended."""

@@ -12,10 +12,9 @@ from support import put_arguments
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
-from langgraph_pgstate.operations.checkpoints.addresses import address_of
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple
+from langgraph_pgstate.operations.checkpoints.requests import address_of
 from langgraph_pgstate.sql import queries
 
 

@@ -9,7 +9,7 @@ import pytest
 from samples import config_of, forget, message, messages, new_checkpoint_id, put_values, values_of
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.operations.checkpoints.addresses import address_of
+from langgraph_pgstate.operations.checkpoints.requests import address_of
 from tests.saver.test_hazards import assert_all_references_lead_somewhere, noise, other_saver, segment_ids
 
 

@@ -8,8 +8,7 @@ from support import put_arguments
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
 from langgraph_pgstate.operations.checkpoints.replanning import plan_from_database
 from langgraph_pgstate.operations.checkpoints.requests import request_put

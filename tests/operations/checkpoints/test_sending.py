@@ -13,13 +13,11 @@ from support import put_arguments
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import BlockingConnection
-from langgraph_pgstate.db.protocol import run_blocking
+from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.checkpoints import sending
-from langgraph_pgstate.operations.checkpoints.addresses import Address, address_of
 from langgraph_pgstate.operations.checkpoints.building import Batch
 from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, request_put
 from langgraph_pgstate.operations.checkpoints.sending import Refusal, explain_refusal
 from langgraph_pgstate.sql import queries
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from langgraph_pgstate.operations.checkpoints.addresses import Address
+from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.record.message_differences import (
     Change,
     Difference,

@@ -13,7 +13,8 @@ from support_queue import CODEC, Queue, request
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadBusyError, ThreadDeletedError
 from langgraph_pgstate.operations.runs.enqueue import _refusal
-from langgraph_pgstate.operations.runs.requests import RunRequest, open_request, request_run
+from langgraph_pgstate.operations.runs.inputs import open_input
+from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_what_it_is_to_do_comes_back_as_it_was_given(queue: Queue) -> None:
         "t", input={"messages": ["hi"]}, config={"tags": ["a"]}, context={"k": 1}, interrupt_before=["n"]
     )
     run = queue.claim_one()
-    found = open_request(CODEC, run.data)
+    found = open_input(CODEC, run.data)
     assert (run.run_id, run.attempt, run.checkpoint_id) == (run_id, 1, None)
     assert (found.input, found.command, found.config, found.context) == (
         {"messages": ["hi"]},

@@ -11,7 +11,7 @@ from support_queue import CODEC, Queue
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
 from langgraph_pgstate.operations.runs import outcomes
-from langgraph_pgstate.operations.runs.requests import open_request
+from langgraph_pgstate.operations.runs.inputs import open_input
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_resumption_has_the_options_of_the_interrupted_run(queue: Queue) -> No
     found = queue.do(outcomes.resumption, CODEC, "t", "r", "new", command)
     assert (found.run_id, found.queue, found.priority, found.key) == ("new", "other", 3, "k")
     assert found.options["max_attempts"] == 5
-    request = open_request(CODEC, found.data)
+    request = open_input(CODEC, found.data)
     assert (request.input, request.command and request.command.resume, request.context) == (None, "yes", {"a": 1})
     assert queue.do(outcomes.resumption, CODEC, "t", "unknown", "new", command) is None
     assert queue.do(outcomes.resumption, CODEC, "t", None, "new", command) is None

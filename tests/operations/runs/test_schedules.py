@@ -15,7 +15,8 @@ from support_queue import CODEC, Queue
 from langgraph_pgstate import DefaultAnswer
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.operations.runs import firing, schedules
-from langgraph_pgstate.operations.runs.requests import open_request, request_run
+from langgraph_pgstate.operations.runs.inputs import open_input
+from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.types import Schedule
 
 HOURLY = "0 * * * *"
@@ -67,7 +68,7 @@ class Clock:
     def ticks(self) -> list[datetime]:
         """The ticks that have runs, by what the runs are told."""
         rows = self.queue.execute("SELECT data FROM {}.run_requests ORDER BY run_id")
-        told = (open_request(CODEC, data).metadata["scheduled_at"] for (data,) in rows)
+        told = (open_input(CODEC, data).metadata["scheduled_at"] for (data,) in rows)
         return sorted(datetime.fromisoformat(text) for text in told)
 
 
@@ -96,7 +97,7 @@ def test_a_tick_enqueues_a_run_that_knows_it(clock: Clock) -> None:
     assert clock.due() == clock.fire() == []
     run = clock.queue.claim_one()
     assert (run.run_id, run.thread_id) == (run_id, run_id)
-    request = open_request(CODEC, run.data)
+    request = open_input(CODEC, run.data)
     assert (request.input, request.config) == ({"x": 1}, {"metadata": {"b": 2}})
     at = datetime.fromisoformat(request.metadata["scheduled_at"])
     assert request.metadata == {"a": 1, "schedule": "s", "scheduled_at": at.isoformat()}
@@ -188,7 +189,7 @@ def test_a_schedule_is_changed_in_parts(clock: Clock) -> None:
     clock.make_due()
     clock.fire()
     run = clock.queue.claim_one()
-    request = open_request(CODEC, run.data)
+    request = open_input(CODEC, run.data)
     assert (request.input, request.context, run.options["max_attempts"]) == ({"x": 2}, {"c": 2}, 2)
     assert request.metadata == {"a": 1, "b": 2, "schedule": "s", "scheduled_at": request.metadata["scheduled_at"]}
     assert clock.queue.execute("SELECT priority, graph FROM {}.queue") == [(4, "graph")]

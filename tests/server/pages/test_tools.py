@@ -1,4 +1,4 @@
-"""The pages of tools, and the decision about an effect in doubt."""
+"""The pages of tools, and the decision about an unknown effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langgraph_pgstate.server.pages import tools
 from .conftest import Place
 
 
-async def test_tools_show_effects_in_doubt_and_statistics(place: Place, record: Record) -> None:
+async def test_tools_show_unknown_effects_and_statistics(place: Place, record: Record) -> None:
     _, visitor = place
     record.thread("t")
     record.execution("k1", 0, tool="pay", status="unknown", arguments={"card": HOSTILE}, run_id="r")
@@ -29,7 +29,7 @@ async def test_tools_show_effects_in_doubt_and_statistics(place: Place, record: 
     assert {one["tool"]: one["unknown"] for one in data["actions"]} == {"pay": 1, "mail": 0}
     assert [(one["tool"], one["p95"]) for one in data["calls"]] == [("mail", 60.0)]
     assert [one["idempotency_key"] for one in (await visitor.data("/tools", tool="mail"))["recent"]] == ["k2"]
-    assert "No effect is in doubt" in await visitor.page("/tools", tool="mail")
+    assert "No effect is unknown" in await visitor.page("/tools", tool="mail")
     assert (await visitor.client.get("/ui/tools", params={"since": "x"})).status_code == 422
 
 

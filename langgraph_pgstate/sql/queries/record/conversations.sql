@@ -28,7 +28,7 @@ SELECT checkpoint_id, message_id, channel, change, position, role, agent, conten
 FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
--- name: settle_status
+-- name: infer_thread_status
 -- Set the status of a thread without recorded runs to the one that follows from its newest checkpoint.
 UPDATE /*schema*/threads AS t SET status = found.status
 FROM (

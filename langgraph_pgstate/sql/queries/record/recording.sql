@@ -1,7 +1,8 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
--- ended one. The queue writes status, attempt, end and error of the runs that were enqueued. The trace to which a run
--- belongs is that of its first row, so that the ids of its spans do not change.
+-- ended one. Runs with an attempt were enqueued: they have a row until they are deleted, in which the queue writes status,
+-- attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its spans do not
+-- change.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
@@ -32,7 +33,7 @@ FROM (
 ) AS s
 LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
 LEFT JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
-WHERE r.run_id IS NOT NULL OR (s.is_first AND NOT EXISTS (
+WHERE r.run_id IS NOT NULL OR (s.is_first AND s.attempt IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/tombstones d
     WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
 ))
@@ -235,7 +236,7 @@ CROSS JOIN LATERAL (
 ) AS seen
 WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.thread_id = ANY(:thread_ids);
 
--- name: refresh_statuses
+-- name: refresh_thread_statuses
 -- Set the status of threads from their newest run, or from one that is still running or in the queue. A run that
 -- another has superseded does not count.
 UPDATE /*schema*/threads AS t SET status = newest.status

@@ -30,7 +30,7 @@ WITH mine AS MATERIALIZED (
     FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
     RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
-), told AS (
+), new_webhooks AS (
     INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
     SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL
 ), idle AS (

@@ -94,7 +94,7 @@ WITH found AS MATERIALIZED (
             f.crashes >= :max_crashes::integer OR f.attempt >= greatest(:max_attempts::integer, f.asked_attempts)
         ) AS is_last
     FROM found f
-), told AS (
+), changed AS (
     UPDATE /*schema*/runs SET
         status = CASE WHEN mine.is_last THEN 'error' ELSE 'pending' END,
         ended_at = CASE WHEN mine.is_last THEN now() END,
@@ -111,9 +111,9 @@ WITH found AS MATERIALIZED (
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
     RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
-), noted AS (
+), new_webhooks AS (
     INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook' FROM told t
+    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook' FROM changed t
     WHERE t.webhook IS NOT NULL AND t.ended_at IS NOT NULL
 ), ended AS (
     UPDATE /*schema*/spans SET

@@ -1,0 +1,96 @@
+"""Rules for the addresses to which webhooks may be delivered: public ones, and those that the settings allow."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from langgraph_pgstate.settings import WebhookSettings
+
+# Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
+_NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+_GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
+# Assignments of IETF protocols, some of which count as global; and a service that each machine of Azure's reaches.
+_REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
+
+
+class RefusedAddressError(Exception):
+    """A webhook's URL, or the address of its host, may not be connected to."""
+
+
+def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
+    """Return why the settings do not let webhooks be delivered to a URL, or `None`. Addresses are not looked up."""
+    if settings.require_https and scheme != "https":
+        return "the URL is not one of HTTPS"
+    if settings.allowed_ports and port not in settings.allowed_ports:
+        return f"port {port} is not allowed"
+    if settings.allowed_hosts and not any(_is_host(host.lower(), one.lower()) for one in settings.allowed_hosts):
+        return f"{host} is not allowed"
+    return None
+
+
+def _is_host(host: str, allowed: str) -> bool:
+    return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
+
+
+async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
+    """Return an address of a host to connect to: a public one, or one of some networks.
+
+    Raises:
+        RefusedAddressError: If it has no such address.
+        OSError: If the host is not known.
+    """
+    found = await _resolve(host, port)
+    for *_, place in found:
+        address = str(place[0])
+        if may_connect(address, networks):
+            return address
+    raise RefusedAddressError(f"{host} is not a public address")
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    """Return what `socket.getaddrinfo` does; one who cancels it does not wait for the resolver."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[Any]] = loop.create_future()
+
+    def resolve() -> None:
+        found: list[Any] = []
+        failed: Exception | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except Exception as error:
+            failed = error
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(end, found, failed)
+
+    def end(found: list[Any], failed: Exception | None) -> None:
+        if future.done():
+            return
+        if failed is None:
+            future.set_result(found)
+        else:
+            future.set_exception(failed)
+
+    # Not of a loop's executor, for whose threads the end of the loop and of the process waits.
+    threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
+    return await future
+
+
+def may_connect(address: str, networks: Sequence[Any]) -> bool:
+    """Return whether an address is public, or in one of some networks."""
+    ip: Any = ipaddress.ip_address(address.partition("%")[0])
+    if ip.version == 6:
+        teredo = ip.teredo[1] if ip.teredo else None
+        is_translated = any(ip in network for network in _NAT64)
+        nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if is_translated else None
+        ip = ip.ipv4_mapped or ip.sixtofour or teredo or nat64 or ip
+    is_usual = ip in _GLOBAL_IPV6 if ip.version == 6 else not any(ip in network for network in _REFUSED)
+    return (ip.is_global and not ip.is_multicast and is_usual) or any(
+        ip in network for network in networks if network.version == ip.version
+    )

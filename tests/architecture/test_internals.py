@@ -1,0 +1,33 @@
+"""The tables of docs/internals.md name the statements that do what they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from langgraph_pgstate.sql import queries
+
+PAGE = (Path(__file__).parents[2] / "docs/internals.md").read_text()
+STATEMENTS = {name: re.sub("--.*", "", query.text.decode()) for name, query in queries("pgstate").all.items()}
+
+
+def named_in(section: str, column: int) -> set[str]:
+    """The statements in a column of the table of a section."""
+    (text,) = re.findall(rf"^## {section}\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row[column])}
+
+
+def test_the_page_names_every_statement_that_locks() -> None:
+    locking = {name for name, text in STATEMENTS.items() if re.search(r"\bFOR (NO KEY )?(UPDATE|(KEY )?SHARE)\b", text)}
+    variants = {name for name in locking if name.startswith("put_checkpoint_based")}
+    assert len(variants) > 1
+    assert named_in("Locks", 2) == locking - variants | {"put_checkpoint_based"}
+
+
+def test_the_page_names_every_statement_that_sets_the_status_of_a_thread() -> None:
+    update = re.compile(r'UPDATE "pgstate"\.threads\b(?:(?!\b(?:FROM|WHERE)\b).)*?\bstatus =', re.DOTALL)
+    insert = re.compile(r'INSERT INTO "pgstate"\.threads \([^)]*\bstatus\b')
+    setting = {name for name, text in STATEMENTS.items() if update.search(text) or insert.search(text)}
+    assert len(setting) > 5
+    assert named_in("Statuses of threads", 1) == setting
