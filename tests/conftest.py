@@ -307,18 +307,20 @@ SELECT md5(string_agg(replace(found, %(schema)s, ''), E'\\n' ORDER BY replace(fo
 
 
 @pytest.fixture
-def saver(dsn: str, schema: str) -> Iterator[PGStateSaver]:
+def saver(request: pytest.FixtureRequest, dsn: str, schema: str) -> Iterator[PGStateSaver]:
     """A blocking saver on empty tables."""
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        saver.setup()
+        if request.node.get_closest_marker("bare"):
+            saver.setup()
         yield saver
 
 
 @pytest.fixture
-async def async_saver(dsn: str, schema: str) -> AsyncIterator[AsyncPGStateSaver]:
+async def async_saver(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[AsyncPGStateSaver]:
     """An asynchronous saver on empty tables."""
     async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        await saver.setup()
+        if request.node.get_closest_marker("bare"):
+            await saver.setup()
         yield saver
 
 

@@ -73,8 +73,8 @@ def check_each(check: Callable[[T], None], items: Iterable[T]) -> None:
 
 
 def examples(number: int) -> int:
-    """How many examples or rounds a test takes: all of them in `make test-all`, a fifth of them otherwise."""
-    return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 5)
+    """How many examples or rounds a test takes: all of them in `make test-all`, an eighth of them otherwise."""
+    return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 8)
 
 
 def crossed(*dimensions: Sequence[Any]) -> list[Any]:

@@ -29,7 +29,6 @@ LEDGERS = [ToolLedger, AsyncToolLedger]
 def open_ledger(dsn: str, schema: str, **options: Any) -> Iterator[tuple[PGStateSaver, ToolLedger]]:
     """A blocking saver and a blocking ledger on the same pool."""
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        saver.setup()
         ledger = ToolLedger(saver._database, queries(schema), **options)
         try:
             yield saver, ledger
@@ -43,7 +42,6 @@ async def open_async_ledger(
 ) -> AsyncIterator[tuple[AsyncPGStateSaver, AsyncToolLedger]]:
     """Async twin of `open_ledger`."""
     async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema) as saver:
-        await saver.setup()
         ledger = AsyncToolLedger(saver._database, queries(schema), **options)
         try:
             yield saver, ledger

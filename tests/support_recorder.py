@@ -34,7 +34,6 @@ def recording(
     with Database.open(dsn, schema=schema) as database:
         recorder = Recorder(database, settings)
         with PGStateSaver.from_conn_string(dsn, schema=schema, hook=recorder if hook else None) as saver:
-            saver.setup()
             yield saver, recorder
             recorder.close()
 
@@ -48,7 +47,6 @@ async def recording_async(
         recorder = AsyncRecorder(database, settings)
         given = recorder if hook else None
         async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, hook=given) as saver:
-            await saver.setup()
             yield saver, recorder
             await recorder.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -84,3 +85,22 @@ def test_sessions_with_a_name_are_not_kept(dsn: str) -> None:
         pid = named.info.backend_pid
     with psycopg.connect(psycopg.conninfo.make_conninfo(dsn, application_name="named")) as named:
         assert named.info.backend_pid != pid
+
+
+def test_a_schema_with_an_added_table_is_used_again_and_one_with_other_changes_is_not(
+    schemas: Any, connection: psycopg.Connection
+) -> None:
+    """Two are taken, for the looks of a new one are those of the first that was made."""
+    first, second = schemas.take(), schemas.take()
+    for name in (first, second):
+        connection.execute(f"CREATE TABLE {name}.added (number integer PRIMARY KEY)".encode())
+        connection.execute(f"INSERT INTO {name}.added VALUES (1)".encode())
+        schemas.give_back(name)
+        assert schemas.take() == name
+        assert connection.execute("SELECT to_regclass(%s)", [f"{name}.added"]).fetchone() == (None,)
+        connection.execute(f"INSERT INTO {name}.threads (thread_id) VALUES ('t')".encode())
+    schemas.give_back(first)
+    assert connection.execute(f"SELECT count(*) FROM {first}.threads".encode()).fetchone() == (0,)
+    connection.execute(f"DROP INDEX {second}.threads_agent_idx".encode())
+    schemas.give_back(second)
+    assert connection.execute("SELECT to_regnamespace(%s)", [second]).fetchone() == (None,)

@@ -130,6 +130,7 @@ async def test_nothing_is_lost_when_a_server_is_killed_amid_many_runs(dsn: str, 
         assert await seconds_after_kill(database, tmp_path, 50) < GUARD_SECONDS
 
 
+@pytest.mark.slow
 def test_workers_share_the_port_and_are_replaced(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
     with Forked(*place, "--workers", "2", "--rate-limit", "10", *GRAPHS, cwd=TESTS) as served:

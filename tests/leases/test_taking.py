@@ -105,6 +105,8 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_its_turn_takes_no_leas
                 await work
                 # A statement that was on its way when the run was cancelled finds the lease held.
                 await asyncio.to_thread(wait_until, lambda: not is_busy(connection, schema), "the end of its statement")
+            # Nor has a thread that was between two statements only now begun to send one.
+            await asyncio.sleep(0.6)
         await wait_until_free(connection, schema)
         await asyncio.sleep(0.6)  # longer than between two attempts to take it
         [(last,)] = connection.execute(f"SELECT fencing_token FROM {schema}.leases").fetchall()

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -151,11 +150,10 @@ def orders(connection: psycopg.Connection, schema: str) -> list[tuple[str, str, 
     ).fetchall()
 
 
-@pytest.mark.parametrize(("how", "api"), crossed([*product([None, "head", "lease"], SHIFTS)], APIS))
+@pytest.mark.parametrize(("guard", "seconds", "api"), crossed([None, "head", "lease"], SHIFTS, APIS))
 def test_two_processes_take_turns_on_a_thread(
-    how: tuple[Any, int], api: type, dsn: str, schema: str, connection: psycopg.Connection
+    guard: Any, seconds: int, api: type, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    guard, seconds = how
     with (
         process(0, api, dsn, schema, guard=guard) as one,
         process(seconds, api, dsn, schema, guard=guard) as other,

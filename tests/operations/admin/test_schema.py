@@ -15,7 +15,18 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from support import APIS, GUARD_SECONDS, config_of, holding, open_saver, put_arguments, put_chain, run_children, set_up
+from support import (
+    APIS,
+    GUARD_SECONDS,
+    check_each,
+    config_of,
+    holding,
+    open_saver,
+    put_arguments,
+    put_chain,
+    run_children,
+    set_up,
+)
 
 from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin import Admin
@@ -559,19 +570,18 @@ def test_the_metadata_index_is_made_on_request_and_used(saver: PGStateSaver, con
     assert "checkpoints_metadata_idx" in str(plan)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("run_id", "'a'"), ("step", "3"), ("source", "'fork'"), ("created_at", "now()"), ("parent_checkpoint_id", "'a'")],
-)
-def test_what_checkpoints_are_looked_for_by_is_in_an_index(
-    column: str, value: str, saver: PGStateSaver, connection: psycopg.Connection
-) -> None:
+def test_what_checkpoints_are_looked_for_by_is_in_an_index(saver: PGStateSaver, connection: psycopg.Connection) -> None:
     """A question over all threads is answered from an index, not by reading every row."""
+    values = {"run_id": "'a'", "step": "3", "source": "'fork'", "created_at": "now()", "parent_checkpoint_id": "'a'"}
     connection.execute("SET enable_seqscan = off")
-    found = connection.execute(
-        f'EXPLAIN (FORMAT JSON) SELECT 1 FROM "{saver.schema}".checkpoints WHERE {column} = {value}'
-    ).fetchone()
-    assert re.search(rf"'Index Cond': .\(+{column}\b", str(found)), found
+
+    def check(column: str) -> None:
+        found = connection.execute(
+            f'EXPLAIN (FORMAT JSON) SELECT 1 FROM "{saver.schema}".checkpoints WHERE {column} = {values[column]}'
+        ).fetchone()
+        assert re.search(rf"'Index Cond': .\(+{column}\b", str(found)), found
+
+    check_each(check, values)
 
 
 @pytest.mark.parametrize("command", ["setup", "migrate"])

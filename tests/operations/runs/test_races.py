@@ -136,7 +136,7 @@ def test_a_prune_that_holds_the_thread_delays_and_breaks_nothing(dsn: str, queue
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_callers_in_two_processes_race_on_one_thread(strategy: str, dsn: str, queue: Queue) -> None:
     """While a worker claims and ends runs. Nothing runs twice at once, and the thread comes to rest."""
-    children, turns = 2, examples(50)
+    children, turns = 2, examples(80)
     done = FORK.Event()
 
     def call(number: int) -> None:
@@ -255,7 +255,7 @@ def test_everything_at_once_comes_to_rest(dsn: str, queue: Queue) -> None:
             PGStateSaver(mine.connection, schema=mine.schema).delete_thread(f"t{number % 5}")
 
     threads = [repeatedly(act) for act in (enqueue, work, work, sweep, operate)]
-    stop.wait(examples(5))
+    stop.wait(examples(16))
     stop.set()
     for thread in threads:
         thread.join(GUARD_SECONDS)
