@@ -128,9 +128,15 @@ class DeltaState(TypedDict, total=False):
     part: Any
 
 
+class EmptiedError(Exception):
+    """A run was resumed that an operator has removed: LangGraph begins an empty one."""
+
+
 def task_of(state: Any) -> dict[str, Any]:
     """What the last message of a person says."""
-    message = next(one for one in reversed(state["messages"]) if isinstance(one, HumanMessage))
+    message = next((one for one in reversed(state["messages"]) if isinstance(one, HumanMessage)), None)
+    if message is None:
+        raise EmptiedError("nobody has said anything")
     task: dict[str, Any] = json.loads(str(message.content))
     return task
 

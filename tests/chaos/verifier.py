@@ -227,7 +227,7 @@ class Verifier:
             # A fork or copy onto a thread with a history, and what a person decides twice.
             is_refused = error == "ConfigurationError" and job in ("fork", "copy", "settle")
             is_deleted = error == "ThreadDeletedError" and self._is_deleted_after(line["thread"], 0)
-            is_emptied = error == "EmptyInputError" and self._is_emptied(line)
+            is_emptied = error in ("EmptyInputError", "EmptiedError") and self._is_emptied(line)
             is_mixed = self._is_mixed(line["thread"], str(line.get("text")))
             if not (error in allowed or is_full or is_refused or is_deleted or is_emptied or is_mixed):
                 when = "in recovery" if is_recovery else "in calm" if allowed is _IN_CALM else "in the storm"
