@@ -13,8 +13,8 @@ from benchmarks.report import Environment, number
 
 _PLOTTED = (("jobs", "jobs/both"), ("start", "start/superstep"))
 _TITLES = {
-    "jobs": "No-op jobs per second (more is better; logarithmic)",
-    "start": "From enqueue to the first superstep, idle (less is better; logarithmic)",
+    "jobs": "No-op jobs per second (more is better; log scale)",
+    "start": "Enqueue to first superstep (less is better; log scale)",
 }
 _BESIDES = {EMPTY: "an empty queue", INVOKED: "`graph.invoke` in place"}
 
