@@ -237,7 +237,7 @@ def test_a_stream_goes_on_when_its_producer_is_killed(kind: type, place: Place, 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_nothing_is_lost_whenever_producers_are_killed(kind: type, place: Place, dsn: str, schema: str) -> None:
     """What is not streamed again has been stored with the checkpoint that is not repeated."""
-    graphs = {"agent": counting(lambda count, token: time.sleep(0.01))}
+    graphs = {"agent": counting(lambda count, token: time.sleep(0.05))}
     chance = random.Random(5)
     with PGState.open(dsn, schema=schema) as state:
         found = [state.runs.enqueue("agent", {"count": 0}, stream_mode=MODES) for _ in range(4)]
