@@ -249,9 +249,12 @@ def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
                 "SELECT agent, status, count(*) FROM {}.runs GROUP BY 1, 2 ORDER BY 1, 2"
             )
 
-    def due() -> None:
+    def due(seconds_ago: int) -> None:
+        # A tick is known by its second, and the server restarts within one.
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            Queue(connection, schema).execute("UPDATE {}.schedules SET next_at = date_trunc('second', now())")
+            Queue(connection, schema).execute(
+                "UPDATE {}.schedules SET next_at = date_trunc('second', now()) - make_interval(secs => %s)", seconds_ago
+            )
 
     with PGState.open(server.dsn, schema=schema) as state:
         state.setup()
@@ -259,11 +262,11 @@ def test_workers_fire_each_tick_once_also_over_a_restart_of_the_server(
         for graph in ("agent", "none"):
             state.schedules.put(graph, graph, {"items": [], "count": 0}, cron="0 0 1 1 *")
         with worker(kind, server.dsn, schema, graphs) as first, worker(kind, server.dsn, schema, graphs) as second:
-            due()
+            due(5)
             wait_until(lambda: counts() == [("agent", "success", 1), ("none", "pending", 1)], "the first tick")
             server.stop()
             server.start()
-            due()
+            due(0)
             wait_until(lambda: counts() == [("agent", "success", 2), ("none", "pending", 2)], "the second tick")
             assert first.is_alive()
             assert second.is_alive()
