@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextvars import ContextVar
+from typing import Final
 
 from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.record.records import RunRecord
+
+enqueued_run: Final[ContextVar[tuple[str, str] | None]] = ContextVar("enqueued_run", default=None)
+"""Thread and id of the enqueued run that a worker executes here. It has a row already, unless it was deleted."""
 
 
 class OpenRuns:

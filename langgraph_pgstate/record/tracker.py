@@ -18,7 +18,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
-from langgraph_pgstate.record.open_runs import OpenRuns, place_of
+from langgraph_pgstate.record.open_runs import OpenRuns, enqueued_run, place_of
 from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import ThreadKeys
@@ -261,6 +261,8 @@ class Tracker:
         # A run without a thread gets its own run id as thread id.
         run = RunRecord(id, run_id, str(thread_id or run_id), self.offset, holder_id())
         run.has_thread = thread_id is not None
+        # Metadata does not tell: LangGraph's own server numbers attempts, too.
+        run.is_new = run.key != enqueued_run.get()
         graph = name.removesuffix(_UPDATE)
         run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (graph if graph != _UNNAMED else None)
         run.tenant_id = _first(metadata, self._keys.tenant)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from uuid import UUID
@@ -28,6 +28,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, open_input
+from langgraph_pgstate.record.open_runs import enqueued_run
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
@@ -237,9 +238,17 @@ class GraphExecutor:
             return run_outcome(execution, error)
         return run_outcome(execution, None, is_interrupted=is_interrupted)
 
-    def _hold(self, execution: RunExecution) -> AbstractContextManager[HeldLease]:
+    @contextmanager
+    def _hold(self, execution: RunExecution) -> Iterator[HeldLease]:
         claimed = execution.claimed
-        return self._saver.lease_manager.hold_claimed(claimed.lease, is_of_new_thread=claimed.head_id is None)
+        enqueued_run.set((claimed.thread_id, claimed.run_id))
+        try:
+            with self._saver.lease_manager.hold_claimed(
+                claimed.lease, is_of_new_thread=claimed.head_id is None
+            ) as held:
+                yield held
+        finally:
+            enqueued_run.set(None)
 
     def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed

@@ -17,6 +17,7 @@ from support_recorder import config, model, recording, rows
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.threads.threads import delete_runs_of
+from langgraph_pgstate.record.open_runs import enqueued_run
 from langgraph_pgstate.settings import RecorderSettings
 from tests.record.test_writer import NEVER, Connection, start
 
@@ -41,78 +42,90 @@ def test_what_is_late_reopens_nothing(dsn: str, schema: str, connection: Connect
     assert [row["status"] for row in found] == ["success", "cancelled", "success"]
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["before anything was stored", "after its begin was stored"])
+class Recorded:
+    """An enqueued run in this process, of which nothing is stored before it is asked for."""
+
+    def __init__(self, saver: Any, recorder: Any, connection: Connection) -> None:
+        self._saver, self._queue, self.tracker = saver, recorder._queue, recorder._tracker
+        connection.execute(
+            f"INSERT INTO {saver.schema}.runs (thread_id, run_id, attempt, status, started_at, queue)"
+            " VALUES ('t', 'r', 1, 'running', now(), 'default')".encode()
+        )
+        self.root = uuid.uuid4()
+        metadata = {"thread_id": "t", "run_id": "r", "run_attempt": 1}
+        enqueued_run.set(("t", "r"))
+        self.tracker.begin("chain", "graph", self.root, None, [], metadata, {})
+        enqueued_run.set(None)
+        self.begin_node()
+
+    def begin_node(self) -> None:
+        self.tracker.begin("chain", "node", uuid.uuid4(), self.root, [], {}, {})
+
+    def store(self) -> None:
+        pending = self._queue.collect()
+        assert pending is not None
+        self._saver._database.run(journal.write, self._saver._queries, [], pending.journal_entry)
+        self._queue.acknowledge(pending)
+
+
+def left_of(connection: Connection, schema: str) -> set[str]:
+    """Tables that have rows."""
+    return {table for table in ("runs", "spans", "events", "journal") if rows(connection, schema, table)}
+
+
+@pytest.mark.parametrize("stores_begin", [False, True])
 def test_an_enqueued_run_that_was_rolled_back_stays_deleted(
-    dsn: str, schema: str, connection: Connection, is_first: bool
+    dsn: str, schema: str, connection: Connection, stores_begin: bool
 ) -> None:
     """Its worker's recorder may store what it has of the run after the rollback."""
     with recording(dsn, schema, RecorderSettings(interval=NEVER)) as (saver, recorder):
-        connection.execute(
-            f"INSERT INTO {schema}.runs (thread_id, run_id, attempt, status, started_at, queue)"
-            " VALUES ('t', 'r', 1, 'running', now(), 'default')".encode()
-        )
-        tracker, queue = recorder._tracker, recorder._queue
-
-        def store() -> None:
-            pending = queue.collect()
-            assert pending is not None
-            saver._database.run(journal.write, saver._queries, [], pending.journal_entry)
-            queue.acknowledge(pending)
-
-        root, metadata = uuid.uuid4(), {"thread_id": "t", "run_id": "r", "run_attempt": 1}
-        tracker.begin("chain", "graph", root, None, [], metadata, {})
-        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-        if not is_first:
-            store()
+        run = Recorded(saver, recorder, connection)
+        if stores_begin:
+            run.store()
+        assert left_of(connection, schema) == ({"runs", "spans", "events"} if stores_begin else {"runs"})
         saver._database.run(delete_runs_of, saver._queries, "t", ["r"])
-        tracker.end(root, {}, asyncio.CancelledError())
-        store()
-    tables = ("runs", "spans", "events", "journal")
-    assert {table: rows(connection, schema, table) for table in tables} == {table: [] for table in tables}
+        run.tracker.end(run.root, {}, asyncio.CancelledError())
+        run.store()
+    assert not left_of(connection, schema)
 
 
-@pytest.mark.parametrize("after", ["nothing", "its begin"])
+@pytest.mark.parametrize("stores_begin", [False, True])
 def test_what_is_stored_while_a_run_is_deleted_goes_with_it(
-    dsn: str, schema: str, connection: Connection, after: str
+    dsn: str, schema: str, connection: Connection, stores_begin: bool
 ) -> None:
     """The statements that store it began before the deletion was committed."""
     application = f"writer of {schema}"
+    named = make_conninfo(dsn, application_name=application)
     with (
-        recording(make_conninfo(dsn, application_name=application), schema, RecorderSettings(interval=NEVER)) as (
-            saver,
-            recorder,
-        ),
+        recording(named, schema, RecorderSettings(interval=NEVER)) as (saver, recorder),
         holding(dsn, "SELECT 1") as other,
         ThreadPoolExecutor(1) as executor,
     ):
-        tracker, queue = recorder._tracker, recorder._queue
-
-        def store() -> None:
-            pending = queue.collect()
-            assert pending is not None
-            saver._database.run(journal.write, saver._queries, [], pending.journal_entry)
-            queue.acknowledge(pending)
-
-        root, metadata = uuid.uuid4(), {"thread_id": "t", "run_id": "r", "run_attempt": 1}
-        connection.execute(
-            f"INSERT INTO {schema}.runs (thread_id, run_id, attempt, status, started_at, queue)"
-            " VALUES ('t', 'r', 1, 'running', now(), 'default')".encode()
-        )
-        tracker.begin("chain", "graph", root, None, [], metadata, {})
-        tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-        if after == "its begin":
-            store()
+        run = Recorded(saver, recorder, connection)
+        if stores_begin:
+            run.store()
             # Then there are spans and events to store, and not the run itself.
-            tracker.begin("chain", "node", uuid.uuid4(), root, [], {}, {})
-            tracker.interrupted(root, "c", "", [])
+            run.begin_node()
+            run.tracker.interrupted(run.root, "c", "", [])
         run_blocking(delete_runs_of(BlockingConnection(other), saver._queries, "t", ["r"]))
         waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
-        stored = executor.submit(store)
+        stored = executor.submit(run.store)
         wait_until(lambda: connection.execute(waiting, [application]).fetchone() is not None, "the writer waits")
         other.commit()
         stored.result()
-    tables = ("runs", "spans", "events", "journal")
-    assert {table: rows(connection, schema, table) for table in tables} == {table: [] for table in tables}
+    assert not left_of(connection, schema)
+
+
+def test_a_run_of_another_server_that_numbers_attempts_is_recorded(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    """LangGraph's own server does, and its runs are not in this queue."""
+    metadata = {"run_id": "r", "run_attempt": 1}
+    with recording(dsn, schema) as (saver, recorder):
+        graph = recorder.record(loop_graph(1).compile(checkpointer=saver))
+        graph.invoke(start(), {"configurable": {"thread_id": "t"}, "metadata": metadata})
+    found = [(row["run_id"], row["attempt"], row["status"]) for row in rows(connection, schema, "runs")]
+    assert found == [("r", 1, "success")]
 
 
 def test_many_spans_are_several_batches_and_one_total(dsn: str, schema: str, connection: Connection) -> None:

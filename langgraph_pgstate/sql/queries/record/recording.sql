@@ -1,8 +1,8 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
--- ended one. Runs with an attempt were enqueued: they have a row until they are deleted, in which the queue writes status,
--- attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its spans do not
--- change.
+-- ended one. Runs that were enqueued have a row until they are deleted, so that they come as not new; the queue writes
+-- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
+-- spans do not change.
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
@@ -37,7 +37,7 @@ WHERE (
     SELECT true FROM /*schema*/runs r
     WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
     FOR NO KEY UPDATE
-) OR (s.is_first AND s.attempt IS NULL AND NOT EXISTS (
+) OR (s.is_first AND NOT EXISTS (
     SELECT 1 FROM /*schema*/tombstones d
     WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
 ))
