@@ -23,6 +23,7 @@ from support_worker import WORKERS, runs, wait_for_ends
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError
+from langgraph_pgstate.record.open_runs import enqueued_run
 
 
 class State(TypedDict, total=False):
@@ -84,6 +85,8 @@ async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: 
                 "tags": config["tags"],
                 "metadata": config["metadata"],
                 "ids": [configurable["thread_id"], configurable["run_id"], configurable["mine"]],
+                # By this the recorder knows that the run has a row.
+                "enqueued": enqueued_run.get(),
             }
         }
 
@@ -98,6 +101,7 @@ async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: 
         )
         seen = (await result(run))["seen"]
     assert (seen["context"], seen["ids"]) == ({"user": "u"}, ["t", run.run_id, 1])
+    assert [*seen["enqueued"]] == ["t", run.run_id]
     assert "a" in seen["tags"]
     assert {"one": 1, "two": 2, "run_id": run.run_id, "run_attempt": 1, "graph_id": "agent"}.items() <= seen[
         "metadata"
