@@ -152,8 +152,8 @@ def metadata_index(schema: str) -> str:
     return _in_schema(_read("metadata_index.sql"), schema)
 
 
-def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> str:
-    """Return SQL that creates a partition for a month or a day.
+def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:
+    """Return the statements that create a partition for a month or a day. Citus accepts them one by one only.
 
     Args:
         schema: The schema.
@@ -165,7 +165,8 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
     """
     text = _read("partition.sql").replace("spans_2000_01", _partition(table, period)).replace("started_at", column)
     text = re.sub(r"\bspans(?=\b|_default)", table, text)
-    return _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
+    text = _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
+    return [statement for statement in text.split(";\n") if statement]
 
 
 def drop_partition(schema: str, table: str, period: str) -> str:

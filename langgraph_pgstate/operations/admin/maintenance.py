@@ -110,7 +110,8 @@ async def _make_one(
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
         is_missing = not await _has_partition(db, queries, kind.table, period)
         if is_missing:
-            await db.script(partition(queries.schema, kind.table, kind.column, period, first, following))
+            for statement in partition(queries.schema, kind.table, kind.column, period, first, following):
+                await db.script(statement)
         if lock_timeout is not None:
             # In a caller's transaction the setting would stay.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
