@@ -81,18 +81,22 @@ async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[st
     for thread_id in threads:
         async with db.transaction():
             await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
-            await delete_runs_of(db, queries, thread_id, run_ids)
-            # Another run of the thread may have waited for one of these.
-            await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+            if await delete_runs_of(db, queries, thread_id, run_ids):
+                # Another run of the thread may have waited for one of these.
+                await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     return threads
 
 
-async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
-    """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction."""
+async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> bool:
+    """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction.
+
+    Returns:
+        Whether one of the runs may have been in the queue.
+    """
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     has_budgets = await gather_costs(db, queries, thread_id)
     # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
-    await db.execute(queries.delete_queued, key)
+    may_be_queued = await db.execute(queries.delete_queued, key) > 0
     await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
     # No label may be given to a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
@@ -104,6 +108,7 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
         await keep_costs(db, queries, thread_id, run_ids)
     await db.execute(queries.delete_runs, key)
     await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
+    return may_be_queued
 
 
 async def copy_thread(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
