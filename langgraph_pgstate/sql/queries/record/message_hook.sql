@@ -202,6 +202,10 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
 -- name: rebase_messages
 -- Store with each checkpoint of the root namespace whose parent is about to be deleted all messages of its branch, and
 -- the texts of removed ones, so that no older rows are needed.
+INSERT INTO /*schema*/messages (
+    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
+    content, tool_calls, tool_call_id, input_tokens, output_tokens
+)
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id AS base_id, c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.parent_checkpoint_id = ANY(:checkpoint_ids::text[])
@@ -221,10 +225,6 @@ WITH RECURSIVE lineage AS (
     WINDOW additions AS (
         PARTITION BY l.base_id, m.channel, m.message_id ORDER BY m.change <> 'added', l.depth
     )
-)
-INSERT INTO /*schema*/messages (
-    thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
-    content, tool_calls, tool_call_id, input_tokens, output_tokens
 )
 SELECT :thread_id, n.message_id, n.base_id, '', n.channel,
     row_number() OVER (

@@ -75,10 +75,12 @@ SELECT
 
 -- name: find_strangers
 -- Return at most one checkpoint of the target thread that the source does not have; a copy must not mix two histories.
+WITH known AS MATERIALIZED (
+    SELECT s.checkpoint_ns, s.checkpoint_id FROM /*schema*/checkpoints s WHERE s.thread_id = :source_id
+)
 SELECT t.checkpoint_ns, t.checkpoint_id FROM /*schema*/checkpoints t
 WHERE t.thread_id = :target_id AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/checkpoints s
-    WHERE s.thread_id = :source_id AND s.checkpoint_ns = t.checkpoint_ns AND s.checkpoint_id = t.checkpoint_id
+    SELECT 1 FROM known k WHERE k.checkpoint_ns = t.checkpoint_ns AND k.checkpoint_id = t.checkpoint_id
 )
 LIMIT 1;
 
@@ -165,12 +167,14 @@ INSERT INTO /*schema*/messages (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
     agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
 )
+WITH copied AS MATERIALIZED (
+    SELECT c.checkpoint_ns, c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :target_id
+)
 SELECT :target_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
     agent, content, tool_calls, tool_call_id, input_tokens, output_tokens
 FROM /*schema*/messages m
 WHERE m.thread_id = :source_id AND EXISTS (
-    SELECT 1 FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :target_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
+    SELECT 1 FROM copied c WHERE c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
 )
 ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING;
 
