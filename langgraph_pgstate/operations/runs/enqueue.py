@@ -43,26 +43,28 @@ async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunReques
     """
     given = _distinct(requests)
     rows = json.dumps([request.row for request in given])
-    statements: list[Statement] = [
+    checks: list[Statement] = [
         (queries.make_threads, {"rows": rows}),
-        (queries.check_enqueue, {"rows": rows}),
-        (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]}),
+        (queries.check_threads, {"thread_ids": [request.thread_id for request in given]}),
     ]
+    if any(request.is_checked for request in given):
+        checks.append((queries.check_enqueue, {"rows": rows}))
+    enqueueing = (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]})
     supersedes = any(request.strategy in SUPERSEDING for request in given)
     try:
         if not supersedes:
             # In the caller's transaction, it would be for her statements, too.
             planning: list[Statement] = [] if db.is_in_transaction else [(queries.plan_lookups, {})]
-            added = await db.fetch_together([*planning, *statements])
+            added = await db.fetch_together([*planning, *checks, enqueueing])
         else:
             async with db.transaction():
-                for statement in statements[:2]:
-                    await db.execute(*statement)
+                for check in checks:
+                    await db.execute(*check)
                 before = await _enqueued_before(db, queries, given)
                 for request in given:
                     if request.strategy in SUPERSEDING and request.run_id not in before:
                         await supersede(db, queries, request.thread_id, request.strategy)
-                added = await db.fetch(*statements[2])
+                added = await db.fetch(*enqueueing)
     except Exception as error:
         refused = _refusal(error)
         if refused is None:

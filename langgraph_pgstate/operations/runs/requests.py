@@ -77,6 +77,7 @@ class RunRequest:
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
         traceparent: The caller's span, to whose trace it belongs.
+        has_new_id: Whether its id was made for it, so that no other run has it.
     """
 
     thread_id: str
@@ -95,6 +96,7 @@ class RunRequest:
     adopts: bool = False
     start: tuple[str, str] | None = None
     traceparent: str | None = None
+    has_new_id: bool = False
 
     @classmethod
     def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
@@ -103,6 +105,11 @@ class RunRequest:
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
         graph, priority, key, version = given["graph"], given["priority"], given["key"], given.get("version", "")
         return cls(thread_id, run_id, queue, graph, priority, key, version, None, "enqueue", given, data, owner)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether other runs or checkpoints decide whether it can be enqueued."""
+        return not self.has_new_id or self.strategy == "reject" or self.start is not None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -169,6 +176,7 @@ def request_run(
     default_answer = default_answer_of(codec, options.get("default_answer"))
     given = _input_of(input, command, None if default_answer is None else default_answer.value, options)
     thread_id, run_id = _ids(options)
+    has_new_id = options.get("run_id") is None
     configurable = configurable_of(given.config)
     labels = {**configurable, **mapping_of("metadata of the config", given.config.get("metadata")), **given.metadata}
     owner = {
@@ -200,6 +208,7 @@ def request_run(
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
         check_traceparent(options.get("traceparent") or labels.get("traceparent")),
+        has_new_id,
     )
 
 

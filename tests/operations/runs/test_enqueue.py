@@ -261,8 +261,9 @@ def test_a_deleted_thread_takes_no_runs_until_it_is_revived(queue: Queue) -> Non
     saver = PGStateSaver(queue.connection, schema=queue.schema, guard="head")
     queue.put("t", "other")
     saver.delete_thread("t")
-    with pytest.raises(ThreadDeletedError):
-        queue.add("t")
+    for options in ({}, {"run_id": "r"}):
+        with pytest.raises(ThreadDeletedError):
+            queue.add("t", **options)
     assert queue.execute("SELECT 1 FROM {}.threads") == []
 
 

@@ -21,10 +21,17 @@ SELECT t.thread_id FROM unnest(:thread_ids) AS t (thread_id)
 WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
+-- name: check_threads
+-- Fail if one of some threads was deleted.
+-- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
+SELECT ('pgstate-queue:' || jsonb_build_array(
+    'deleted', d.thread_id, NULL, extract(epoch FROM d.deleted_at)
+)::text)::integer
+FROM /*schema*/tombstones d WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() LIMIT 1;
+
 -- name: check_enqueue
--- Fail if a run cannot be enqueued: its thread was deleted, its id is that of another run, the checkpoint from which it
--- starts does not exist, or its thread has another run although it must not wait for one. Runs that are enqueued already
--- are not checked.
+-- Fail if a run cannot be enqueued: its id is that of another run, the checkpoint from which it starts does not exist, or
+-- its thread has another run although it must not wait for one. Runs that are enqueued already are not checked.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text
@@ -37,31 +44,27 @@ WITH given AS (
         WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.queue IS NOT NULL OFFSET 0
     )
 )
--- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
 SELECT ('pgstate-queue:' || jsonb_build_array(reason, thread_id, run_id, extract(epoch FROM since))::text)::integer
 FROM (
-    SELECT 1 AS place, 'deleted' AS reason, d.thread_id, NULL AS run_id, d.deleted_at AS since
-    FROM given g JOIN /*schema*/tombstones d ON d.thread_id = g.thread_id AND d.expires_at > now()
-    UNION ALL
-    SELECT 2, 'elsewhere', r.thread_id, r.run_id, NULL
+    SELECT 1 AS place, 'elsewhere' AS reason, r.thread_id, r.run_id, NULL::timestamptz AS since
     FROM given g JOIN /*schema*/runs r ON r.run_id = g.run_id AND r.thread_id <> g.thread_id
     UNION ALL
-    SELECT 2, 'recorded', r.thread_id, r.run_id, NULL
+    SELECT 1, 'recorded', r.thread_id, r.run_id, NULL
     FROM given g JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
     WHERE NOT g.adopts
     UNION ALL
-    SELECT 2, 'checkpoint', g.thread_id, g.checkpoint_id, NULL
+    SELECT 1, 'checkpoint', g.thread_id, g.checkpoint_id, NULL
     FROM given g
     WHERE g.checkpoint_id IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c
         WHERE c.thread_id = g.thread_id AND c.checkpoint_ns = g.checkpoint_ns AND c.checkpoint_id = g.checkpoint_id
     )
     UNION ALL
-    SELECT 3, 'busy', q.thread_id, q.run_id, coalesce(q.claimed_at, q.enqueued_at)
+    SELECT 2, 'busy', q.thread_id, q.run_id, coalesce(q.claimed_at, q.enqueued_at)
     FROM given g JOIN /*schema*/queue q ON q.thread_id = g.thread_id AND q.number IS NOT NULL
     WHERE g.rejects
     UNION ALL
-    SELECT 4, 'busy', l.thread_id, NULL, l.acquired_at
+    SELECT 3, 'busy', l.thread_id, NULL, l.acquired_at
     FROM given g JOIN /*schema*/leases l ON l.thread_id = g.thread_id
     WHERE g.rejects AND l.holder_id IS NOT NULL AND l.expires_at > now()
 ) AS found
