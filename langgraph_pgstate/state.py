@@ -176,7 +176,7 @@ class _State:
         With a serializer of the caller's own, which may encrypt, messages are not copied into a table in clear text.
         Projected channels are: the caller has named each.
         """
-        project, thread_ttl = options.get("project", ()), options.get("thread_ttl")
+        project, thread_ttl = options.get("project") or (), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
         self._message_hook = MessageHook() if self._codec.is_native else None
         if self._message_hook is not None:

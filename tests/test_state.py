@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,13 +17,22 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from support import config_of, invoke
 
-from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys, Worker
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.settings import EnqueueOptions, WorkerOptions
+from langgraph_pgstate.state import OpenStateOptions
 from tests.architecture.test_architecture import methods, parameters
 
 pytestmark = pytest.mark.smoke
 
 APIS = [PGState, AsyncPGState]
+
+
+class Unknown:
+    """A value of no type that an option has."""
+
+
+HOSTILE = ({1: 2}, "x", -1, Unknown(), None)
 
 
 class Trip(MessagesState):
@@ -162,3 +172,32 @@ async def test_an_async_state_and_a_blocking_one_share_a_thread(
         async with open_state(api, dsn, schema, **OPTIONS) as state:
             await asyncio.wait_for(use(state), 60)
     assert found(connection, schema)[0] == ["Rome", "Oslo"] * 4
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=["mapping", "text", "number", "unknown", "none"])
+def test_an_option_of_another_type_is_refused_with_an_error_of_this_package(value: Any, dsn: str, schema: str) -> None:
+    """Or it is used: some accept much."""
+
+    def opened(**options: Any) -> None:
+        with PGState.open(dsn, **{"schema": schema, **options}):
+            pass
+
+    with PGState.open(dsn, schema=schema) as state:
+        calls: list[tuple[Any, Callable[..., Any]]] = [
+            (OpenStateOptions, opened),
+            (EnqueueOptions, partial(state.runs.enqueue, "agent")),
+            (WorkerOptions, partial(Worker, state, {"agent": trip_graph().compile()})),
+        ]
+        for options, call in calls:
+            for name in sorted(options.__optional_keys__ | options.__required_keys__):
+                with suppress(PGStateError):
+                    call(**{name: value})
+
+
+def test_settings_of_another_kind_are_named(dsn: str) -> None:
+    for name, expected in (("pool", "PoolSettings or bool or int"), ("retry", "RetryPolicy or None")):
+        with (
+            pytest.raises(ConfigurationError, match=f"^{name} must be {expected}, not dict$"),
+            PGState.open(dsn, **{name: {}}),
+        ):  # type: ignore[arg-type]
+            pass

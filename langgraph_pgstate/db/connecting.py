@@ -109,8 +109,11 @@ def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) 
     """Return keyword arguments for connecting; network settings of the DSN take precedence.
 
     Raises:
-        ConfigurationError: If the DSN cannot be parsed.
+        ConfigurationError: If the DSN cannot be parsed, or the threshold is no number.
     """
+    is_number = isinstance(prepare_threshold, int) and not isinstance(prepare_threshold, bool)
+    if prepare_threshold is not None and not (is_number and prepare_threshold >= 0):
+        raise ConfigurationError(f"prepare_threshold must be a whole number or None, not {prepare_threshold!r}")
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -31,8 +31,10 @@ class WorkerSettings:
         """
         known = {field.name for field in fields(cls)}
         given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
-        if isinstance(given.get("queues"), str) or not all(isinstance(one, str) for one in given.get("queues", ())):
-            raise ArgumentTypeError(f"queues is a list of names, not {given['queues']!r}")
+        queues = given.get("queues", ())
+        is_list = isinstance(queues, Iterable) and not isinstance(queues, str)
+        if not is_list or not all(isinstance(one, str) for one in queues):
+            raise ArgumentTypeError(f"queues is a list of names, not {queues!r}")
         if "queues" in given:
             given["queues"] = tuple(dict.fromkeys(given["queues"]))
         settings = cls(**given)
@@ -58,6 +60,8 @@ def accepted_versions(
     Raises:
         ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
     """
+    if not isinstance(given, str | Mapping):
+        raise ArgumentTypeError(f"versions are text, or texts by graph, not {given!r}")
     by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given
     found: dict[str, tuple[str, ...]] = {}
     for graph, versions in by_graph.items():

@@ -14,20 +14,27 @@ DEFAULT_SCHEMA = "pgstate"
 MAX_KEY_BYTES = 2600
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+# In the annotation of an option.
+_SETTINGS = re.compile(r"(?:Settings|Policy|Keys)\b")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
-    """Refuse options that a typed dictionary does not have.
+    """Refuse options that a typed dictionary does not have, and others than settings where it has settings.
 
     Raises:
         ArgumentTypeError: If there is one, with its name.
     """
-    for name in options:
+    for name, value in options.items():
         if name not in known.__annotations__:
             raise ArgumentTypeError(
                 f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
             )
+        # As text, because most settings are imported only by those who use them.
+        expected = getattr(known.__annotations__[name], "__forward_arg__", "")
+        kinds = {"None"} if value is None else {kind.__name__ for kind in type(value).__mro__}
+        if _SETTINGS.search(expected) and kinds.isdisjoint(expected.split(" | ")):
+            raise ArgumentTypeError(f"{name} must be {expected.replace(' | ', ' or ')}, not {type(value).__name__}")
 
 
 def age(text: str) -> timedelta:

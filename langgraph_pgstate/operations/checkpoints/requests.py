@@ -83,10 +83,12 @@ def several(name: str, values: Iterable[T]) -> Iterable[T]:
     """Return ids or names unchanged, but refuse a single string.
 
     Raises:
-        ArgumentTypeError: If a single string is given, which would be read letter by letter.
+        ArgumentTypeError: If it is no list, or a single string is given, which would be read letter by letter.
     """
     if isinstance(values, str):
         raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise ArgumentTypeError(f"{name} must be a list, not {type(values).__name__}")
     return values
 
 

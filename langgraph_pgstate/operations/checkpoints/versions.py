@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_pgstate.errors import ConfigurationError, StateVersionError, UpcastError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, StateVersionError, UpcastError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 from langgraph_pgstate.settings import Upcaster
 
@@ -36,6 +36,8 @@ class StateVersions:
     def __init__(self, version: int | None = None, upcasters: Mapping[int, Upcaster] | None = None) -> None:
         if version is not None and (type(version) is not int or not FIRST_VERSION <= version <= _INT4_MAX):
             raise ConfigurationError(f"state_version must be an integer from {FIRST_VERSION} on, not {version!r}")
+        if not isinstance(upcasters, Mapping | None):
+            raise ArgumentTypeError(f"upcasters must be a mapping, not {type(upcasters).__name__}")
         given = dict(upcasters or {})
         if given and version is None:
             raise ConfigurationError("upcasters need a state_version to lead to")

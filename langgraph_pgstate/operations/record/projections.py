@@ -48,7 +48,8 @@ class ProjectionHook:
     """
 
     def __init__(self, queries: Queries, names: Sequence[str]) -> None:
-        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        is_list = isinstance(names, Iterable) and not isinstance(names, str)
+        if not is_list or not all(isinstance(name, str) and name for name in names):
             raise ArgumentTypeError(f"project= must be names of channels, not {names!r}")
         self._queries = queries
         self._names = tuple(dict.fromkeys(names))

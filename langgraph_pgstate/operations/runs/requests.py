@@ -201,7 +201,7 @@ def request_run(
         later_of(options.get("run_after")),
         choice_of("multitask_strategy", options.get("multitask_strategy", "enqueue"), STRATEGIES),
         place | _limits_of(options, default_answer),
-        seal_input(codec, given, options.get("size_limit", DEFAULT_SIZE_LIMIT)),
+        seal_input(codec, given, integer_of("size_limit", options.get("size_limit", DEFAULT_SIZE_LIMIT), 1)),
         owner,
         # Data that a serializer encrypts is not stored in clear text beside it.
         to_json(given.metadata)[0] if given.metadata and codec.is_native else None,
