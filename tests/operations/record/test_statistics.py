@@ -41,6 +41,7 @@ async def test_how_long_a_call_took_whose_process_died_is_not_known(parts: Parts
         record.span(f"s{number}", "tool", 0, 10 * number**2 + 2, name="pay", status=status, error_type=error)
     (pay,) = await ask(parts.spans.tools(since=at(0)))
     assert (pay.calls, pay.errors, pay.mean, pay.p50) == (4, 3, 47, 47)
+    assert record.rows("SELECT calls, errors, mean, p50 FROM tool_statistics") == [(4, 3, 47, 47)]
 
 
 async def test_a_call_that_took_effect_as_was_found_out_is_no_error(parts: Parts, record: Record) -> None:
@@ -51,6 +52,7 @@ async def test_a_call_that_took_effect_as_was_found_out_is_no_error(parts: Parts
             record.execution(f"k{number}", number, status=status, alive_until=alive, tool_call_id=f"call {number}")
     (pay,) = await ask(parts.spans.tools(since=at(0)))
     assert (pay.calls, pay.errors, pay.unknown, pay.error_rate) == (4, 3, 0, 0.75)
+    assert record.rows("SELECT calls, errors, unknown, error_rate FROM tool_statistics") == [(4, 3, 0, 0.75)]
 
 
 async def test_a_call_that_timed_out_is_unknown_and_no_error(parts: Parts, record: Record) -> None:
