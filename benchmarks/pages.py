@@ -215,7 +215,7 @@ _FILLING: Final = (
     """,
     """
     INSERT INTO queue (thread_id, run_id, queue, graph, status, is_ready, number, position, enqueued_at)
-    SELECT 'thread-' || t, 'waiting-' || t, 'default', 'agent', 'pending', true, 1, t, now() - t * interval '1 s'
+    SELECT 'thread-' || t, 'waiting-' || t, 'default', 'agent', 'pending', true, 0, t, now() - t * interval '1 s'
     FROM generate_series(1, %(threads)s::integer / 20) AS t
     """,
     """

@@ -53,7 +53,7 @@ class Queue:
             f"INSERT INTO {self.schema}.run_requests (thread_id, run_id, options, data) "
             """SELECT thread_id, run_id, '{"graph": "noop"}', '\\x00' FROM waiting; """
             f"INSERT INTO {self.schema}.queue (thread_id, run_id, queue, graph, is_ready, number, position) "
-            "SELECT thread_id, run_id, 'default', 'noop', true, 1, i FROM waiting; "
+            "SELECT thread_id, run_id, 'default', 'noop', true, 0, i FROM waiting; "
             "DROP TABLE waiting".encode()
         )
         for table in ("threads", "runs", "run_requests", "queue", "leases"):

@@ -238,8 +238,8 @@ CREATE TABLE /*schema*/feedback (
 CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thread_id, run_id, feedback_id);
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
--- ready run can be claimed: it is the first of its thread by `number`, and due. So a claim reads no run that cannot be
--- claimed, and a thread has one running run at most. The `position` of a key's first ready run is the least of the
+-- ready run can be claimed: it is the first of its thread by `number`, and due. Its number is 0, which is unique in a
+-- thread: so a thread has one running run at most, and a claim reads no run that cannot be claimed. The `position` of a key's first ready run is the least of the
 -- queue, that of each further one is greater by one: keys take turns. A claim sets `is_limited` for the runs of a key
 -- that is at its limit, so that later claims do not read them.
 CREATE TABLE /*schema*/queue (
@@ -270,10 +270,10 @@ CREATE TABLE /*schema*/queue (
     replayed_step integer,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
-    CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending')
+    CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending'),
+    CONSTRAINT queue_ready_is_first CHECK (NOT is_ready OR number IS NOT DISTINCT FROM 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, fillfactor = 70);
 CREATE UNIQUE INDEX queue_number_idx ON /*schema*/queue (thread_id, number) WHERE number IS NOT NULL;
-CREATE UNIQUE INDEX queue_is_ready_idx ON /*schema*/queue (thread_id, is_ready) WHERE is_ready;
 CREATE INDEX queue_graph_idx ON /*schema*/queue (queue, graph, version, priority DESC, position)
     WHERE is_ready AND status = 'pending' AND NOT is_limited;
 CREATE INDEX queue_key_idx ON /*schema*/queue (queue, key, position)
@@ -989,7 +989,7 @@ COMMENT ON COLUMN /*schema*/queue.status IS 'pending or running';
 COMMENT ON COLUMN /*schema*/queue.is_ready IS
     'true: a worker may claim it, or runs it; at most one run of each thread';
 COMMENT ON COLUMN /*schema*/queue.number IS
-    'order among the runs of its thread; null until run_after, if it was enqueued for later';
+    'order among the runs of its thread, 0 once it is the first; null until run_after, if it was enqueued for later';
 COMMENT ON COLUMN /*schema*/queue.priority IS 'higher is claimed first';
 COMMENT ON COLUMN /*schema*/queue.position IS
     'order among the ready runs of its queue and priority; keys take turns';

@@ -308,7 +308,7 @@ def test_every_planted_fault_of_the_queue_is_found(dsn: str, tmp_path: Path) -> 
             look("effect missing", connection, directory)
             file.write_text(text)
             row = "INSERT INTO {}.queue (thread_id, run_id, queue, graph, status, is_ready, number)"
-            connection.execute(f"{row} VALUES ('t', 'r', '', '', 'running', true, 1)".format(_OF_QUEUE).encode())
+            connection.execute(f"{row} VALUES ('t', 'r', '', '', 'running', true, 0)".format(_OF_QUEUE).encode())
             storm._lost_since["r"] = storm._disturbed_at = float("-inf")
             # As if a runner could recover it.
             storm._able_since = {"runner": float("-inf")}

@@ -125,11 +125,13 @@ def fill(record: Record) -> None:
         INSERT INTO threads (thread_id, status, updated_at, expires_at) VALUES
             ('a', 'interrupted', now() - interval '2 hours', NULL),
             ('b', 'idle', now(), now() - interval '10 minutes'), ('c', 'error', now(), now() + interval '1 hour');
-        INSERT INTO queue (thread_id, run_id, queue, graph, status, is_ready, enqueued_at, run_after, claimed_at) VALUES
-            ('q1', 'r', 'default', 'chat', 'pending', true, now() - interval '2 minutes', NULL, NULL),
-            ('q2', 'r', 'default', 'other', 'pending', true, now(), NULL, NULL),
-            ('q3', 'r', 'default', 'chat', 'pending', false, now() - interval '1 day', now() + interval '1 day', NULL),
-            ('q4', 'r', 'default', 'chat', 'running', true, now() - interval '1 day', NULL, now() - interval '60s');
+        INSERT INTO queue (
+            thread_id, run_id, queue, graph, status, is_ready, number, enqueued_at, run_after, claimed_at
+        ) VALUES
+            ('q1', 'r', 'default', 'chat', 'pending', true, 0, now() - interval '2 minutes', NULL, NULL),
+            ('q2', 'r', 'default', 'other', 'pending', true, 0, now(), NULL, NULL),
+            ('q3', 'r', 'default', 'chat', 'pending', false, NULL, now(), now() + interval '1 day', NULL),
+            ('q4', 'r', 'default', 'chat', 'running', true, 0, now() - interval '1 day', NULL, now() - interval '60s');
         INSERT INTO workers (worker_id, seen_at, queues, graphs, concurrency) VALUES
             ('w', now(), '{default}', '{chat}', 4), ('dead', now() - interval '1 hour', '{default}', '{other}', 4);
         INSERT INTO runs (thread_id, run_id, agent, status, started_at, alive_until) VALUES

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from support_queue import Queue, request
 
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.operations.runs import limits
 
@@ -124,17 +125,35 @@ def test_the_database_allows_one_ready_run_of_a_thread(queue: Queue) -> None:
     queue.add("t")
     queue.add("t")
     with pytest.raises(psycopg.errors.UniqueViolation):
+        queue.execute("UPDATE {}.queue SET is_ready = true, number = 0")
+    with pytest.raises(psycopg.errors.CheckViolation):
         queue.execute("UPDATE {}.queue SET is_ready = true")
     queue.claim_one()
     with pytest.raises(psycopg.errors.CheckViolation):
         queue.execute("UPDATE {}.queue SET status = 'running'")
 
 
+def test_runs_that_an_older_version_has_enqueued_keep_their_order(dsn: str, queue: Queue) -> None:
+    first, second = queue.add("t"), queue.add("t")
+    with Admin.open(dsn, schema=queue.schema) as admin:
+        admin.migrate(24)
+        # As that version counts.
+        queue.execute("UPDATE {}.queue SET number = number + 1 WHERE NOT is_ready")
+        queue.execute("UPDATE {}.queue SET number = number + 1 WHERE is_ready")
+        admin.migrate()
+    third = queue.add("t")
+    queue.check()
+    for run_id in (first, second, third):
+        run = queue.claim_one()
+        assert run.run_id == run_id
+        queue.finish(run)
+
+
 def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
     """Neither those behind the first, nor those of one busy thread, nor those for later."""
     queue.execute(
         "INSERT INTO {}.queue (thread_id, run_id, queue, graph, is_ready, number, position)"
-        " SELECT 'big' || i, 'r' || i, 'default', 'graph', true, 1, i FROM generate_series(1, %s) AS i",
+        " SELECT 'big' || i, 'r' || i, 'default', 'graph', true, 0, i FROM generate_series(1, %s) AS i",
         WAITING,
     )
     queue.execute(

@@ -211,7 +211,7 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
     queue.limit(key="*", concurrency=1)
     queue.execute(
         "INSERT INTO {}.queue (thread_id, run_id, queue, graph, is_ready, number, position, key)"
-        " SELECT 'big' || i, 'r' || i, 'default', 'graph', true, 1, i, 'big' FROM generate_series(1, %s) AS i",
+        " SELECT 'big' || i, 'r' || i, 'default', 'graph', true, 0, i, 'big' FROM generate_series(1, %s) AS i",
         WAITING,
     )
     for _ in range(WAITING // 1000 + 1):

@@ -117,7 +117,7 @@ WITH given AS (
         thread_id, run_id, queue, graph, version, is_ready, is_limited, number, priority, position, key, run_after
     )
     SELECT p.thread_id, p.run_id, p.queue, p.graph, p.version, p.is_ready, p.is_ready AND k.has_limit,
-        CASE WHEN NOT p.is_later THEN coalesce(p.last_number, 0) + p.nth END, p.priority,
+        CASE WHEN NOT p.is_later THEN coalesce(p.last_number, -1) + p.nth END, p.priority,
         CASE WHEN p.is_ready THEN k.position ELSE 0 END
             + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1,
         p.key, CASE WHEN p.is_later THEN p.due_at END
@@ -148,7 +148,7 @@ RETURNING run_id;
 -- name: promote_next
 -- Make the first run of each of some threads ready, if it is due and no other run is. Runs after
 -- `lock_threads_for_no_key_update`.
-UPDATE /*schema*/queue SET is_ready = true, is_limited = next.is_limited, position = next.position
+UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (
     SELECT h.thread_id, h.run_id, l.has_limit AS is_limited, CASE
         WHEN l.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
