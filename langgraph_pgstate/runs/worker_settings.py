@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.checkpoints.requests import several
 from langgraph_pgstate.settings import MAX_LEASE_SECONDS, WorkerOptions
 
 
@@ -31,12 +32,11 @@ class WorkerSettings:
         """
         known = {field.name for field in fields(cls)}
         given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
-        queues = given.get("queues", ())
-        is_list = isinstance(queues, Iterable) and not isinstance(queues, str)
-        if not is_list or not all(isinstance(one, str) for one in queues):
-            raise ArgumentTypeError(f"queues is a list of names, not {queues!r}")
         if "queues" in given:
-            given["queues"] = tuple(dict.fromkeys(given["queues"]))
+            queues = [*several("queues", given["queues"])]
+            if not all(isinstance(one, str) for one in queues):
+                raise ArgumentTypeError(f"queues is a list of names, not {queues!r}")
+            given["queues"] = tuple(dict.fromkeys(queues))
         settings = cls(**given)
         for name in ("concurrency", "max_crashes"):
             value = getattr(settings, name)

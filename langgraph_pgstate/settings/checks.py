@@ -14,13 +14,18 @@ DEFAULT_SCHEMA = "pgstate"
 MAX_KEY_BYTES = 2600
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-# In the annotation of an option.
+# Names of settings classes end so; found in the annotation of an option.
 _SETTINGS = re.compile(r"(?:Settings|Policy|Keys)\b")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
-    """Refuse options that a typed dictionary does not have, and others than settings where it has settings.
+    """Refuse unknown options, and values of another type for options that take settings.
+
+    Args:
+        owner: The class that takes the options, for the error.
+        options: The options.
+        known: A typed dictionary of those that exist.
 
     Raises:
         ArgumentTypeError: If there is one, with its name.

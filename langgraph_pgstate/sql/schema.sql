@@ -239,9 +239,9 @@ CREATE INDEX feedback_created_at_idx ON /*schema*/feedback (created_at DESC, thr
 
 -- A run in the queue waits for a worker, or is run by one; its row in `runs` stays when this one is deleted. Only a
 -- ready run can be claimed: it is the first of its thread by `number`, and due. Its number is 0, which is unique in a
--- thread: so a thread has one running run at most, and a claim reads no run that cannot be claimed. The `position` of a key's first ready run is the least of the
--- queue, that of each further one is greater by one: keys take turns. A claim sets `is_limited` for the runs of a key
--- that is at its limit, so that later claims do not read them.
+-- thread: so a thread has one running run at most, and a claim reads no run that cannot be claimed. The `position` of a
+-- key's first ready run is the least of the queue, that of each further one is greater by one: keys take turns. A claim
+-- sets `is_limited` for the runs of a key that is at its limit, so that later claims do not read them.
 CREATE TABLE /*schema*/queue (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,

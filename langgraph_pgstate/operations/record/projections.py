@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints.requests import several
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.sql import Queries
 
@@ -48,8 +49,7 @@ class ProjectionHook:
     """
 
     def __init__(self, queries: Queries, names: Sequence[str]) -> None:
-        is_list = isinstance(names, Iterable) and not isinstance(names, str)
-        if not is_list or not all(isinstance(name, str) and name for name in names):
+        if not all(isinstance(name, str) and name for name in several("project", names)):
             raise ArgumentTypeError(f"project= must be names of channels, not {names!r}")
         self._queries = queries
         self._names = tuple(dict.fromkeys(names))
