@@ -76,7 +76,7 @@ class Runs:
     With a graph it is a run with its checkpoints and its record.
     """
 
-    settings = "AsyncWorker; enqueue_batch"
+    settings = "AsyncWorker, uvloop; enqueue_batch"
     unfinished = "SELECT EXISTS (SELECT FROM pgstate.queue)"
     finished = "SELECT count(*) FROM pgstate.runs WHERE status = 'success'"
 
@@ -104,7 +104,9 @@ class Runs:
 
     def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
-        asyncio.run(self._work(concurrency, begin, graph))
+        import uvloop
+
+        uvloop.run(self._work(concurrency, begin, graph))
 
     async def _work(self, concurrency: int | None, begin: Callable[[], None], graph: bool) -> None:
         async with AsyncPGState.open(self._dsn) as state:
@@ -173,7 +175,7 @@ async def _body(dsn: str, begin: Callable[[], None], graph: bool) -> AsyncIterat
 class Procrastinate:
     """procrastinate with psycopg."""
 
-    settings = f"a pool of {_POOL} connections; batch_defer"
+    settings = f"uvloop, a pool of {_POOL} connections; batch_defer"
     unfinished = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))"
     finished = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'"
 
@@ -205,6 +207,7 @@ class Procrastinate:
 
     def work(self, concurrency: int | None, begin: Callable[[], None], *, graph: bool = False) -> None:
         """See `Contestant`."""
+        import uvloop
         from procrastinate import App, PsycopgConnector
 
         app = App(connector=PsycopgConnector(conninfo=self._dsn, min_size=_POOL, max_size=_POOL))
@@ -219,7 +222,7 @@ class Procrastinate:
                 options: Any = {} if concurrency is None else {"concurrency": concurrency}
                 await app.run_worker_async(queues=[QUEUE], install_signal_handlers=False, **options)
 
-        asyncio.run(main())
+        uvloop.run(main())
 
 
 class PgQueuer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
@@ -29,6 +30,8 @@ _CHECK_SECONDS: Final = 0.1
 # Seconds for an answer to an empty statement; a connection that takes longer counts as lost.
 _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
+# Of the event loop, in which LangGraph begins the first node after its input is put, also with an eager stream.
+_TURNS: Final = 5
 
 
 class BlockingConnection:
@@ -99,15 +102,21 @@ class BlockingConnection:
             return [answer.command_tuples or 0 for answer in answers]
         return [max(0, cursor.rowcount) for cursor in self._execute_together(statements)]
 
-    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """See `Connection`. As `execute_together`."""
+    async def fetch_together(
+        self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
+    ) -> Rows:
+        """See `Connection`. As `execute_together`, but then `after_commit` takes a round trip more."""
+        work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
         with self.connection.lock:
-            answers = self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            answers = self.connection.wait(work)
         if answers is not None:
             return self._statements.rows(answers[-1])
         cursor = (self._execute_together(statements))[-1]
         rows = cursor.fetchall()
         _free_result(cursor)
+        if after_commit is not None:
+            with suppress(psycopg.Error):
+                self._execute(*after_commit)
         return rows
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
@@ -161,6 +170,9 @@ class BlockingConnection:
             self.connection.pgconn.finish()
             return False
         return True
+
+    async def give_way(self) -> None:
+        """See `Connection`."""
 
     async def script(self, text: str) -> None:
         """See `Connection`."""
@@ -259,15 +271,21 @@ class AsyncConnection:
             return [answer.command_tuples or 0 for answer in answers]
         return [max(0, cursor.rowcount) for cursor in await self._execute_together(statements)]
 
-    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """See `Connection`. As `execute_together`."""
+    async def fetch_together(
+        self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
+    ) -> Rows:
+        """See `Connection`. As `execute_together`, but then `after_commit` takes a round trip more."""
+        work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
         async with self.connection.lock:
-            answers = await self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            answers = await self.connection.wait(work)
         if answers is not None:
             return self._statements.rows(answers[-1])
         cursor = (await self._execute_together(statements))[-1]
         rows = await cursor.fetchall()
         _free_result(cursor)
+        if after_commit is not None:
+            with suppress(psycopg.Error):
+                await self._execute(*after_commit)
         return rows
 
     async def _execute_together(
@@ -320,6 +338,11 @@ class AsyncConnection:
             self.connection.pgconn.finish()
             return False
         return True
+
+    async def give_way(self) -> None:
+        """See `Connection`."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
     async def script(self, text: str) -> None:
         """See `Connection`."""

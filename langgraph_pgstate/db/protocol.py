@@ -44,8 +44,20 @@ class Connection(Protocol):
         """
         ...
 
-    async def fetch_together(self, statements: Sequence[tuple[Query, Parameters]]) -> Rows:
-        """Run statements as `execute_together` does, and return the rows of the last one."""
+    async def fetch_together(
+        self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
+    ) -> Rows:
+        """Run statements as `execute_together` does, and return the rows of the last one.
+
+        Args:
+            statements: Queries with their parameters.
+            after_commit: One that then runs by itself, in the same round trip; not inside a transaction. It is not
+                known whether it succeeds.
+        """
+        ...
+
+    async def give_way(self) -> None:
+        """Let other tasks of the event loop begin what they are about to; without one, do nothing."""
         ...
 
     async def script(self, text: str) -> None:

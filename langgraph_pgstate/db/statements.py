@@ -118,7 +118,11 @@ class Statements:
         return rows
 
     def execute_together(
-        self, statements: Sequence[tuple[Query, Parameters]], begin: bytes, end: bytes
+        self,
+        statements: Sequence[tuple[Query, Parameters]],
+        begin: bytes,
+        end: bytes,
+        after_commit: tuple[Query, Parameters] | None = None,
     ) -> Generator[Any, Any, list[Any] | None]:
         """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
@@ -126,6 +130,7 @@ class Statements:
             statements: Queries with their parameters.
             begin: The statement that begins the transaction.
             end: The statement that ends it.
+            after_commit: One that runs by itself once the transaction has ended. Its errors are ignored.
 
         Returns:
             The result of each; `None` if nothing was sent or done, so that cursors have to be used.
@@ -151,6 +156,12 @@ class Statements:
                 pipeline.prepare(name, text)
             pipeline.add(text, name, *arguments)
         pipeline.add(end, None)
+        if after_commit is not None:
+            query, parameters = after_commit
+            arguments = _encode(query, parameters)
+            if arguments is None:
+                return None
+            pipeline.add_optional(query.text, *arguments)
         error = yield from pipeline.run()
         # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
@@ -253,17 +264,18 @@ class _Pipeline:
     """Statements that are sent together in libpq's pipeline mode.
 
     Attributes:
-        results: After a run, the result of each statement, in the order they were added.
+        results: After a run, the result of each statement that is not optional, in the order they were added.
         prepared: After a run, even a failed one, the texts that are now prepared.
     """
 
-    __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "results")
+    __slots__ = ("_expected", "_optional", "_pgconn", "_sending", "prepared", "results")
 
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
         # For each expected result: the text that is prepared, or `None` for a statement that is run.
         self._expected: list[bytes | None] = []
+        self._optional = 0
         self.results: list[Any] = []
         self.prepared: list[bytes] = []
 
@@ -280,6 +292,11 @@ class _Pipeline:
         else:
             self._sending.append(partial(self._pgconn.send_query_prepared, name, values, formats, _BINARY))
         self._expected.append(None)
+
+    def add_optional(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
+        """Add a statement whose result is ignored. No other may follow."""
+        self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
+        self._optional += 1
 
     def prepare(self, name: bytes, text: bytes) -> None:
         """Add the preparation of a statement under a name."""
@@ -302,7 +319,8 @@ class _Pipeline:
             pgconn.pipeline_sync()
             # This also reads results, so that client and server never wait for each other to read.
             yield from generators.send(pgconn)
-            while len(answers) <= len(self._expected):
+            # One more for the sync.
+            while len(answers) <= len(self._expected) + self._optional:
                 answers.append((yield from generators.fetch_many(pgconn))[-1])
             is_complete = True
         except psycopg.OperationalError as error:

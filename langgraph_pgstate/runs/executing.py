@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.requests import configurable_of
-from langgraph_pgstate.operations.runs.inputs import RunInput, open_input
+from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of, open_input
 from langgraph_pgstate.record.open_runs import enqueued_run
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
@@ -256,7 +256,7 @@ class GraphExecutor:
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         with self._sources[claimed.graph].open(config) as made:
-            graph = self._graph_for(claimed, made)
+            graph = self._graph_for(claimed, made, request)
             starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
@@ -283,7 +283,7 @@ class GraphExecutor:
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config) as made:
-            graph = self._graph_for(claimed, made)
+            graph = self._graph_for(claimed, made, request)
             starting = choose_step(claimed, request, graph, self._repair)
             try:
                 read = next(starting)
@@ -304,10 +304,13 @@ class GraphExecutor:
                 await stream.wait_async()
             return found
 
-    def _graph_for(self, claimed: ClaimedRun, made: Graph) -> Graph:
+    def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
         graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
+        changes: dict[str, Any] = {} if modes_of(request) else {"stream_eager": False}
         seconds = claimed.options.get("superstep_timeout")
-        return graph if seconds is None else graph.copy({"step_timeout": seconds})
+        if seconds is not None:
+            changes["step_timeout"] = seconds
+        return graph.copy(changes) if changes else graph
 
     def _prepare(self, name: str, graph: Graph) -> Graph:
         """Return a copy of a graph that stores its state with the worker's saver and is recorded."""
@@ -319,7 +322,9 @@ class GraphExecutor:
                 f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
                 f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
             )
-        return self._record(graph.copy({"checkpointer": self._saver}))
+        # Eager, so that LangGraph yields a superstep's events before it stores its checkpoint, and not after the next
+        # superstep has begun.
+        return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
 
 
 def choose_step(

@@ -34,6 +34,15 @@ class Notifier:
         self._next = 0.0
         self._is_waiting = False
 
+    def take_turn(self) -> bool:
+        """Return whether the caller is to notify itself, because this process has not just notified."""
+        with self._lock:
+            now = time.monotonic()
+            is_free = not self._is_waiting and now >= self._next
+            if is_free:
+                self._next = now + _INTERVAL
+            return is_free
+
     def notify(self) -> None:
         """Notify now, or in a few milliseconds if this process has just notified. Raises nothing."""
         with self._lock:
@@ -66,6 +75,14 @@ class AsyncNotifier:
         self._database, self._queries = database, queries
         self._next = 0.0
         self._waiting: asyncio.Task[None] | None = None
+
+    def take_turn(self) -> bool:
+        """Async twin of `Notifier.take_turn`."""
+        now = time.monotonic()
+        is_free = (self._waiting is None or self._waiting.done()) and now >= self._next
+        if is_free:
+            self._next = now + _INTERVAL
+        return is_free
 
     async def notify(self) -> None:
         """Async twin of `Notifier.notify`."""

@@ -174,13 +174,13 @@ class Runs(RunQueue):
         if not requests:
             return []
         if connection is None:
-            found = self._queue.run(enqueueing.enqueue, self._queries, requests)
-            if any(run.is_new for run in found):
+            notifies = self._notifier.take_turn()
+            found = self._queue.run(enqueueing.enqueue, self._queries, requests, notifies=notifies)
+            if not notifies and any(run.is_new for run in found):
                 self._notifier.notify()
         else:
             database = join(connection, self._queue.schema)
-            found = database.run(enqueueing.enqueue, self._queries, requests)
-            database.run(enqueueing.notify, self._queries)
+            found = database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
         return [RunHandle(self, *_parts(run)) for run in found]
 
     def handle(self, thread_id: str, run_id: str) -> RunHandle:
@@ -410,13 +410,13 @@ class AsyncRuns(AsyncRunQueue):
         if not requests:
             return []
         if connection is None:
-            found = await self._queue.run(enqueueing.enqueue, self._queries, requests)
-            if any(run.is_new for run in found):
+            notifies = self._notifier.take_turn()
+            found = await self._queue.run(enqueueing.enqueue, self._queries, requests, notifies=notifies)
+            if not notifies and any(run.is_new for run in found):
                 await self._notifier.notify()
         else:
             database = await join_async(connection, self._queue.schema)
-            found = await database.run(enqueueing.enqueue, self._queries, requests)
-            await database.run(enqueueing.notify, self._queries)
+            found = await database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
         return [AsyncRunHandle(self, *_parts(run)) for run in found]
 
     def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:

@@ -37,9 +37,8 @@ _CLOSE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
-# For interrupts, and the number of the superstep. With `custom`, LangGraph yields what a task has streamed before it
-# stores the superstep's checkpoint, and not after the next one has begun.
-_NEEDED: Final = ("updates", "checkpoints", "custom")
+# For interrupts, and the number of the superstep.
+_NEEDED: Final = ("updates", "checkpoints")
 
 _REPEATED: Final = frozenset(("updates", "values", "checkpoints"))
 

@@ -55,6 +55,10 @@ async def fetched(db: Connection, statements: Statements) -> Any:
     return await db.fetch_together(statements)
 
 
+async def notified(db: Connection, statements: Statements, after_commit: tuple[NamedQuery, dict[str, Any]]) -> Any:
+    return await db.fetch_together(statements, after_commit)
+
+
 async def run(database: Any, *arguments: Any) -> Any:
     """Run an operation in the database's api."""
     found = database.run(*arguments)
@@ -148,6 +152,41 @@ async def test_rows_come_inside_a_callers_transaction_too(
         assert numbers(connection, table) == []
         await maybe(own.commit())
     assert numbers(connection, table) == [1, 100]
+
+
+@pytest.mark.parametrize("prepare_threshold", [0, None])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("api", APIS)
+async def test_a_statement_after_the_commit_takes_no_round_trip_and_may_fail(
+    api: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    with counted(dsn) as proxy:
+        async with database_on(api, kind, proxy.dsn, prepare_threshold) as database:
+            trips = []
+            for step in range(1, 20, 2):
+                before = proxy.count
+                assert await run(database, notified, [add(table, step)], add(table, step + 1)) == [(step,)]
+                trips.append(proxy.count - before)
+            assert usual(trips[5:]) == 1
+            for number in (30, 31):
+                assert await run(database, notified, [add(table, number)], add(table, -1)) == [(number,)]
+            # Its transaction is another one.
+            with pytest.raises(DatabaseError, match="check constraint"):
+                await run(database, notified, [add(table, 40), add(table, -1)], add(table, 41))
+    assert numbers(connection, table) == [*range(1, 21), 30, 31]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_statement_after_the_commit_follows_those_that_need_cursors(
+    api: type, dsn: str, table: str, connection: psycopg.Connection
+) -> None:
+    fraction = NamedQuery("say", "", b"SELECT $1::float8", ("n",)), {"n": 0.5}
+    async with database_on(api, "own pool", dsn) as database:
+        for number in (1, 2):
+            assert await run(database, notified, [fraction], add(table, number)) == [(0.5,)]
+        assert await run(database, notified, [fraction], add(table, -1)) == [(0.5,)]
+        assert await run(database, notified, [say("SELECT 1")], fraction) == [(1,)]
+    assert numbers(connection, table) == [1, 2]
 
 
 @pytest.mark.parametrize("api", APIS)

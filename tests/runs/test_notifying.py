@@ -7,7 +7,7 @@ import time
 
 import psycopg
 import pytest
-from support import GUARD_SECONDS, wait_until
+from support import GUARD_SECONDS, counted, usual, wait_until
 from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate.db.database import AsyncDatabase
@@ -36,6 +36,22 @@ async def test_workers_that_listen_are_notified_a_hundred_times_a_second_at_most
             assert len(queue.rows()) == 30
         found = [*listener.notifies(timeout=0.2)]
     assert 1 <= len(found) <= seconds * 100 + 3
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_the_notification_of_a_run_takes_no_round_trip(api: type, dsn: str, schema: str, queue: Queue) -> None:
+    with counted(dsn) as proxy, psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute("LISTEN pgstate_queue")
+        async with open_state(api, proxy.dsn, schema) as state:
+            trips = []
+            for _ in range(12):
+                before = proxy.count
+                await call(state.runs.enqueue, "graph", {})
+                trips.append(proxy.count - before)
+                # Not within the interval of the last one.
+                await asyncio.sleep(0.02)
+            assert usual(trips[6:]) == 1
+        assert len([*listener.notifies(timeout=GUARD_SECONDS, stop_after=12)]) == 12
 
 
 async def test_a_notification_that_was_cancelled_is_followed_by_others(dsn: str, schema: str, queue: Queue) -> None:

@@ -117,6 +117,23 @@ async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: 
     assert len(state.runs.list(thread_id="t").items) == 1
 
 
+def test_an_async_worker_runs_on_uvloop(dsn: str, schema: str, state: PGState) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    def look(state: State) -> dict[str, Any]:
+        return {"seen": type(asyncio.get_running_loop()).__module__}
+
+    async def look_async(state: State) -> dict[str, Any]:
+        return look(state)
+
+    async def main() -> None:
+        async with working(AsyncWorker, dsn, schema, {"agent": graph_of(look_async)}):
+            runs = [state.runs.enqueue("agent", {"messages": []}) for _ in range(20)]
+            assert {(await result(run))["seen"] for run in runs} == {"uvloop"}
+
+    uvloop.run(asyncio.wait_for(main(), GUARD_SECONDS))
+
+
 @pytest.mark.parametrize("kind", WORKERS)
 async def test_an_interrupt_ends_a_run_and_a_command_goes_on(kind: type, dsn: str, schema: str, state: PGState) -> None:
     def ask(state: State) -> dict[str, Any]:

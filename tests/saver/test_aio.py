@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, TypedDict
 
 import psycopg
 import pytest
+from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
+from langgraph_pgstate.db.statements import Statements
 from langgraph_pgstate.errors import ConfigurationError
 from tests.db.test_database import named, waiting
+
+
+class Notes(TypedDict):
+    notes: list[str]
 
 
 def blocking_calls(saver: AsyncPGStateSaver, config: Any) -> dict[str, Any]:
@@ -115,3 +121,37 @@ async def test_a_cancelled_call_leaves_the_connection_usable(
             (config,) = await asyncio.wait_for(put_chain(saver, "free", 1), GUARD_SECONDS)
             assert (await saver.aget_tuple(config)).config == config
         assert await saver.aget_tuple(config_of("blocked")) is None
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+async def test_the_first_node_begins_before_its_input_is_sent(
+    is_eager: bool, async_saver: AsyncPGStateSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it changes in the state that it is given is not in the checkpoint of the input."""
+    done: list[str] = []
+    for name in ("answer", "execute_together"):
+        send = getattr(Statements, name)
+
+        def noted(*arguments: Any, send: Any = send) -> Any:
+            done.append("sent")
+            return (yield from send(*arguments))
+
+        monkeypatch.setattr(Statements, name, noted)
+
+    async def node(state: dict[str, Any]) -> None:
+        done.append("began")
+        state["notes"].append("mine")
+
+    builder = StateGraph(Notes)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(async_saver).copy({"stream_eager": is_eager})
+    config = config_of("t")
+    assert await async_saver.aget_tuple(config) is None
+    done.clear()
+    async for _ in graph.astream({"notes": ["given"]}, config):
+        pass
+    # What LangGraph reads before it puts anything.
+    assert done[:3] == ["sent", "began", "sent"]
+    first = [item async for item in async_saver.alist(config)][-1]
+    assert first.checkpoint["channel_values"] == {"__start__": {"notes": ["given"]}}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
+from langgraph.constants import START
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
@@ -158,6 +159,9 @@ async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, 
     is_plain = len(request.rows) == 1 and first >= 0
     query = queries.put_new_writes if is_plain else queries.put_writes
     parameters = {**request.encoded, "idx": first}
+    if request.task_path.endswith(START):
+        # As `put` does with the checkpoint of the input.
+        await db.give_way()
     if guards:
         if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return

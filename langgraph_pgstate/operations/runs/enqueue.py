@@ -27,10 +27,18 @@ from langgraph_pgstate.types import EnqueuedRun
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
 
-async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> list[EnqueuedRun]:
+async def enqueue(
+    db: Connection, queries: Queries, requests: Sequence[RunRequest], *, notifies: bool = False
+) -> list[EnqueuedRun]:
     """Enqueue runs: all or none, in one transaction, and in one round trip unless a run supersedes others.
 
     Safe to repeat: a run that was enqueued before under its id is not enqueued again, and supersedes nothing.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        requests: The runs.
+        notifies: Whether workers that listen are woken when it commits.
 
     Returns:
         The runs, in the order of the requests.
@@ -49,16 +57,20 @@ async def enqueue(db: Connection, queries: Queries, requests: Sequence[RunReques
     ]
     if any(request.is_checked for request in given):
         checks.append((queries.check_enqueue, {"rows": rows}))
+    notification: list[Statement] = [(queries.notify_queue, {})] if notifies else []
     enqueueing = (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]})
     supersedes = any(request.strategy in SUPERSEDING for request in given)
     try:
-        if not supersedes:
-            # In the caller's transaction, it would be for her statements, too.
-            planning: list[Statement] = [] if db.is_in_transaction else [(queries.plan_lookups, {})]
-            added = await db.fetch_together([*planning, *checks, enqueueing])
+        if not supersedes and db.is_in_transaction:
+            added = await db.fetch_together([*notification, *checks, enqueueing])
+        elif not supersedes:
+            # In the caller's transaction, the planning would be for her statements, too.
+            planning: Statement = (queries.plan_lookups, {})
+            # A transaction that notifies waits for every other one that does, and for its disk.
+            added = await db.fetch_together([planning, *checks, enqueueing], *notification)
         else:
             async with db.transaction():
-                for check in checks:
+                for check in (*notification, *checks):
                     await db.execute(*check)
                 before = await _enqueued_before(db, queries, given)
                 for request in given:

@@ -15,7 +15,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size
-from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
+from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
@@ -202,8 +202,7 @@ async def _put_answer(
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await db.execute(queries.put_answer, parameters):
             return False
-        await enqueue(db, queries, [resuming])
-        await notify(db, queries)
+        await enqueue(db, queries, [resuming], notifies=True)
     return True
 
 

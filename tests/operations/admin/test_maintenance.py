@@ -72,10 +72,10 @@ def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has
     assert queue.do(maintenance.drop_days, timedelta(days=36500)) == []
     with psycopg.connect(connection.info.dsn) as other:
         other.execute(f"SELECT count(*) FROM {schema}.stream_batches".encode())
-        assert queue.do(maintenance.drop_days, timedelta(0)) == []
-    assert queue.do(maintenance.drop_days, timedelta(0)) == ["2020_05_05"]
+        assert queue.do(maintenance.drop_days, timedelta(days=2)) == []
+    assert queue.do(maintenance.drop_days, timedelta(days=2)) == ["2020_05_05"]
     queue.finish(running)
-    assert queue.do(maintenance.drop_days, timedelta(0)) == ["2020_05_06"]
+    assert queue.do(maintenance.drop_days, timedelta(days=2)) == ["2020_05_06"]
     assert days() == made
     # Its runs know what was.
     assert queue.execute("SELECT last_event FROM {}.runs") == [(1,), (1,)]
