@@ -205,12 +205,17 @@ def run_blocking(operation: Awaitable[T]) -> T:
 
 
 class AsyncConnection:
-    """An async psycopg connection for operations."""
+    """An async psycopg connection for operations.
 
-    __slots__ = ("_cursors", "_statements", "connection")
+    Args:
+        connection: The connection.
+        is_shared: Whether others use it, too, so that nobody must run between two steps of an operation.
+    """
 
-    def __init__(self, connection: AsyncPsycopgConnection) -> None:
-        self.connection = connection
+    __slots__ = ("_cursors", "_is_shared", "_statements", "connection")
+
+    def __init__(self, connection: AsyncPsycopgConnection, *, is_shared: bool = False) -> None:
+        self.connection, self._is_shared = connection, is_shared
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
 
@@ -341,7 +346,7 @@ class AsyncConnection:
 
     async def give_way(self) -> None:
         """See `Connection`."""
-        for _ in range(_TURNS):
+        for _ in range(0 if self._is_shared else _TURNS):
             await asyncio.sleep(0)
 
     async def script(self, text: str) -> None:

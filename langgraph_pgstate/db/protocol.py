@@ -57,7 +57,10 @@ class Connection(Protocol):
         ...
 
     async def give_way(self) -> None:
-        """Let other tasks of the event loop begin what they are about to; without one, do nothing."""
+        """Let other tasks of the event loop begin what they are about to.
+
+        Does nothing without an event loop, and on a connection that the caller may use meanwhile.
+        """
         ...
 
     async def script(self, text: str) -> None:
