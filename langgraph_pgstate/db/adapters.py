@@ -30,7 +30,8 @@ _CHECK_SECONDS: Final = 0.1
 # Seconds for an answer to an empty statement; a connection that takes longer counts as lost.
 _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
-# Of the event loop, in which LangGraph begins the first node after its input is put, also with an eager stream.
+# Turns of the event loop within which LangGraph begins the first node once the put of its input has begun: with an
+# eager stream five of Python 3.11 and 3.13, else one.
 _TURNS: Final = 5
 
 
@@ -105,7 +106,7 @@ class BlockingConnection:
     async def fetch_together(
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
-        """See `Connection`. As `execute_together`, but then `after_commit` takes a round trip more."""
+        """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
         work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
         with self.connection.lock:
             answers = self.connection.wait(work)
@@ -205,17 +206,12 @@ def run_blocking(operation: Awaitable[T]) -> T:
 
 
 class AsyncConnection:
-    """An async psycopg connection for operations.
+    """An async psycopg connection for operations."""
 
-    Args:
-        connection: The connection.
-        is_shared: Whether others use it, too, so that nobody must run between two steps of an operation.
-    """
+    __slots__ = ("_cursors", "_statements", "connection")
 
-    __slots__ = ("_cursors", "_is_shared", "_statements", "connection")
-
-    def __init__(self, connection: AsyncPsycopgConnection, *, is_shared: bool = False) -> None:
-        self.connection, self._is_shared = connection, is_shared
+    def __init__(self, connection: AsyncPsycopgConnection) -> None:
+        self.connection = connection
         self._statements = Statements(connection)
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
 
@@ -279,7 +275,7 @@ class AsyncConnection:
     async def fetch_together(
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
-        """See `Connection`. As `execute_together`, but then `after_commit` takes a round trip more."""
+        """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
         work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
         async with self.connection.lock:
             answers = await self.connection.wait(work)
@@ -346,7 +342,7 @@ class AsyncConnection:
 
     async def give_way(self) -> None:
         """See `Connection`."""
-        for _ in range(0 if self._is_shared else _TURNS):
+        for _ in range(_TURNS):
             await asyncio.sleep(0)
 
     async def script(self, text: str) -> None:

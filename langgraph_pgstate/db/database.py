@@ -403,7 +403,7 @@ class AsyncDatabase:
                 f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
                 " (PGStateSaver takes the blocking ones)"
             )
-        self._single = AsyncConnection(source, is_shared=True) if isinstance(source, psycopg.AsyncConnection) else None
+        self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self.is_borrowed = self._single is not None
         self._lock = asyncio.Lock()
         # The event loop holds only weak references to tasks.

@@ -51,16 +51,13 @@ class Connection(Protocol):
 
         Args:
             statements: Queries with their parameters.
-            after_commit: One that then runs by itself, in the same round trip; not inside a transaction. It is not
-                known whether it succeeds.
+            after_commit: One that then runs by itself, in the same round trip; not inside a transaction. Whether it
+                succeeds is not known, and has no effect on the result.
         """
         ...
 
     async def give_way(self) -> None:
-        """Let other tasks of the event loop begin what they are about to.
-
-        Does nothing without an event loop, and on a connection that the caller may use meanwhile.
-        """
+        """Let other tasks of the event loop begin what they are about to; without one, do nothing."""
         ...
 
     async def script(self, text: str) -> None:

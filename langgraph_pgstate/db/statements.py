@@ -28,7 +28,7 @@ _TEXT, _BINARY = 0, 1
 _MAX_PREPARED: Final = 64
 # Plain integers, because comparing with members of an enumeration takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
-_FAILED: Final = int(ExecStatus.FATAL_ERROR)
+_FAILED, _SYNCED = int(ExecStatus.FATAL_ERROR), int(ExecStatus.PIPELINE_SYNC)
 IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
 OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
 _ROLLBACK: Final = b"ROLLBACK"
@@ -130,13 +130,15 @@ class Statements:
             statements: Queries with their parameters.
             begin: The statement that begins the transaction.
             end: The statement that ends it.
-            after_commit: One that runs by itself once the transaction has ended. Its errors are ignored.
+            after_commit: One that runs by itself once the transaction has ended. It may fail, also when it commits,
+                without an effect on the result.
 
         Returns:
             The result of each; `None` if nothing was sent or done, so that cursors have to be used.
 
         Raises:
-            psycopg.Error: The server's error for the first statement that failed. Nothing was done.
+            psycopg.Error: The server's error for the first statement that failed. Nothing was done, unless the
+                connection was lost.
         """
         if not self.is_direct:
             return None
@@ -268,14 +270,13 @@ class _Pipeline:
         prepared: After a run, even a failed one, the texts that are now prepared.
     """
 
-    __slots__ = ("_expected", "_optional", "_pgconn", "_sending", "prepared", "results")
+    __slots__ = ("_expected", "_pgconn", "_sending", "prepared", "results")
 
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
         # For each expected result: the text that is prepared, or `None` for a statement that is run.
         self._expected: list[bytes | None] = []
-        self._optional = 0
         self.results: list[Any] = []
         self.prepared: list[bytes] = []
 
@@ -296,7 +297,6 @@ class _Pipeline:
     def add_optional(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
         """Add a statement whose result is ignored. No other may follow."""
         self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
-        self._optional += 1
 
     def prepare(self, name: bytes, text: bytes) -> None:
         """Add the preparation of a statement under a name."""
@@ -319,8 +319,8 @@ class _Pipeline:
             pgconn.pipeline_sync()
             # This also reads results, so that client and server never wait for each other to read.
             yield from generators.send(pgconn)
-            # One more for the sync.
-            while len(answers) <= len(self._expected) + self._optional:
+            # An optional statement commits with the sync, and may fail only then.
+            while not answers or answers[-1].status != _SYNCED:
                 answers.append((yield from generators.fetch_many(pgconn))[-1])
             is_complete = True
         except psycopg.OperationalError as error:

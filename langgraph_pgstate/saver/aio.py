@@ -29,6 +29,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
+from langgraph.constants import START
 
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.database import (
@@ -86,6 +87,8 @@ class AsyncPGStateSaver(CommonSaver):
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
+    # Whether a graph's input is sent when its first node has begun. The input of a worker's run is in the queue.
+    _sends_input_late: bool = False
 
     def __init__(
         self,
@@ -153,6 +156,8 @@ class AsyncPGStateSaver(CommonSaver):
         """Return a clone whose runs write under leases."""
         clone = self._guarded(lease_ttl)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, clone._guards)
+        # Nobody may run between two steps of a put on a connection that the caller uses, too.
+        clone._sends_input_late = not self._database.is_borrowed
         return clone
 
     async def setup(self, *, metadata_index: bool = False) -> None:
@@ -252,8 +257,10 @@ class AsyncPGStateSaver(CommonSaver):
         address = plan.request.address
         async with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
+            late = self._sends_input_late and plan.request.columns_without_owner["source"] == "input"
+            arguments = self._queries, self._codec, plan, self._hook, config, guard
             try:
-                return await self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)
+                return await self._run(sending.put, *arguments, gives_way=late)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise
@@ -277,9 +284,10 @@ class AsyncPGStateSaver(CommonSaver):
     async def _put_writes_guarded(self, guarding: GuardPolicy, request: WritesRequest, config: RunnableConfig) -> None:
         async with self._writing(request.address.thread_id, config) as held:
             guard: guards.Guard | None = guarding.before_writes(request.address, config, held)
+            late = self._sends_input_late and request.task_path.endswith(START)
             while guard is not None:
                 try:
-                    await self._run(put_writes, self._queries, request, guard, self._hook)
+                    await self._run(put_writes, self._queries, request, guard, self._hook, gives_way=late)
                     return
                 except StaleHeadError:
                     guard = guarding.after_refusal(guard, request.address, config)

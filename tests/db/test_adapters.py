@@ -160,6 +160,7 @@ async def test_rows_come_inside_a_callers_transaction_too(
 async def test_a_statement_after_the_commit_takes_no_round_trip_and_may_fail(
     api: type, kind: str, prepare_threshold: int | None, dsn: str, table: str, connection: psycopg.Connection
 ) -> None:
+    connection.execute(f"CREATE TABLE {table}_later (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
     with counted(dsn) as proxy:
         async with database_on(api, kind, proxy.dsn, prepare_threshold) as database:
             trips = []
@@ -170,10 +171,14 @@ async def test_a_statement_after_the_commit_takes_no_round_trip_and_may_fail(
             assert usual(trips[5:]) == 1
             for number in (30, 31):
                 assert await run(database, notified, [add(table, number)], add(table, -1)) == [(number,)]
+            # It may also fail when it commits.
+            assert await run(database, notified, [add(table, 32)], add(f"{table}_later", 1)) == [(32,)]
+            assert await run(database, notified, [add(table, 33)], add(f"{table}_later", 1)) == [(33,)]
             # Its transaction is another one.
             with pytest.raises(DatabaseError, match="check constraint"):
                 await run(database, notified, [add(table, 40), add(table, -1)], add(table, 41))
-    assert numbers(connection, table) == [*range(1, 21), 30, 31]
+    assert numbers(connection, table) == [*range(1, 21), *range(30, 34)]
+    assert numbers(connection, f"{table}_later") == [1]
 
 
 @pytest.mark.parametrize("api", APIS)

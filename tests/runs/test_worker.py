@@ -18,10 +18,11 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
-from support import GUARD_SECONDS, loop_graph, wait_until
+from support import GUARD_SECONDS, config_of, loop_graph, wait_until
 from support_worker import WORKERS, runs, wait_for_ends
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
+from langgraph_pgstate.db.statements import Statements
 from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError
 from langgraph_pgstate.record.open_runs import enqueued_run
 
@@ -115,6 +116,43 @@ async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: 
     assert recorded is not None
     assert (recorded.status, recorded.attempt, recorded.agent) == ("success", 1, "agent")
     assert len(state.runs.list(thread_id="t").items) == 1
+
+
+@pytest.mark.parametrize("where", ["a worker", "an invocation"])
+async def test_the_input_of_a_run_is_sent_when_its_first_node_has_begun(
+    where: str, dsn: str, schema: str, state: PGState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the queue. That of an invocation is nowhere else, and sent at once."""
+    done: list[str] = []
+    send = Statements.execute_together
+
+    def noted(self: Any, statements: Any, *rest: Any) -> Any:
+        name = statements[-1][0].name
+        if name.startswith("put_"):
+            done.append(name)
+        return (yield from send(self, statements, *rest))
+
+    async def look(state: State) -> None:
+        done.append("began")
+        # What a node changes in what it is given is not in the checkpoint of the input.
+        state["messages"].append(HumanMessage("mine"))
+
+    monkeypatch.setattr(Statements, "execute_together", noted)
+    graph = graph_of(look)
+    if where == "a worker":
+        async with working(AsyncWorker, dsn, schema, {"agent": graph}):
+            for thread_id in ("first", "t"):
+                # The first one waits for connections.
+                done.clear()
+                await result(state.runs.enqueue("agent", {"messages": ["hi"]}, thread_id=thread_id))
+        assert done[0] == "began"
+        assert any(name.startswith("put_checkpoint") for name in done)
+    else:
+        async with AsyncPGState.open(dsn, schema=schema, guard="lease") as on_loop:
+            await graph.copy({"checkpointer": on_loop.saver}).ainvoke({"messages": ["hi"]}, config_of("t"))
+        assert done[0].startswith("put_checkpoint")
+    first = [*state.saver.list(config_of("t"))][-1]
+    assert first.checkpoint["channel_values"] == {"__start__": {"messages": ["hi"]}}
 
 
 def test_an_async_worker_runs_on_uvloop(dsn: str, schema: str, state: PGState) -> None:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import AsyncExitStack
-from typing import Any, TypedDict
+from typing import Any
 
 import psycopg
 import pytest
-from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
-from langgraph_pgstate.db.statements import Statements
 from langgraph_pgstate.errors import ConfigurationError
 from tests.db.test_database import named, waiting
-
-
-class Notes(TypedDict):
-    notes: list[str]
 
 
 def blocking_calls(saver: AsyncPGStateSaver, config: Any) -> dict[str, Any]:
@@ -122,48 +115,3 @@ async def test_a_cancelled_call_leaves_the_connection_usable(
             (config,) = await asyncio.wait_for(put_chain(saver, "free", 1), GUARD_SECONDS)
             assert (await saver.aget_tuple(config)).config == config
         assert await saver.aget_tuple(config_of("blocked")) is None
-
-
-@pytest.mark.parametrize("is_eager", [False, True])
-@pytest.mark.parametrize("is_borrowed", [False, True])
-async def test_the_first_node_begins_before_its_input_is_sent(
-    is_borrowed: bool, is_eager: bool, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what it changes in the state that it is given is not in the checkpoint of the input.
-
-    On a connection of the caller's, nobody runs between two steps of a put.
-    """
-    done: list[str] = []
-    for name in ("answer", "execute_together"):
-        send = getattr(Statements, name)
-
-        def noted(*arguments: Any, send: Any = send) -> Any:
-            done.append("sent")
-            return (yield from send(*arguments))
-
-        monkeypatch.setattr(Statements, name, noted)
-
-    async def node(state: dict[str, Any]) -> None:
-        done.append("began")
-        state["notes"].append("mine")
-
-    builder = StateGraph(Notes)
-    builder.add_node("node", node)
-    builder.add_edge(START, "node")
-    config = config_of("t")
-    async with AsyncExitStack() as stack:
-        if is_borrowed:
-            own = await stack.enter_async_context(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
-            saver = AsyncPGStateSaver(own, schema=schema)
-        else:
-            saver = await stack.enter_async_context(AsyncPGStateSaver.from_conn_string(dsn, schema=schema))
-        await saver.setup()
-        assert await saver.aget_tuple(config) is None
-        done.clear()
-        async for _ in builder.compile(saver).copy({"stream_eager": is_eager}).astream({"notes": ["given"]}, config):
-            pass
-        # First, what LangGraph reads before it puts anything.
-        assert done[:2] == ["sent", "sent" if is_borrowed else "began"]
-        assert "began" in done
-        first = [item async for item in saver.alist(config)][-1]
-        assert first.checkpoint["channel_values"] == {"__start__": {"notes": ["given"]}}

@@ -48,6 +48,8 @@ async def put(
     hook: PutHook | None = None,
     config: Mapping[str, Any] | None = None,
     guard: Guard | None = None,
+    *,
+    gives_way: bool = False,
 ) -> PutPlan:
     """Store a planned checkpoint. One round trip; atomic and idempotent.
 
@@ -59,6 +61,7 @@ async def put(
         hook: Adds statements to the transaction; called each time the checkpoint is sent.
         config: The put's config, for the hook.
         guard: The conditions under which the checkpoint may be stored.
+        gives_way: Whether it is sent only when other tasks of the event loop have begun.
 
     Returns:
         The plan that was stored, which may be a new one; cache it only after the commit.
@@ -87,8 +90,8 @@ async def put(
             # Each attempt needs a revision of its own.
             plan.manifest.revision = new_revision()
             batch = build_put(queries, plan, replaces, hook, config, guard)
-            if request.columns_without_owner["source"] == "input":
-                # The first node begins half a millisecond earlier. What it changes is not in the batch.
+            if gives_way:
+                # What other tasks change meanwhile is not in the batch.
                 await db.give_way()
             try:
                 if await _send(db, batch):

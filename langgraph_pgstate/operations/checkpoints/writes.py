@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
-from langgraph.constants import START
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
@@ -114,7 +113,13 @@ def _run_id_of(config: Mapping[str, Any]) -> str | None:
 
 
 async def put_writes(
-    db: Connection, queries: Queries, request: WritesRequest, guard: Guard | None = None, hook: PutHook | None = None
+    db: Connection,
+    queries: Queries,
+    request: WritesRequest,
+    guard: Guard | None = None,
+    hook: PutHook | None = None,
+    *,
+    gives_way: bool = False,
 ) -> None:
     """Store a task's writes. One statement, and two more if the task has stored other writes before.
 
@@ -126,6 +131,7 @@ async def put_writes(
         request: The writes.
         guard: The conditions under which they may be stored.
         hook: Adds statements to guarded writes; see `before_writes`.
+        gives_way: Whether guarded writes are sent only when other tasks of the event loop have begun.
 
     Raises:
         StaleHeadError: If the guard refuses them because the branch was advanced.
@@ -140,6 +146,8 @@ async def put_writes(
     try:
         try:
             others = before_writes(hook, request)
+            if gives_way:
+                await db.give_way()
             await _put_writes(db, queries, request, [*guard.before_writes(queries, request.address), *others])
         except Exception as error:
             if not guard.misses_thread(error):
@@ -159,9 +167,6 @@ async def _put_writes(db: Connection, queries: Queries, request: WritesRequest, 
     is_plain = len(request.rows) == 1 and first >= 0
     query = queries.put_new_writes if is_plain else queries.put_writes
     parameters = {**request.encoded, "idx": first}
-    if request.task_path.endswith(START):
-        # As `put` does with the checkpoint of the input.
-        await db.give_way()
     if guards:
         if (await db.execute_together([*guards, (query, parameters)]))[-1] == len(request.rows):
             return
