@@ -2,7 +2,7 @@
 
 The events of all runs of a worker are stored together, every 50 ms. Those of a run are also stored in the transactions
 of its checkpoints and of its tasks' writes: what is not repeated after a crash has its events. The last ones are stored
-with its end.
+with its end. Events after which a checkpoint is expected wait for it a little longer than others.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 
 # The least time between two commits of a worker.
 _INTERVAL: Final = 0.05
+# How long events of a finished task wait to be stored with the checkpoint of its superstep.
+_CHECKPOINT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 1.0
 # Encoded events of a run that wait to be stored. The graph waits when there are more.
@@ -40,7 +42,8 @@ _INTERRUPT: Final = "__interrupt__"
 # For interrupts, and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-_REPEATED: Final = frozenset(("updates", "values", "checkpoints"))
+# Modes of what tasks have finished: streamed again when a superstep is resumed, and followed by a checkpoint.
+_FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")
 
@@ -66,7 +69,7 @@ class RunStream:
             "subgraphs": request.stream_subgraphs,
         }
         self._kept = frozenset(kept)
-        self.is_repeated = self._kept <= _REPEATED and not request.stream_subgraphs
+        self.is_repeated = self._kept <= _FINISHED and not request.stream_subgraphs
         self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
@@ -75,6 +78,7 @@ class RunStream:
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
+        self._due_at = float("inf")
         # Numbers of events that are in transactions of the saver, up to which they are stored if these commit.
         self._sent: dict[Hashable, int] = {}
         self._has_ended = self._is_closed = False
@@ -86,6 +90,16 @@ class RunStream:
     def key(self) -> RunKey:
         """Thread, run and fencing token."""
         return self._key
+
+    @property
+    def has_events(self) -> bool:
+        """Whether any mode is kept."""
+        return bool(self._kept)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be stored without waiting for a checkpoint any longer."""
+        return time.monotonic() >= self._due_at
 
     @property
     def is_done(self) -> bool:
@@ -169,6 +183,8 @@ class RunStream:
         with self._changed:
             while self._frozen and self._frozen[0].position + self._frozen[0].length <= upto:
                 self._bytes -= len(self._frozen.popleft().data)
+            if not self._bytes:
+                self._due_at = float("inf")
             self._release()
 
     def end(self) -> None:
@@ -200,7 +216,10 @@ class RunStream:
                 self._told_step = step
             self._events.append((event, self._told_step))
             self._bytes += len(event)
-        self._wake.set()
+            waits = mode in _FINISHED and not self._is_full
+            self._due_at = min(self._due_at, time.monotonic() + _CHECKPOINT_SECONDS if waits else 0.0)
+        if not waits:
+            self._wake.set()
 
     def _release(self) -> None:
         if self._is_full:
@@ -240,11 +259,15 @@ class StreamWriter:
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
         """Return the stream of a run that is about to be executed."""
         stream = RunStream(self._codec, claimed, request, self._wake)
+        if not stream.has_events:
+            return stream
         with self._lock:
             self._streams[claimed.thread_id] = stream
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
                 self._thread.start()
+        # Only now is its first event found.
+        self._wake.set()
         return stream
 
     def close(self) -> None:
@@ -291,8 +314,7 @@ class StreamWriter:
                 ) as database:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
-                        if not self._wake.is_set():
-                            self._wake.wait()
+                        if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):
                             # A run that ends soon has its events stored with its end.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
@@ -309,7 +331,7 @@ class StreamWriter:
     def _write(self, database: Database) -> None:
         with self._lock:
             self._streams = {id: stream for id, stream in self._streams.items() if not stream.is_done}
-            found = {stream.key: (stream, stream.freeze()) for stream in self._streams.values()}
+            found = {stream.key: (stream, stream.freeze()) for stream in self._streams.values() if stream.is_due}
         found = {key: one for key, one in found.items() if one[1]}
         if not found:
             return

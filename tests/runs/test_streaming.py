@@ -28,6 +28,7 @@ from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.operations.runs.inputs import RunInput
+from langgraph_pgstate.runs import streaming
 from langgraph_pgstate.runs.control import Control
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
 from langgraph_pgstate.types import StreamEvent
@@ -329,6 +330,84 @@ async def test_events_are_stored_with_the_checkpoint_that_ends_their_superstep(
         finally:
             held.set()
         await joined(run)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_events_without_a_checkpoint_do_not_wait_for_one(
+    kind: type, dsn: str, schema: str, state: PGState
+) -> None:
+    """What a task has finished is read while another one of its superstep still runs."""
+    held = threading.Event()
+    builder = StateGraph(Count)
+    # Not before the input's checkpoint is stored.
+    builder.add_node("quick", lambda state: time.sleep(0.3))
+    builder.add_node("slow", lambda state: held.wait(GUARD_SECONDS) and None)
+    builder.add_edge(START, "quick")
+    builder.add_edge(START, "slow")
+    async with working(kind, dsn, schema, {"agent": builder.compile()}):
+        live = state.runs.enqueue("agent", {"count": 0}, stream_mode="updates").join()
+        try:
+            events = await asyncio.wait_for(asyncio.to_thread(lambda: [next(live) for _ in range(2)]), 20)
+            assert [event.data for event in events[1:]] == [{"quick": None}]
+        finally:
+            held.set()
+        assert [event.data for event in await asyncio.to_thread(lambda: [*live])][:-1] == [{"slow": None}]
+
+
+def test_events_after_which_a_checkpoint_is_expected_wait_for_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_CHECKPOINT_SECONDS", 3600)
+    queue.add("t")
+    wake = threading.Event()
+    stream = RunStream(CODEC, queue.claim_one(), RunInput(stream_mode=["updates", "custom", "values"]), wake)
+
+    def store() -> None:
+        assert stream.is_due
+        wake.clear()
+        stream.send(1)
+        stream.note_commit(1)
+        assert not stream.is_due
+
+    # The metadata.
+    store()
+    stream.take(("updates", {"step": 1}))
+    assert not stream.is_due
+    assert not wake.is_set()
+    stream.take(("custom", "token"))
+    assert wake.is_set()
+    store()
+    # The graph waits when it is full, so that no checkpoint would come.
+    while not stream._is_full:
+        assert not stream.is_due
+        stream.take(("values", "x" * 100_000))
+    assert wake.is_set()
+    store()
+    monkeypatch.setattr(streaming, "_CHECKPOINT_SECONDS", 0)
+    stream.take(("updates", {"step": 1}))
+    store()
+
+
+def test_the_writer_leaves_them_to_the_checkpoint(queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_CHECKPOINT_SECONDS", 3600)
+    monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
+    queue.add("t")
+    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    stream = writer.open(queue.claim_one(), RunInput(stream_mode=["updates", "custom"]))
+    writer._write(queue.database)
+    assert stream.freeze() == []
+    stream.take(("updates", {"step": 1}))
+    writer._write(queue.database)
+    assert len(stream.freeze()) == 1
+    stream.take(("custom", "token"))
+    writer._write(queue.database)
+    assert stream.freeze() == []
+
+
+def test_runs_without_events_are_not_kept_by_the_writer(queue: Queue, dsn: str) -> None:
+    queue.add("t")
+    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer.open(queue.claim_one(), RunInput(stream_mode=[]))
+    assert not writer._streams
+    assert writer._thread is None
 
 
 def test_a_graph_waits_while_too_much_is_not_stored(queue: Queue) -> None:
