@@ -31,7 +31,7 @@ from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 
 # The least time between two commits of a worker.
 _INTERVAL: Final = 0.05
-# How long events of a finished task wait to be stored with the checkpoint of its superstep.
+# How long events of a finished task wait to be stored with a checkpoint.
 _CHECKPOINT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 1.0
@@ -42,7 +42,7 @@ _INTERRUPT: Final = "__interrupt__"
 # For interrupts, and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-# Modes of what tasks have finished: streamed again when a superstep is resumed, and followed by a checkpoint.
+# Modes of what tasks have finished: streamed again when a superstep is resumed, and usually followed by a checkpoint.
 _FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")
@@ -166,8 +166,9 @@ class RunStream:
     def send(self, transaction: Hashable) -> list[EventBatch]:
         """Return what is to be stored with a transaction of the saver; see `note_commit`."""
         batches = self.freeze()
-        # An id may have been that of an earlier transaction, which has failed.
-        self._sent[transaction] = self._frozen_to if batches else 0
+        # An id may have been that of an earlier transaction, which has failed. Not up to `_frozen_to`: another thread
+        # may have frozen more.
+        self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
     def note_commit(self, transaction: Hashable) -> None:
@@ -262,11 +263,17 @@ class StreamWriter:
         if not stream.has_events:
             return stream
         with self._lock:
+            newer = self._streams.get(claimed.thread_id)
+            if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
+                # The run has ended, or is another worker's, and its code goes on without knowing it.
+                stream.close()
+                return stream
             self._streams[claimed.thread_id] = stream
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
-                self._thread.start()
-        # Only now is its first event found.
+                thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
+                thread.start()
+                self._thread = thread
+        # The first event may have woken the thread before the stream was here.
         self._wake.set()
         return stream
 

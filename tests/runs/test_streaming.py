@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -400,6 +401,79 @@ def test_the_writer_leaves_them_to_the_checkpoint(queue: Queue, dsn: str, monkey
     stream.take(("custom", "token"))
     writer._write(queue.database)
     assert stream.freeze() == []
+
+
+def test_the_writer_finds_a_new_stream_and_rests_without_any(
+    queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = 0
+    write = StreamWriter._write
+
+    def counted(self: StreamWriter, database: Any) -> None:
+        nonlocal writes
+        writes += 1
+        write(self, database)
+
+    monkeypatch.setattr(StreamWriter, "_write", counted)
+    queue.add("t")
+    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    stream = writer.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
+    try:
+        # It looks for events that have waited for a checkpoint.
+        wait_until(lambda: writes > 3, "the writer looks for events")
+        stream.close()
+        wait_until(lambda: not writer._streams, "the stream is taken off")
+        time.sleep(0.2)
+        before = writes
+        time.sleep(0.5)
+        assert writes == before
+    finally:
+        writer.close()
+    # Its first event may have woken the thread too early.
+    monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
+    monkeypatch.setattr(RunStream, "_add", lambda *args: None)
+    other = StreamWriter(dsn, None, queue.queries, CODEC)
+    queue.add("u")
+    other.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
+    assert other._wake.is_set()
+
+
+def test_a_run_that_was_lost_does_not_take_the_place_of_the_next_one(
+    queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code may be held up before its first superstep, while its worker executes another run of the thread."""
+    monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
+    queue.add("t")
+    run = queue.claim_one()
+    lost = replace(run, lease=replace(run.lease, fencing_token=run.lease.fencing_token - 1))
+    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    present = writer.open(run, RunInput(stream_mode=["custom"]))
+    late = writer.open(lost, RunInput(stream_mode=["custom"]))
+    late.take(("custom", "late"))
+    assert late.freeze() == []
+    present.take(("custom", "token"))
+    writer._write(queue.database)
+    assert present.freeze() == []
+    assert writer._streams == {"t": present}
+
+
+def test_only_what_a_transaction_has_is_noted_as_stored(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may take up events between what a transaction takes and its note of it."""
+    queue.add("t")
+    stream = RunStream(CODEC, queue.claim_one(), RunInput(stream_mode=["custom"]), threading.Event())
+    freeze = RunStream.freeze
+
+    def interrupted(self: RunStream) -> Any:
+        monkeypatch.setattr(RunStream, "freeze", freeze)
+        found = self.freeze()
+        self.take(("custom", "token"))
+        self.freeze()
+        return found
+
+    monkeypatch.setattr(RunStream, "freeze", interrupted)
+    assert len(stream.send(1)) == 1
+    stream.note_commit(1)
+    assert [(one.position, one.length) for one in stream.freeze()] == [(1, 1)]
 
 
 def test_runs_without_events_are_not_kept_by_the_writer(queue: Queue, dsn: str) -> None:
