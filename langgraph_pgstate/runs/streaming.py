@@ -59,7 +59,7 @@ class RunStream:
         codec: Encodes events.
         claimed: The run.
         request: What was enqueued.
-        wake: Called when an event is to be stored.
+        wake: Set when an event is to be stored that waits for no checkpoint.
     """
 
     def __init__(self, codec: ValueCodec, claimed: ClaimedRun, request: RunInput, wake: threading.Event) -> None:
@@ -258,14 +258,17 @@ class StreamWriter:
         self._thread: threading.Thread | None = None
 
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
-        """Return the stream of a run that is about to be executed."""
+        """Return the stream of a run that is about to be executed.
+
+        It is closed if a later execution of the thread has one: this run is not this worker's any more.
+        """
         stream = RunStream(self._codec, claimed, request, self._wake)
         if not stream.has_events:
             return stream
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # The run has ended, or is another worker's, and its code goes on without knowing it.
+                # Otherwise the events of the later run were not found, and it could wait for room for ever.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream

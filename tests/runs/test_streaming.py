@@ -403,7 +403,7 @@ def test_the_writer_leaves_them_to_the_checkpoint(queue: Queue, dsn: str, monkey
     assert stream.freeze() == []
 
 
-def test_the_writer_finds_a_new_stream_and_rests_without_any(
+def test_the_writer_looks_for_late_events_and_rests_without_streams(
     queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = 0
@@ -429,13 +429,16 @@ def test_the_writer_finds_a_new_stream_and_rests_without_any(
         assert writes == before
     finally:
         writer.close()
-    # Its first event may have woken the thread too early.
+
+
+def test_the_writer_is_woken_once_it_has_a_new_stream(queue: Queue, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event of a stream may have woken it before."""
     monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
     monkeypatch.setattr(RunStream, "_add", lambda *args: None)
-    other = StreamWriter(dsn, None, queue.queries, CODEC)
-    queue.add("u")
-    other.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
-    assert other._wake.is_set()
+    queue.add("t")
+    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
+    assert writer._wake.is_set()
 
 
 def test_a_run_that_was_lost_does_not_take_the_place_of_the_next_one(
