@@ -1,0 +1,237 @@
+"""Threads and tasks that code on an event loop starts, and that may outlive the task which waits for them.
+
+A task that is cancelled while it waits for a thread ends at once, but the thread continues to the end of its function.
+Threads are followed if they are started through `loop.run_in_executor`, as those of `asyncio.to_thread` and of
+LangChain's blocking tools and nodes are. Threads that code starts in another way (`threading`, `anyio.to_thread`) are
+unknown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar("pgstate_started_work", default=())
+
+
+class StartedWork:
+    """What one piece of code started on an event loop: threads of executors, and tasks.
+
+    It belongs to a context, so it follows the code into its tasks and threads. What is started within an inner
+    `StartedWork` also belongs to the outer one.
+
+    Example:
+        >>> work = StartedWork()
+        >>> task = work.start(call_the_tool())
+        >>> task.cancel()
+        >>> await work.ended()  # its threads have ended, too
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._threads: set[_Thread] = set()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine as a task, and follow what it starts."""
+        loop = asyncio.get_running_loop()
+        _follow(loop)
+        context = contextvars.copy_context()
+        context.run(_works.set, (*_works.get(), self))
+        return loop.create_task(coroutine, context=context)
+
+    def stop(self) -> bool:
+        """Refuse functions that no thread has begun, now and later. Return whether a thread is running."""
+        with self._lock:
+            self._is_stopped = True
+            threads = list(self._threads)
+        running = [thread for thread in threads if not thread.refuse()]
+        return bool(running)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread runs, or will run, a function of it."""
+        with self._lock:
+            return bool(self._threads)
+
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks of this event loop that it started and that have not ended, without the calling one."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        return {task for task in others if self in _works_of(task)}
+
+    async def threads_ended(self) -> None:
+        """Wait until none of its threads is running."""
+        while True:
+            with self._lock:
+                ends = [asyncio.wrap_future(thread.ended) for thread in self._threads]
+            if not ends:
+                return
+            await asyncio.wait(ends)
+
+    async def ended(self) -> None:
+        """Wait until none of its threads and tasks is running."""
+        while True:
+            await self.threads_ended()
+            if not (tasks := self.tasks()):
+                return
+            await asyncio.wait(tasks)
+
+    def when_threads_ended(self, function: Callable[[], Any]) -> None:
+        """Call a function when none of its threads is running, without an event loop: in the last thread, or now."""
+        with self._lock:
+            thread = next(iter(self._threads), None)
+        if thread is None:
+            function()
+        else:
+            thread.ended.add_done_callback(lambda _: self.when_threads_ended(function))
+
+    def _add(self, thread: _Thread) -> None:
+        with self._lock:
+            self._threads.add(thread)
+            is_stopped = self._is_stopped
+        if is_stopped:
+            thread.refuse()
+
+    def _remove(self, thread: _Thread) -> None:
+        with self._lock:
+            self._threads.discard(thread)
+
+
+@contextmanager
+def not_followed() -> Iterator[None]:
+    """Let code start threads and tasks in this block that do not belong to a `StartedWork`."""
+    token = _works.set(())
+    try:
+        yield
+    finally:
+        _works.reset(token)
+
+
+class _Thread:
+    """One function that was given to an executor.
+
+    Attributes:
+        ended: Done when it has ended, or is certain never to begin. Cannot be cancelled.
+
+    Raises:
+        CancelledError: If the code that starts it was stopped.
+    """
+
+    def __init__(self, works: tuple[StartedWork, ...]) -> None:
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()
+        self._works = works
+        self._lock = threading.Lock()
+        self._has_begun = self._is_refused = False
+        for work in works:
+            work._add(self)
+        if self._is_refused:
+            raise asyncio.CancelledError("it was stopped, and may not start this function")
+
+    def begin(self) -> None:
+        """Note that a thread runs the function.
+
+        Raises:
+            CancelledError: If it was refused.
+        """
+        with self._lock:
+            if not self._is_refused:
+                self._has_begun = True
+                return
+        raise asyncio.CancelledError("what started this function was stopped before the function began")
+
+    def refuse(self) -> bool:
+        """Return whether the function has not begun; then it never will."""
+        with self._lock:
+            if self._has_begun or self._is_refused:
+                return self._is_refused
+            self._is_refused = True
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Note that the function has ended."""
+        for work in self._works:
+            work._remove(self)
+        self.ended.set_result(None)
+
+
+class _Submitted(_Thread):
+    """One function that was given to an executor of the caller's."""
+
+    future: Future[Any] | None = None
+
+    def refuse(self) -> bool:
+        """Return whether the function has not begun; then it never will."""
+        return super().refuse() if self.future is None else self.future.cancel()
+
+
+class _Submitting(Executor):
+    """An executor of the caller's. Its functions are not wrapped, because those for a process must be picklable."""
+
+    def __init__(self, executor: Executor, works: tuple[StartedWork, ...]) -> None:
+        self._executor, self._works = executor, works
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Submit a function."""
+        thread = _Submitted(self._works)
+        thread.begin()
+        try:
+            future = self._executor.submit(fn, *args, **kwargs)
+        except BaseException:
+            thread.end()
+            raise
+        future.add_done_callback(lambda _: thread.end())
+        thread.future = future
+        return future
+
+
+def _follow(loop: AbstractEventLoop) -> None:
+    """Make an event loop follow the threads that a `StartedWork` starts. Other code is not affected."""
+    original = loop.run_in_executor
+    if getattr(original, "is_followed", False):
+        return
+
+    def run_in_executor(executor: Executor | None, func: Callable[..., Any], *args: Any) -> Any:
+        works = _works.get()
+        if not works:
+            return original(executor, func, *args)
+        if executor is not None:
+            return original(_Submitting(executor, works), func, *args)
+        thread = _Thread(works)
+
+        def followed() -> Any:
+            thread.begin()
+            try:
+                return func(*args)
+            finally:
+                thread.end()
+
+        try:
+            future = original(None, followed)
+        except BaseException:
+            thread.refuse()
+            raise
+        # A function that waits in the executor's queue never begins if its future is cancelled.
+        future.add_done_callback(lambda _: thread.refuse())
+        return future
+
+    run_in_executor.is_followed = True  # type: ignore[attr-defined]
+    loop.run_in_executor = run_in_executor  # type: ignore[method-assign, assignment]
+
+
+def _works_of(task: asyncio.Task[Any]) -> tuple[StartedWork, ...]:
+    # Python 3.11 has no `get_context`.
+    if hasattr(task, "get_context"):
+        return tuple(task.get_context().get(_works, ()))
+    context = next((item for item in gc.get_referents(task) if isinstance(item, contextvars.Context)), None)
+    return () if context is None else context.get(_works, ())
