@@ -305,16 +305,17 @@ class AsyncPGStateSaver(CommonSaver):
         """Async twin of `revive_thread`."""
         return await self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+    async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """Async twin of `delete_for_runs`.
 
         Callers that name the same runs at once return together, in the order in which they called.
         """
         if ids := run_ids_of(run_ids):
-            await self._deletions.do(frozenset(ids), lambda: self._delete_for_runs(ids))
+            only = None if thread_id is None else thread_id_of(thread_id)
+            await self._deletions.do((frozenset(ids), only), lambda: self._delete_for_runs(ids, only))
 
-    async def _delete_for_runs(self, ids: list[str]) -> None:
-        self._forget(*await self._run(threads.delete_for_runs, self._queries, ids))
+    async def _delete_for_runs(self, ids: list[str], thread_id: str | None) -> None:
+        self._forget(*await self._run(threads.delete_for_runs, self._queries, ids, thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async twin of `copy_thread`."""
@@ -447,9 +448,9 @@ class AsyncPGStateSaver(CommonSaver):
         """`arevive_thread`, for callers on another thread."""
         return self._wait(self.arevive_thread(thread_id))
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    def delete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """`adelete_for_runs`, for callers on another thread."""
-        self._wait(self.adelete_for_runs(run_ids))
+        self._wait(self.adelete_for_runs(run_ids, thread_id=thread_id))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`acopy_thread`, for callers on another thread."""

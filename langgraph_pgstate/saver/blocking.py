@@ -363,16 +363,22 @@ class PGStateSaver(CommonSaver):
         """
         return self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove what some runs wrote and what was recorded of them, in all threads. Atomic for each thread.
+    def delete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
+        """Remove what some runs wrote and what was recorded of them. Atomic for each thread.
 
-        Tool executions stay: this takes back state, not what a tool did to the world.
+        Tool executions stay: this takes back state, not what a tool did to the world. What was copied or forked from
+        where a run wrote it stays, too: a copy is a thread of its own.
 
         Unknown runs and an empty list are no error. State that other runs built on a removed one by DeltaChannel
         writes cannot be rebuilt, as LangGraph documents.
+
+        Args:
+            run_ids: The runs.
+            thread_id: The only thread in which it is done; by default, as LangGraph calls it, all in which they wrote.
         """
         if ids := run_ids_of(run_ids):
-            self._forget(*self._run(threads.delete_for_runs, self._queries, ids))
+            only = None if thread_id is None else thread_id_of(thread_id)
+            self._forget(*self._run(threads.delete_for_runs, self._queries, ids, only))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
@@ -509,9 +515,9 @@ class PGStateSaver(CommonSaver):
         """Async twin of `revive_thread`."""
         return await asyncio.to_thread(self.revive_thread, thread_id)
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+    async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """Async twin of `delete_for_runs`."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
+        await asyncio.to_thread(self.delete_for_runs, run_ids, thread_id=thread_id)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Async twin of `copy_thread`."""

@@ -149,9 +149,9 @@ async def cancel_many(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a run with its checkpoints."""
+    """Delete a run with its checkpoints, in its thread."""
     run = await _run(call, "delete")
-    await call.state.saver.adelete_for_runs([run.run_id])
+    await call.state.saver.adelete_for_runs([run.run_id], thread_id=run.thread_id)
     return Response(status_code=204)
 
 

@@ -43,7 +43,8 @@ CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb
 -- and, for every other channel, references into `segment_ids`. `revision` is a new random number whenever the row is
 -- written: a process that builds on a cached checkpoint checks that it is unchanged. Columns that queries filter by are
 -- typed; `metadata` has everything. `next_checkpoint_id` is a child, set if a prune removed all children: the branch
--- went on from here. `state_version` is the version of the application's state; null is the first.
+-- went on from here. `state_version` is the version of the application's state; null is the first. `is_copy` is true if
+-- a copy or a fork brought the row here: the run that it names wrote it in another thread, and is deleted there alone.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -59,6 +60,7 @@ CREATE TABLE /*schema*/checkpoints (
     state bytea NOT NULL,
     next_checkpoint_id text COLLATE "C",
     state_version integer,
+    is_copy boolean,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
@@ -95,6 +97,7 @@ CREATE TABLE /*schema*/writes (
     run_id text COLLATE "C",
     created_at timestamptz NOT NULL DEFAULT now(),
     data bytea NOT NULL,
+    is_copy boolean,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/writes ALTER COLUMN data SET STORAGE EXTERNAL;
@@ -851,6 +854,7 @@ COMMENT ON COLUMN /*schema*/checkpoints.state IS 'versions, small values and ref
 COMMENT ON COLUMN /*schema*/checkpoints.next_checkpoint_id IS
     'a child that a prune removed: the branch went on from here';
 COMMENT ON COLUMN /*schema*/checkpoints.state_version IS 'version of the state of the application; null: the first';
+COMMENT ON COLUMN /*schema*/checkpoints.is_copy IS 'true: brought by a copy or a fork; its run wrote it in another thread';
 
 COMMENT ON TABLE /*schema*/segments IS
     'Immutable pieces of channel values, shared by checkpoints: some elements of a list, or a large value.';
@@ -871,6 +875,7 @@ COMMENT ON COLUMN /*schema*/writes.task_path IS 'orders the tasks of a superstep
 COMMENT ON COLUMN /*schema*/writes.run_id IS 'the run; null if the config named none';
 COMMENT ON COLUMN /*schema*/writes.created_at IS 'time it was stored';
 COMMENT ON COLUMN /*schema*/writes.data IS 'channels and values; encoded';
+COMMENT ON COLUMN /*schema*/writes.is_copy IS 'true: brought by a copy or a fork; its run wrote it in another thread';
 
 COMMENT ON TABLE /*schema*/labels IS 'Names of checkpoints. A prune keeps a checkpoint that has one.';
 COMMENT ON COLUMN /*schema*/labels.thread_id IS 'the thread';

@@ -71,19 +71,32 @@ async def delete_thread(
     return result + PruneResult(segments=segments, bytes=size)
 
 
-async def delete_for_runs(db: Connection, queries: Queries, run_ids: Sequence[str]) -> list[str]:
+async def delete_for_runs(
+    db: Connection, queries: Queries, run_ids: Sequence[str], thread_id: str | None = None
+) -> list[str]:
     """Remove checkpoints and records of some runs, in one transaction per thread; safe to repeat.
 
+    What was copied or forked from where a run wrote it stays.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        run_ids: The runs.
+        thread_id: The only thread in which it is done; by default all in which they wrote.
+
     Returns:
-        The threads that had such rows.
+        The threads that may have had such rows.
     """
-    threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
-    for thread_id in threads:
+    if thread_id is not None:
+        threads = [thread_id]
+    else:
+        threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
+    for one in threads:
         async with db.transaction():
-            await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
-            if await delete_runs_of(db, queries, thread_id, run_ids):
+            await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [one]})
+            if await delete_runs_of(db, queries, one, run_ids):
                 # Another run of the thread may have waited for one of these.
-                await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+                await db.execute(queries.promote_next, {"thread_ids": [one]})
     return threads
 
 

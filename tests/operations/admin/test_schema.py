@@ -518,6 +518,26 @@ def test_down_and_up_again_ends_where_it_began(dsn: str, schema: str, connection
     assert catalog(connection, schema) == before
 
 
+def test_copies_that_are_there_are_marked(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    set_up_in_a_process(dsn, schema)
+    with PGState.open(dsn, schema=schema) as state:
+        _, *given = put_arguments(config_of("t"), 0)
+        config = state.saver.put({**config_of("t"), "metadata": {"run_id": "r"}}, *given)
+        state.threads.fork("t", config["configurable"]["checkpoint_id"], "fork")
+        state.saver.copy_thread("t", "copy")
+        for thread_id in ("copy", "fork"):
+            _, *given = put_arguments(config_of(thread_id), 1)
+            state.saver.put({**config_of(thread_id), "metadata": {"run_id": "own"}}, *given)
+    connection.execute(
+        f"INSERT INTO {schema}.runs (thread_id, run_id, status, started_at) VALUES ('t', 'r', 'success', now())"
+    )
+    step = next(one.version for one in migrations() if one.name == "mark_copies")
+    database, marked = on(connection, schema), f"SELECT thread_id, run_id FROM {schema}.checkpoints WHERE is_copy"
+    database.run(migrate_to, queries(schema), step - 1)
+    database.run(migrate_to, queries(schema), step)
+    assert {*connection.execute(marked).fetchall()} == {("fork", "r"), ("copy", "r")}
+
+
 def test_down_to_nothing_leaves_only_the_record_of_migrations(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 from support import APIS, config_of, move_journal, open_saver, put_arguments
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
 from tests.record.test_record_lifecycle import message_hook, messages, put
 
 
@@ -135,3 +136,63 @@ def test_a_copy_has_messages_projection_and_results_but_no_runs(
     kept.delete_thread("t")
     put(kept, {"configurable": {**config["configurable"], "thread_id": "copy"}}, 1, "b", "c")
     assert messages(connection, schema, "copy") == ["a", "b", "a", "c"]
+
+
+def stored(connection: psycopg.Connection, schema: str, thread_id: str) -> list[Any]:
+    """What a thread has of checkpoints, pending writes, messages and segments."""
+    return [
+        connection.execute(
+            f"SELECT to_jsonb(r) - 'thread_id' FROM {schema}.{table} r WHERE thread_id = %s ORDER BY 1", [thread_id]
+        ).fetchall()
+        for table in ("checkpoints", "writes", "messages", "segments")
+    ]
+
+
+@pytest.mark.parametrize("source_is_left", [True, False])
+def test_what_was_copied_or_forked_stays_when_its_run_is_deleted(
+    kept: PGStateSaver, schema: str, connection: psycopg.Connection, source_is_left: bool
+) -> None:
+    config = put(kept, config_of("t"), 0, "a", "b", run="r")
+    put(kept, config_of("t", "sub"), 0, "c", run="r", root=config)
+    kept.put_writes({**config, "metadata": {"run_id": "r"}}, [("messages", "x")], "task")
+    PGState(connection, schema=schema).threads.fork("t", config["configurable"]["checkpoint_id"], "fork")
+    kept.copy_thread("t", "copy")
+    kept.copy_thread("copy", "copy of the copy")
+    move_journal(connection, schema)
+    names = ("fork", "copy", "copy of the copy")
+    before = {name: stored(connection, schema, name) for name in names}
+    assert all(rows[0] and rows[1] and rows[2] for rows in before.values())
+    if not source_is_left:
+        kept.delete_thread("t")
+    kept.delete_for_runs(["r"])
+    assert stored(connection, schema, "t") == [[], [], [], []]
+    for name in names:
+        assert stored(connection, schema, name) == before[name], name
+        kept.delete_for_runs(["r"], thread_id=name)
+        assert stored(connection, schema, name) == before[name], name
+
+
+def test_what_a_run_writes_on_a_copy_is_its_own(
+    kept: PGStateSaver, schema: str, connection: psycopg.Connection
+) -> None:
+    config = put(kept, config_of("t"), 0, "a", run="r")
+    kept.copy_thread("t", "copy")
+    before = stored(connection, schema, "copy")
+    copied = {"configurable": {**config["configurable"], "thread_id": "copy"}}
+    kept.put_writes({**copied, "metadata": {"run_id": "r"}}, [("messages", "x")], "task")
+    put(kept, copied, 1, "a", "b", run="r")
+    move_journal(connection, schema)
+    kept.delete_for_runs(["r"], thread_id="copy")
+    assert stored(connection, schema, "copy")[:2] == before[:2]
+    assert messages(connection, schema) == ["a"]
+
+
+def test_a_run_is_deleted_in_one_thread_alone_if_that_is_named(
+    kept: PGStateSaver, schema: str, connection: psycopg.Connection
+) -> None:
+    for thread_id in ("t", "u"):
+        put(kept, config_of(thread_id), 0, "a", run="r")
+    kept.delete_for_runs(["r"], thread_id="t")
+    assert [len(stored(connection, schema, name)[0]) for name in ("t", "u")] == [0, 1]
+    kept.delete_for_runs(["r"])
+    assert stored(connection, schema, "u")[0] == []

@@ -81,7 +81,8 @@ FROM required
 --+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
 --+replacing|touching     metadata = excluded.metadata,
 --+replacing|touching     state = excluded.state,
---+replacing|touching     state_version = excluded.state_version
+--+replacing|touching     state_version = excluded.state_version,
+--+replacing|touching     is_copy = excluded.is_copy
 ;
 
 -- name: hold_checkpoints
@@ -390,10 +391,10 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- Return the threads in which some runs left checkpoints, writes or rows of their own.
-SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[])
+-- Return the threads in which some runs left checkpoints, writes or rows of their own. What was copied is none.
+SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
 UNION
-SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[])
+SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
 UNION
 SELECT thread_id FROM /*schema*/runs WHERE run_id = ANY(:run_ids::text[])
 UNION
@@ -402,13 +403,15 @@ SELECT thread_id FROM /*schema*/journal WHERE run_id = ANY(:run_ids::text[]) AND
 -- name: find_run_checkpoints
 -- Return the checkpoints of the root namespace that some runs made.
 SELECT checkpoint_id FROM /*schema*/checkpoints
-WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]);
+WHERE thread_id = :thread_id AND checkpoint_ns = '' AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE;
 
 -- name: delete_runs
 -- Delete some runs from a thread: their checkpoints with the messages first stored there, writes on those checkpoints,
--- the runs' other writes in the thread, and their records. Tool executions are kept.
+-- the runs' other writes in the thread, and their records. Tool executions are kept, and so is what was copied from
+-- another thread.
 WITH gone AS (
-    DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[])
+    DELETE FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
     RETURNING checkpoint_ns, checkpoint_id
 ), gone_answers AS (
     DELETE FROM /*schema*/answers a
@@ -418,7 +421,11 @@ WITH gone AS (
     WHERE m.thread_id = :thread_id AND (
         (m.checkpoint_ns, m.checkpoint_id) IN (SELECT * FROM gone)
         -- A later run's checkpoint may still contain this run's messages.
-        OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> ''
+        OR m.run_id = ANY(:run_ids::text[]) AND m.checkpoint_ns <> '' AND NOT EXISTS (
+            SELECT 1 FROM /*schema*/checkpoints c
+            WHERE c.thread_id = :thread_id AND c.checkpoint_ns = m.checkpoint_ns
+                AND c.checkpoint_id = m.checkpoint_id AND c.is_copy
+        )
     )
 ), gone_projection AS (
     DELETE FROM /*schema*/projections p
@@ -437,4 +444,7 @@ WITH gone AS (
 )
 DELETE FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id
-    AND (w.run_id = ANY(:run_ids::text[]) OR (w.checkpoint_ns, w.checkpoint_id) IN (SELECT * FROM gone));
+    AND (
+        w.run_id = ANY(:run_ids::text[]) AND w.is_copy IS NOT TRUE
+        OR (w.checkpoint_ns, w.checkpoint_id) IN (SELECT * FROM gone)
+    );

@@ -10,6 +10,7 @@ FROM unnest(:idxs::integer[], :starts::integer[], :lengths::integer[]) AS new (i
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
     task_path = excluded.task_path,
     run_id = excluded.run_id,
+    is_copy = excluded.is_copy,
     -- The replaced interrupt was another one, so this one starts now.
     created_at = CASE WHEN stored.data = excluded.data THEN stored.created_at ELSE excluded.created_at END,
     data = excluded.data

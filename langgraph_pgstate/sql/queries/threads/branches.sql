@@ -153,9 +153,10 @@ WITH RECURSIVE lineage AS (
     ON CONFLICT (thread_id, segment_id) DO NOTHING
 ), copied_writes AS (
     INSERT INTO /*schema*/writes (
-        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data, is_copy
     )
-    SELECT :target_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.run_id, w.created_at, w.data
+    SELECT :target_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.task_path, w.run_id, w.created_at, w.data,
+        true
     FROM members m JOIN /*schema*/writes w
         ON w.thread_id = :source_id AND w.checkpoint_ns = m.checkpoint_ns AND w.checkpoint_id = m.checkpoint_id
     WHERE m.checkpoint_ns > '' OR m.checkpoint_id IN (SELECT p.checkpoint_id FROM past p)
@@ -209,7 +210,7 @@ WITH RECURSIVE lineage AS (
 )
 INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    metadata, state, next_checkpoint_id, state_version
+    metadata, state, next_checkpoint_id, state_version, is_copy
 )
 SELECT :target_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run_id, c.source, c.step, c.created_at,
     c.segment_ids,
@@ -220,7 +221,7 @@ SELECT :target_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.r
         SELECT n.checkpoint_id FROM members n
         WHERE n.checkpoint_ns = m.checkpoint_ns AND n.checkpoint_id = c.next_checkpoint_id
     ),
-    c.state_version
+    c.state_version, true
 FROM members m JOIN /*schema*/checkpoints c
     ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.checkpoint_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;

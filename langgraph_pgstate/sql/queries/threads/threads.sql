@@ -104,9 +104,9 @@ WITH copied_thread AS (
     ON CONFLICT (thread_id, segment_id) DO NOTHING
 ), copied_writes AS (
     INSERT INTO /*schema*/writes (
-        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
+        thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data, is_copy
     )
-    SELECT :target_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
+    SELECT :target_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data, true
     FROM /*schema*/writes WHERE thread_id = :source_id
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
 ), copied_messages AS (
@@ -152,12 +152,12 @@ WITH copied_thread AS (
 )
 INSERT INTO /*schema*/checkpoints (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    metadata, state, next_checkpoint_id, state_version
+    metadata, state, next_checkpoint_id, state_version, is_copy
 )
 SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
     CASE WHEN metadata ? 'thread_id' THEN metadata || jsonb_build_object('thread_id', :target_id::text)
         ELSE metadata END,
-    state, next_checkpoint_id, state_version
+    state, next_checkpoint_id, state_version, true
 FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
