@@ -685,14 +685,16 @@ class BudgetExceededError(PGStateError, RuntimeError):
         name: Its name.
         spent: What was spent today (UTC), in the currency of prices.
         amount: The budget.
+        reserved: What calls that were in progress are expected to cost.
     """
 
     is_final = True
 
-    def __init__(self, scope: str, name: str, spent: Decimal, amount: Decimal) -> None:
-        self.scope, self.name, self.spent, self.amount = scope, name, spent, amount
+    def __init__(self, scope: str, name: str, spent: Decimal, amount: Decimal, reserved: Decimal | None = None) -> None:
+        self.scope, self.name, self.spent, self.amount, self.reserved = scope, name, spent, amount, reserved
+        expected = f", and calls in progress are expected to cost {reserved.normalize():f}" if reserved else ""
         used, given = spent.normalize(), amount.normalize()
-        super().__init__(f"{scope} {name!r} has spent {used:f} today (UTC); the budget is {given:f}")
+        super().__init__(f"{scope} {name!r} has spent {used:f} today (UTC){expected}; the budget is {given:f}")
 
 
 class DatabaseError(PGStateError):

@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
@@ -21,6 +22,8 @@ from langgraph_pgstate.record.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.tracker import Tracker
 
 G = TypeVar("G", bound=Any)
+# Keys of `configurable` that name no owner.
+_IDS = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns", "run_id"})
 _LLM_REQUEST = (
     "model",
     "model_name",
@@ -65,6 +68,10 @@ class RecordingHandler(GraphCallbackHandler):
     def is_recording(self, span_id: UUID | None) -> bool:
         """Return whether the recorder has an open span with this id."""
         return span_id is not None and self._tracker.find(span_id) is not None
+
+    def note_owner(self, run_id: UUID, metadata: Mapping[str, Any] | None, labels: Mapping[str, Any]) -> None:
+        """Note what the config of a run says of its owner. See `Tracker.note_owner`."""
+        self._tracker.note_owner(run_id, metadata, labels)
 
     def _started(self) -> None:
         """Start or wake the writer."""
@@ -129,14 +136,13 @@ class RecordingHandler(GraphCallbackHandler):
 
         def note(span: SpanRecord) -> None:
             span.response = (generations, response.llm_output)
+            self._budgets.settle(span)
 
-        span = self._tracker.find(run_id)
         self._ended(self._tracker.end(run_id, said[0] if len(said) == 1 else said, found=note))
-        if span is not None and span.id == run_id:
-            self._budgets.note(span)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """End the span of a failed model."""
+        self._budgets.release(run_id)
         self._ended(self._tracker.end(run_id, error=error))
 
     def on_tool_start(
@@ -257,41 +263,82 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
         raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
-    if not isinstance(bound, _OnItsThread):
+    if not isinstance(bound, _Recorded):
         # As `Pregel.copy` makes a copy.
         given = {name: value for name, value in vars(bound).items() if name != "__orig_class__"}
-        bound = _on_its_thread(kind)(**given)
+        bound = _recorded(kind)(**given)
     made: G = bound
     return made
 
 
-class _OnItsThread:
-    """A graph whose callbacks, which see no more than metadata, find there the thread that the run is on."""
+class _Recorded:
+    """A graph whose recorders, which see no more than metadata, are told a run's thread and owner."""
 
     config: Mapping[str, Any] | None
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
-        return super().stream(input, self._on_thread(config), **options)  # type: ignore[misc]
+        return super().stream(input, self._told(config), **options)  # type: ignore[misc]
 
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
-        return super().astream(input, self._on_thread(config), **options)  # type: ignore[misc]
+        return super().astream(input, self._told(config), **options)  # type: ignore[misc]
 
     def bulk_update_state(self, config: Any, supersteps: Any) -> Any:
-        return super().bulk_update_state(self._on_thread(config), supersteps)  # type: ignore[misc]
+        return super().bulk_update_state(self._told(config), supersteps)  # type: ignore[misc]
 
     def abulk_update_state(self, config: Any, supersteps: Any) -> Any:
-        return super().abulk_update_state(self._on_thread(config), supersteps)  # type: ignore[misc]
+        return super().abulk_update_state(self._told(config), supersteps)  # type: ignore[misc]
 
-    def _on_thread(self, config: Any) -> Any:
-        parts = [(part or {}).get("configurable") or {} for part in (config, self.config)]
-        thread_id = next((part["thread_id"] for part in parts if part.get("thread_id") is not None), None)
-        if thread_id is None:
-            return config
+    def _told(self, config: Any) -> Any:
         given = config or {}
-        return {**given, "metadata": {**(given.get("metadata") or {}), "thread_id": thread_id}}
+        own, called = ((part or {}).get("configurable") or {} for part in (self.config, given))
+        thread_id = next((part["thread_id"] for part in (called, own) if part.get("thread_id") is not None), None)
+        ambient: Mapping[str, Any] = {}
+        if thread_id is not None:
+            given = {**given, "metadata": {**(given.get("metadata") or {}), "thread_id": thread_id}}
+        else:
+            # A graph within another one continues the other's thread.
+            ambient = (var_child_runnable_config.get() or {}).get("configurable") or {}
+        labels = {name: value for name, value in {**ambient, **own, **called}.items() if _is_label(name, value)}
+        if not labels:
+            return given or config
+        listening = (self.config or {}).get("callbacks") or ()
+        handlers = listening.handlers if isinstance(listening, BaseCallbackManager) else listening
+        note = _OwnerNote(labels, [one for one in handlers if hasattr(one, "note_owner")])
+        callbacks = given.get("callbacks")
+        if isinstance(callbacks, BaseCallbackManager):
+            callbacks = callbacks.copy()
+            callbacks.add_handler(note, inherit=False)
+        else:
+            callbacks = [*(callbacks or ()), note]
+        return {**given, "callbacks": callbacks}
+
+
+class _OwnerNote(BaseCallbackHandler):
+    """A callback handler that tells a graph's recorders, when a run begins, what `configurable` says of its owner.
+
+    Metadata would do so, too, but streams and tracers show it, and graphs within this one store it as theirs.
+    """
+
+    run_inline = True
+    ignore_llm = ignore_chat_model = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
+    ignore_chain = False
+
+    def __init__(self, labels: Mapping[str, Any], recorders: Sequence[Any]) -> None:
+        self._labels, self._recorders = labels, recorders
+
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, metadata: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self.ignore_chain = True
+        for recorder in self._recorders:
+            recorder.note_owner(run_id, metadata, self._labels)
+
+
+def _is_label(name: str, value: Any) -> bool:
+    return (isinstance(value, str | UUID) or type(value) is int) and name not in _IDS and not name.startswith("__")
 
 
 @cache
-def _on_its_thread(kind: type[Any]) -> type[Any]:
+def _recorded(kind: type[Any]) -> type[Any]:
     names = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-    return type(kind.__name__, (_OnItsThread, kind), names)
+    return type(kind.__name__, (_Recorded, kind), names)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 from langgraph.callbacks import GraphCallbackHandler
 
@@ -42,6 +43,12 @@ class LoopRecorder(GraphCallbackHandler):
             return super().__getattribute__(name)
         recorder = self._here()
         return partial(self._find_by_span, name) if recorder is None else getattr(recorder, name)
+
+    def note_owner(self, run_id: UUID, metadata: Mapping[str, Any] | None, labels: Mapping[str, Any]) -> None:
+        """Forward to the recorder of the current event loop."""
+        recorder = self._here()
+        if recorder is not None:
+            recorder.note_owner(run_id, metadata, labels)
 
     def record(self, graph: G) -> G:
         """Return the graph with this recorder attached.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -63,7 +64,7 @@ class _RecorderBase(RecordingHandler):
         # The guard is first, so that a refused call has no span.
         return attach(graph, self._guard, self)
 
-    def _check_budget(self, span_id: UUID | None) -> Awaitable[None]:
+    def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
         """Refuse a model call if a budget of its run is used up; on an event loop, once the result is awaited.
 
         Raises:
@@ -72,19 +73,20 @@ class _RecorderBase(RecordingHandler):
         span = None if span_id is None else self._tracker.find(span_id)
         if span is None:
             return NOTHING
+        admit = partial(self._admit, span.run, id, model)
         if self._budgets.is_known(span.run):
-            self._refuse_exceeded(span.run)
+            admit()
             return NOTHING
-        return self._read_budgets(span.run)
+        return self._read_budgets(span.run, admit)
 
-    def _refuse_exceeded(self, run: RunRecord) -> None:
-        error = self._budgets.find_exceeded(run)
+    def _admit(self, run: RunRecord, id: UUID, model: str) -> None:
+        error = self._budgets.admit(run, id, model)
         if error is not None:
             self._tracker.refused(run, error)
             raise error
 
-    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
-        """Read what was spent, then refuse the call if a budget is used up."""
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
+        """Read what was spent, then admit the call or refuse it."""
         raise NotImplementedError
 
     def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
@@ -220,10 +222,10 @@ class Recorder(_RecorderBase):
         """
         return run_blocking(self._writer.maintain(months, drop_older_than, stream_ttl))
 
-    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
         def read() -> None:
             run_blocking(self._budgets.read(run))
-            self._refuse_exceeded(run)
+            admit()
 
         if _in_loop() is not None and not self._is_borrowed:
             return Later(lambda: asyncio.to_thread(read))
@@ -410,10 +412,10 @@ class AsyncRecorder(_RecorderBase):
             writing.result(self._settings.patience)
         return NOTHING
 
-    def _read_budgets(self, run: RunRecord) -> Awaitable[None]:
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
         async def read() -> None:
             await self._budgets.read(run)
-            self._refuse_exceeded(run)
+            admit()
 
         here = _in_loop()
         if here is not None and (self._loop is None or here is self._loop):

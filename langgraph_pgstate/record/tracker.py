@@ -64,6 +64,8 @@ class Tracker:
         self._open: dict[UUID, SpanRecord] = {}
         # Failed or abandoned spans. A later child of one of them does not begin a new run.
         self._abandoned: dict[UUID, None] = {}
+        # What configs of runs say of their owners, until the runs begin.
+        self._labels: dict[UUID, Mapping[str, Any]] = {}
         # Read /proc here, so that no callback has to.
         holder_id()
 
@@ -79,12 +81,15 @@ class Tracker:
     ) -> SpanRecord | None:
         """Begin a span. Return `None` if it is hidden or its run has ended."""
         metadata = metadata or {}
+        labels = self._labels.pop(id, {}) if self._labels else {}
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None and parent_id in self._abandoned:
             self._abandon(id)
             return None
         if parent is None:
             run = self._begin_run(id, name, metadata, input)
+            if labels:
+                self._set_owner(run, {**labels, **metadata})
             # A graph first acquires the lease of its thread, and may wait for it.
             run.is_begun = kind != "chain" or not run.has_thread
             kind = "graph" if kind == "chain" else kind
@@ -114,6 +119,28 @@ class Tracker:
         run.open[id] = span
         self._queue.span_changed(span)
         return span
+
+    def note_owner(self, id: UUID, metadata: Mapping[str, Any] | None, labels: Mapping[str, Any]) -> None:
+        """Note what the config of a run says of its owner, before or after the run has begun.
+
+        Args:
+            id: The run's own span.
+            metadata: Metadata of the run, which prevails.
+            labels: Of `configurable`, which callbacks do not see.
+        """
+        span = self._open.get(id)
+        if span is None:
+            self._labels[id] = labels
+        elif span.id == id and span.parent is None:
+            self._set_owner(span.run, {**labels, **(metadata or {})})
+
+    def _set_owner(self, run: RunRecord, labels: Mapping[str, Any]) -> None:
+        owner = {
+            "agent": _first(labels, ("lc_agent_name", *self._keys.agent)),
+            "tenant_id": _first(labels, self._keys.tenant),
+            "user_id": _first(labels, self._keys.user),
+        }
+        self._queue.run_changed(run, **{name: value for name, value in owner.items() if value is not None})
 
     def end(
         self,
@@ -190,6 +217,8 @@ class Tracker:
     def refused(self, run: RunRecord, error: BudgetExceededError) -> None:
         """Record that a model call was refused because a budget is used up."""
         facts = {"scope": error.scope, "name": error.name, "spent": str(error.spent), "amount": str(error.amount)}
+        if error.reserved:
+            facts["reserved"] = str(error.reserved)
         self._queue.event_happened(EventRecord(run, "budget", facts))
 
     def find(self, id: UUID) -> SpanRecord | None:

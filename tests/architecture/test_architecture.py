@@ -651,7 +651,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),
-    "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], ()),
+    "record.budgets.read_spending": lambda bench: ([Owner("user", "a")], tuple),
     "record.deleted_costs.gather_costs": lambda bench: ("t",),
     "record.deleted_costs.keep_costs": lambda bench: ("t", ["r"]),
     "record.deleted_costs.forget": lambda bench: (),

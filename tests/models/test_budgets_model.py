@@ -117,7 +117,7 @@ class BudgetMachine(RuleBasedStateMachine):
     def what_was_spent_counts(self) -> None:
         if not hasattr(self, "calls"):
             return
-        found = self.queue.do(budgets.read_spending, OWNERS, ()).budgets
+        found = self.queue.do(budgets.read_spending, OWNERS, tuple).budgets
         assert {owner: spent for owner, (_, spent) in found.items()} == {
             Owner("user", user): sum(call.cost for call in self.calls if call.user_id == user) for user in self.limited
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from typing import Any, TypedDict
 
 import psycopg
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
-from support import GUARD_SECONDS
+from langgraph.types import interrupt
+from support import GUARD_SECONDS, wait_until
 from support_queue import STATES, call, open_state
 from support_recorder import USAGE, Model, rows
 
@@ -67,6 +70,16 @@ class Agent:
         builder.add_edge(START, "node")
         builder.add_conditional_edges("node", lambda state: "node" if state["count"] < self.calls else "__end__")
         return builder
+
+
+class Listener(BaseCallbackHandler):
+    """A handler of the application, which notes the metadata of model calls."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_chat_model_start(self, *args: Any, metadata: Any = None, **kwargs: Any) -> None:
+        self.seen.append(metadata)
 
 
 @pytest.fixture(autouse=True)
@@ -276,3 +289,200 @@ async def test_the_first_calls_of_a_process_wait_for_what_was_spent(
         found = await asyncio.gather(*(invoke(state, Both(1), thread_id) for thread_id in "ab"), return_exceptions=True)
     assert [type(one) for one in found] == [BudgetExceededError] * 2
     assert agent.made == 0
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_the_user_of_configurable_is_known_before_the_first_call(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    agent, listener = Agent(8), Listener()
+    callbacks: list[Any] = [[listener], CallbackManager([listener], inheritable_handlers=[listener])]
+    async with priced(api, dsn, schema) as state:
+        await call(state.runs.budget, 3 * CALL, user="*")
+        graph = state.record(agent.graph(is_async=api is AsyncPGState).compile(checkpointer=state.saver))
+
+        async def stream(config: Any) -> None:
+            if api is AsyncPGState:
+                async for _ in graph.astream({}, config, durability="exit"):
+                    pass
+            else:
+                await asyncio.to_thread(lambda: list(graph.stream({}, config, durability="exit")))
+
+        for thread_id, given in zip("ab", callbacks, strict=True):
+            configurable = {"thread_id": thread_id, "user_id": "ada", "tenant_id": "acme"}
+            with pytest.raises(BudgetExceededError, match="user 'ada'"):
+                await stream({"configurable": configurable, "callbacks": given})
+            assert agent.made == 3
+        await call(state.flush)
+    assert [run["user_id"] for run in rows(connection, schema, "runs")] == ["ada", "ada"]
+    assert len(listener.seen) >= 3
+    assert all("user_id" not in metadata for metadata in listener.seen), "others see no more than before"
+
+
+@pytest.mark.parametrize("place", ["configurable", "metadata"])
+@pytest.mark.parametrize("api", STATES)
+async def test_no_user_of_many_runs_at_once_is_over_the_budget(api: type, place: str, dsn: str, schema: str) -> None:
+    users, gate = [f"user{number}" for number in range(40)], asyncio.Semaphore(20)
+    agents = {user: Agent(8, pause=0.002) for user in users}
+
+    async with priced(api, dsn, schema) as state:
+        await call(state.runs.budget, 3 * CALL, user="*")
+
+        async def spend(user: str) -> Any:
+            async with gate:
+                config: Any = {"configurable": {"thread_id": user}}
+                config.setdefault(place, {})["user_id"] = user
+                graph = agents[user].graph(is_async=api is AsyncPGState)
+                recorded = state.record(graph.compile(checkpointer=state.saver))
+                if api is AsyncPGState:
+                    return await recorded.ainvoke({}, config, durability=durability)
+                return await asyncio.to_thread(recorded.invoke, {}, config, durability=durability)
+
+        found = await asyncio.gather(*map(spend, users), return_exceptions=True)
+    assert {type(one) for one in found} == {BudgetExceededError}
+    assert {user: agent.made for user, agent in agents.items()} == dict.fromkeys(users, 3)
+
+
+@pytest.mark.parametrize("api", STATES)
+async def test_calls_in_progress_count_as_what_the_last_one_cost(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Runs of one user whose calls all begin before one of them ends."""
+    agent, going = Agent(1), threading.Event()
+
+    class Slow(Agent):
+        def model(self) -> Model:
+            class Waiting(Model):
+                def _generate(self, *args: Any, **kwargs: Any) -> Any:
+                    agent.made += 1
+                    going.wait(GUARD_SECONDS)
+                    return super()._generate(*args, **kwargs)
+
+            message = AIMessage("hi", usage_metadata=USAGE, response_metadata={"model_name": "gpt-x"})
+            return Waiting(messages=iter([message]))
+
+    async with priced(api, dsn, schema) as state:
+        await call(state.runs.budget, 5 * CALL, user="ada")
+        await invoke(state, agent, "first")
+        runs = [asyncio.ensure_future(invoke(state, Slow(1), f"t{number}")) for number in range(6)]
+        done: set[Any] = set()
+        while len(done) < 2:
+            done, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED, timeout=GUARD_SECONDS)
+        going.set()
+        found = await asyncio.gather(*runs, return_exceptions=True)
+        assert agent.made == 5
+        errors = [one for one in found if isinstance(one, BudgetExceededError)]
+        assert [(one.spent, one.reserved) for one in errors] == [(CALL, 4 * CALL)] * 2
+        assert "and calls in progress are expected to cost 0.00056; the budget is 0.0007" in str(errors[0])
+        with pytest.raises(BudgetExceededError, match=r"has spent 0\.0007 today"):
+            await invoke(state, agent, "last")
+        await call(state.flush)
+    assert {row["payload"].get("reserved") for row in rows(connection, schema, "events", kind="budget")} == {
+        "0.00056",
+        None,
+    }
+
+
+async def test_a_failed_call_reserves_nothing(dsn: str, schema: str) -> None:
+    class Failing(Agent):
+        def node(self, state: State) -> State:
+            with pytest.raises(ValueError, match="no"):
+                self.failing().invoke("hi")
+            self.model().invoke("hi")
+            return {"count": state.get("count", 0) + 1}
+
+        def failing(self) -> Model:
+            class Broken(Model):
+                def _generate(self, *args: Any, **kwargs: Any) -> Any:
+                    raise ValueError("no")
+
+            return Broken(messages=iter([]), name="Counted")
+
+    agent = Failing(2)
+    async with priced(PGState, dsn, schema) as state:
+        state.runs.budget(3 * CALL, user="ada")
+        assert (await invoke(state, agent, "t"))["count"] == 2
+        assert not state._recorder._budgets._started
+
+
+async def test_a_reading_that_ends_late_forgets_no_call(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reading knows only of ada, and ends during a call of bob, of whom the second one knows."""
+    read, has_begun, may_end = budgets.read_spending, threading.Event(), threading.Event()
+    numbers, late = itertools.count(), Agent(8)
+
+    async def held(*arguments: Any) -> Any:
+        number, found = next(numbers), await read(*arguments)
+        if number == 0:
+            has_begun.set()
+            assert may_end.wait(GUARD_SECONDS)
+        return found
+
+    class Between(Agent):
+        def model(self) -> Model:
+            model = super().model()
+            if self.made == 1:
+
+                class Waiting(type(model)):  # type: ignore[misc]
+                    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+                        may_end.set()
+                        wait_until(lambda: late.made > 0)
+                        return super()._generate(*args, **kwargs)
+
+                model = Waiting(messages=model.messages)
+            return model
+
+    monkeypatch.setattr(budgets, "read_spending", held)
+    monkeypatch.setattr(budgets, "_FRESH_SECONDS", 60.0)
+    quick = Between(8)
+    async with priced(PGState, dsn, schema) as state:
+        state.runs.budget(3 * CALL, user="*")
+        first = asyncio.ensure_future(invoke(state, late, "a", user_id="ada"))
+        await asyncio.to_thread(has_begun.wait, GUARD_SECONDS)
+        second = asyncio.ensure_future(invoke(state, quick, "b", user_id="bob"))
+        found = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(one) for one in found] == [BudgetExceededError] * 2
+    assert (late.made, quick.made) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+async def test_enqueued_scheduled_and_resumed_runs_have_the_budget_of_their_user(
+    kind: type, dsn: str, schema: str
+) -> None:
+    class Asking(Agent):
+        def node(self, state: State) -> State:
+            if state.get("count") == 1:
+                interrupt("go on?")
+            return super().node(state)
+
+    agents = {"plain": Agent(8), "asking": Asking(8), "due": Agent(8)}
+    async with priced(PGState if kind is Worker else AsyncPGState, dsn, schema) as state:
+        await call(state.runs.budget, 3 * CALL, user="*")
+        graphs = {name: agent.graph().compile() for name, agent in agents.items()}
+        for name, user in (("plain", "ada"), ("asking", "bob"), ("due", "eve")):
+            config = {"configurable": {"user_id": user}}
+            if name == "due":
+                await call(state.schedules.put, "daily", name, {}, cron="0 0 1 1 *", config=config)
+                await call(state.schedules.trigger, "daily")
+            else:
+                await call(state.runs.enqueue, name, {}, thread_id=name, config=config)
+        await call(kind(state, graphs, poll=0.05).run_until_idle)
+        assert [agent.made for agent in agents.values()] == [3, 1, 3]
+        await call(state.threads.answer, "asking", "yes")
+        await call(kind(state, graphs, poll=0.05).run_until_idle)
+        assert [agent.made for agent in agents.values()] == [3, 3, 3]
+
+
+def test_a_graph_within_another_one_has_the_user_of_the_whole(dsn: str, schema: str) -> None:
+    agent = Agent(8)
+    with PGState.open(dsn, schema=schema) as state:
+        state.prices.set("gpt-x", 1, 2)
+        state.runs.budget(3 * CALL, user="*")
+        inner = state.record(agent.graph().compile())
+        outer = StateGraph(State)
+        outer.add_node("inner", inner.invoke)
+        outer.add_edge(START, "inner")
+        config = {"configurable": {"thread_id": "t", "user_id": "ada"}}
+        for graph in (outer.compile(checkpointer=state.saver), state.record(outer.compile(checkpointer=state.saver))):
+            with pytest.raises(BudgetExceededError, match="'ada'"):
+                graph.invoke({}, config, durability="exit")
+            assert agent.made == 3

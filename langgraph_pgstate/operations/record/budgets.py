@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ class Spending(NamedTuple):
         has_budgets: Whether there are any budgets.
         day: Start of the day in UTC, in seconds since 1970.
         budgets: Amount and recorded cost by owner, for owners that have a budget.
-        prices: All prices, if one of the owners has a budget.
+        prices: All prices, if there are any budgets.
     """
 
     has_budgets: bool
@@ -79,13 +79,13 @@ async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
     """Return all budgets by scope and name, with what was spent. Two round trips; reads today's model calls."""
     rows = await db.fetch(queries.list_budgets, {})
     owners = [Owner(scope, name) for scope, name, _ in rows if name != EACH]
-    spending = await read_spending(db, queries, owners, ())
+    spending = await read_spending(db, queries, owners, tuple)
     spent = {owner: cost for owner, (_, cost) in spending.budgets.items()}
     return [Budget(scope, name, amount, spent.get(Owner(scope, name))) for scope, name, amount in rows]
 
 
 async def read_spending(
-    db: Connection, queries: Queries, owners: Collection[Owner], span_ids: Collection[str]
+    db: Connection, queries: Queries, owners: Collection[Owner], counted: Callable[[], Collection[str]]
 ) -> Spending:
     """Return what was spent of the budgets of some owners. One statement, or two if there are budgets.
 
@@ -93,17 +93,17 @@ async def read_spending(
         db: The connection.
         queries: The queries of the schema.
         owners: The owners.
-        span_ids: Spans that are left out.
+        counted: Returns the spans that are left out. Called right before the statement is sent.
     """
     given = [*owners]
     parameters = {
         "scopes": [owner.scope for owner in given],
         "names": [owner.name for owner in given],
-        "span_ids": [*span_ids],
+        "span_ids": [*counted()],
     }
     first, *rows = await db.fetch(queries.read_spending, parameters)
     budgets = {Owner(scope, name): (amount, spent) for scope, name, amount, spent, _, _ in rows}
-    return Spending(first[4], first[5], budgets, await list_prices(db, queries) if budgets else ())
+    return Spending(first[4], first[5], budgets, await list_prices(db, queries) if first[4] else ())
 
 
 def cost_of(

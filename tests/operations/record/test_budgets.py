@@ -44,7 +44,7 @@ def test_an_unusable_budget_is_refused(amount: Any, owner: dict[str, str]) -> No
 
 def test_an_owner_has_its_own_budget_or_that_of_each(connection: psycopg.Connection, schema: str) -> None:
     database, given = Database(connection, schema=schema), queries(schema)
-    read = lambda *owners: database.run(budgets.read_spending, given, owners, ())  # noqa: E731
+    read = lambda *owners: database.run(budgets.read_spending, given, owners, tuple)  # noqa: E731
     assert not read(Owner("user", "a")).has_budgets
     for amount, owner in (("0.1", {"user": "*"}), (5, {"user": "a"}), (7, {"key": "k"})):
         database.run(budgets.put_budget, given, request_budget(amount, **owner))
@@ -73,7 +73,7 @@ def test_only_what_was_spent_today_counts(connection: psycopg.Connection, schema
             " semconv_version)"
             f" VALUES ('t', 'r', '{span_id}', {moment}, 'llm', 'm', 'success', {cost}, '1')".encode()
         )
-    found = database.run(budgets.read_spending, given, [Owner("user", "a")], ["own"])
+    found = database.run(budgets.read_spending, given, [Owner("user", "a")], lambda: ["own"])
     assert found.budgets == {Owner("user", "a"): (Decimal(5), Decimal(2))}
     assert found.day % DAY == 0
 

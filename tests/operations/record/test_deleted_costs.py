@@ -36,7 +36,7 @@ def test_what_was_deleted_counts(connection: psycopg.Connection, schema: str, de
 
     spend("before any budget")
     database.run(budgets.put_budget, given, request_budget(5, user="a"))
-    read = lambda *known: database.run(budgets.read_spending, given, [Owner("user", "a")], known)  # noqa: E731
+    read = lambda *known: database.run(budgets.read_spending, given, [Owner("user", "a")], lambda: known)  # noqa: E731
     before = 0 if deletes != "nothing" else 3
     assert read().budgets[Owner("user", "a")][1] == before
     spend("t")
