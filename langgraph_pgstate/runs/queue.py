@@ -131,8 +131,8 @@ class RunQueue(RunHistory):
         """Limit what the model calls of recorded graphs cost on one day (UTC). One statement; safe to repeat.
 
         Once the cost that is known has reached the budget, further calls raise `BudgetExceededError`, also in the
-        middle of a run, with an event of the kind `budget`. A process knows its own cost at once, and that of others
-        two to three seconds late. Calls in progress go on.
+        middle of a run, with an event of the kind `budget`. The runs of a process share one account, in which a call in
+        progress counts as much as the last one of its model. What others spend is known two to five seconds late.
 
         Args:
             amount: Cost in the currency of the prices; `None` removes the budget.

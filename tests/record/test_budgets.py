@@ -319,9 +319,13 @@ async def test_the_user_of_configurable_is_known_before_the_first_call(
     assert all("user_id" not in metadata for metadata in listener.seen), "others see no more than before"
 
 
-@pytest.mark.parametrize("place", ["configurable", "metadata"])
+@pytest.mark.parametrize(
+    ("place", "durability"), [("configurable", "exit"), ("configurable", "async"), ("metadata", "async")]
+)
 @pytest.mark.parametrize("api", STATES)
-async def test_no_user_of_many_runs_at_once_is_over_the_budget(api: type, place: str, dsn: str, schema: str) -> None:
+async def test_no_user_of_many_runs_at_once_is_over_the_budget(
+    api: type, place: str, durability: Any, dsn: str, schema: str
+) -> None:
     users, gate = [f"user{number}" for number in range(40)], asyncio.Semaphore(20)
     agents = {user: Agent(8, pause=0.002) for user in users}
 
@@ -419,17 +423,18 @@ async def test_a_reading_that_ends_late_forgets_no_call(dsn: str, schema: str, m
 
     class Between(Agent):
         def model(self) -> Model:
-            model = super().model()
-            if self.made == 1:
+            agent = self
 
-                class Waiting(type(model)):  # type: ignore[misc]
-                    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            class Waiting(Model):
+                def _generate(self, *args: Any, **kwargs: Any) -> Any:
+                    agent.made += 1
+                    if agent.made == 2:
                         may_end.set()
-                        wait_until(lambda: late.made > 0)
-                        return super()._generate(*args, **kwargs)
+                        wait_until(lambda: late.made > 0, "the first reading has ended")
+                    return super()._generate(*args, **kwargs)
 
-                model = Waiting(messages=model.messages)
-            return model
+            message = AIMessage("hi", usage_metadata=USAGE, response_metadata={"model_name": "gpt-x"})
+            return Waiting(messages=iter([message]))
 
     monkeypatch.setattr(budgets, "read_spending", held)
     monkeypatch.setattr(budgets, "_FRESH_SECONDS", 60.0)
