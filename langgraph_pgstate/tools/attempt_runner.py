@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
@@ -31,8 +31,8 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.tools.attempts import keep_outcome
-from langgraph_pgstate.tools.executor import Executor, Overdue
+from langgraph_pgstate.tools.attempts import keep_outcome, under_way
+from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue
 from langgraph_pgstate.tools.intents import Execution, _current
 from langgraph_pgstate.tools.interrupts import (
     answers_used,
@@ -94,10 +94,11 @@ class AttemptRunner:
         execution = Execution(
             intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
         )
-        alive = self._executor.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
-        with counting_answers():
-            async with alive:
-                return await self._attempt_alive(call, attempt, execution)
+        with counting_answers(), self._alive(intent):
+            return await self._attempt_alive(call, attempt, execution)
+
+    def _alive(self, intent: Intent) -> AbstractContextManager[None]:
+        return self._executor.alive(intent.thread_id, intent.idempotency_key, intent.intent_id)
 
     async def _attempt_alive(self, call: ToolCall, attempt: int, execution: Execution) -> Happened | None:
         raised: Raised | None = None
@@ -114,7 +115,10 @@ class AttemptRunner:
         except Raised as carried:
             raised = carried
         if raised is not None:
-            await self._note_raised(call, raised)
+            if raised.rest is None or raised.rest.is_over:
+                await self.write_quietly(call.intent, self._outcome_of(call, raised))
+            else:
+                await self._note_abandoned(call, raised)
             if not self._may_retry(call, attempt, raised):
                 raise raised.error
         elif not is_error(result) or not self._may_retry(call, attempt, None):
@@ -124,22 +128,20 @@ class AttemptRunner:
 
     async def _act(self, call: ToolCall, execution: Execution) -> Any:
         intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
-
-        def late(outcome_of: Callable[[], Any]) -> None:
-            self._note_late(intent, outcome_of)
-
         token = _current.set(execution)
         try:
             if connection is not None:
                 return await self._executor.act_on(connection, call.act, seconds)
-            return await self._executor.act(call.act, seconds, late)
+            return await self._executor.act(call.act, seconds)
         except ParentCommand as up:
             return ParentAnswer(up.args[0])
-        except Overdue:
+        except Abandoned as abandoned:
+            if not isinstance(abandoned.error, Overdue):
+                raise Raised(abandoned.error, rest=abandoned.rest) from abandoned.error
             overdue = tool_error(ToolTimeoutError, intent, seconds)
             # Unless it may be repeated, its unknown outcome must end the run.
             overdue.is_final = not may_repeat(call.policy)
-            raise Raised(overdue) from None
+            raise Raised(overdue, rest=abandoned.rest) from None
         except BaseException as error:
             raise Raised(error) from error
         finally:
@@ -245,22 +247,51 @@ class AttemptRunner:
             keep_outcome(intent.intent_id, outcome)
             raise
 
-    async def _note_raised(self, call: ToolCall, raised: Raised) -> None:
-        """Record the outcome of a tool that raised. Errors of the recording are logged."""
+    def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:
+        """Return the outcome of a tool that raised, or whose caller has stopped waiting, once all of it has ended."""
+        if raised.rest is not None and not call.policy.transactional:
+            try:
+                return self._answered(call.intent, raised.rest.outcome())
+            except ParentCommand as up:
+                return self._answered(call.intent, ParentAnswer(up.args[0]))
+            except Exception as own:
+                return self._outcome_of(call, Raised(own))
+            except BaseException:
+                # It was ended midway.
+                pass
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
             # It waits for a person or another graph, and starts again after that.
-            outcome = Outcome("pending")
-        elif isinstance(error, ToolTimeoutError):
-            outcome = failure("timeout", error, self._settings)
-        elif isinstance(error, Exception) and not is_stopped:
-            outcome = replace(failure("error", error, self._settings), answers=answers_used())
+            return Outcome("pending")
+        if isinstance(error, ToolTimeoutError):
+            return failure("timeout", error, self._settings)
+        if isinstance(error, Exception) and not is_stopped:
+            return replace(failure("error", error, self._settings), answers=answers_used())
+        # Stopped midway, by a cancellation or by a nested action of unknown outcome: its progress is unknown,
+        # unless it was rolled back.
+        return failure("pending" if call.policy.transactional else "unknown", error, self._settings)
+
+    async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
+        """Keep an attempt alive in the background until all of its code has ended, and record its outcome then.
+
+        Only an attempt that took too long and may be repeated does not keep others from beginning.
+        """
+        intent, rest = call.intent, raised.rest
+        assert rest is not None
+        alive = ExitStack()
+        if isinstance(raised.error, ToolTimeoutError) and may_repeat(call.policy):
+            await self.write_quietly(intent, failure("timeout", raised.error, self._settings))
         else:
-            # Stopped midway, by a cancellation or by a nested action of unknown outcome: its progress is unknown,
-            # unless it was rolled back.
-            outcome = failure("pending" if call.policy.transactional else "unknown", error, self._settings)
-        await self.write_quietly(call.intent, outcome)
+            alive.enter_context(under_way(intent.intent_id))
+            alive.enter_context(self._alive(intent))
+
+        async def conclude() -> None:
+            outcome = self._outcome_of(call, raised)
+            if outcome.status != "timeout" or not may_repeat(call.policy):
+                await self.write_quietly(intent, outcome)
+
+        self._executor.when_over(rest, f"{intent.tool} ({intent.idempotency_key!r})", conclude, alive.close)
 
     async def write_quietly(self, intent: Intent, outcome: Outcome) -> None:
         """Write an outcome as `write` does. An error is logged."""
@@ -268,20 +299,6 @@ class AttemptRunner:
             await self._executor.to_the_end(self.write(intent, outcome))
         except PGStateError as trouble:
             _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
-
-    def _note_late(self, intent: Intent, outcome_of: Callable[[], Any]) -> None:
-        """Record the outcome of a blocking tool that ended in its own thread after its timeout."""
-        try:
-            outcome = success(self._codec, self._settings, intent.tool, outcome_of())
-        except Exception as error:
-            outcome = failure("error", error, self._settings)
-        except BaseException:
-            return
-        try:
-            # Only a blocking executor lets a tool continue.
-            run_blocking(self.write(intent, outcome))
-        except PGStateError as trouble:
-            _log.warning("the late outcome of %s could not be recorded: %s", intent.tool, trouble)
 
     @staticmethod
     def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:

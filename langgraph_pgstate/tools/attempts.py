@@ -12,19 +12,22 @@ from langgraph_pgstate.operations.tools.tool_executions import Outcome
 
 _MAX_UNRECORDED = 1000
 
-# Changed only by single set and dict calls, which are atomic; another thread could hold a lock at a fork.
-_under_way: set[str] = set()
+# Changed only by single list and dict calls, which are atomic; another thread could hold a lock at a fork.
+_under_way: list[str] = []
 _unrecorded: dict[str, Outcome] = {}
 
 
 @contextmanager
 def under_way(intent_id: str) -> Iterator[None]:
-    """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up."""
-    _under_way.add(intent_id)
+    """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up.
+
+    The blocks of one attempt may overlap.
+    """
+    _under_way.append(intent_id)
     try:
         yield
     finally:
-        _under_way.discard(intent_id)
+        _under_way.remove(intent_id)
 
 
 def is_under_way(intent_id: str | None) -> bool:

@@ -10,11 +10,18 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.db.adapters import run_blocking
@@ -25,13 +32,12 @@ from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
 from langgraph_pgstate.operations.tools.tool_executions import renew
 from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.started_work import StartedWork, not_followed
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Late = Callable[[Callable[[], Any]], None]
-"""Called when a tool ends after its timeout, with a function that returns or raises the tool's outcome."""
 
-# Seconds that a cancelled tool has to end before its connection is closed.
+# Seconds that a cancelled tool has to end before its caller stops waiting for it, and its connection is closed.
 _GRACE = 1.0
 
 _log = logging.getLogger(__name__)
@@ -41,6 +47,32 @@ class Overdue(Exception):
     """A tool did not end within its timeout."""
 
 
+class Rest(Protocol):
+    """A tool whose caller does not wait for it any more."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its code has ended."""
+        ...
+
+    def outcome(self) -> Any:
+        """Return or raise the tool's outcome, once it is over. Raise `CancelledError` if a cancellation ended it."""
+        ...
+
+
+class Abandoned(Exception):
+    """The caller of a tool stopped waiting before the tool returned, because it was cancelled or the time was over.
+
+    Attributes:
+        error: Why: `Overdue`, or what cancelled the caller.
+        rest: The tool, which may still run.
+    """
+
+    def __init__(self, error: BaseException, rest: Rest) -> None:
+        super().__init__(error)
+        self.error, self.rest = error, rest
+
+
 class Executor(Runner, Protocol):
     """A runner of statements that also calls tools, waits, and renews liveness, in blocking or async code."""
 
@@ -48,15 +80,24 @@ class Executor(Runner, Protocol):
         """Call a user's function and wait for it."""
         ...
 
-    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
-        """Call a tool. Raise `Overdue` after its timeout."""
+    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool. Raise `Abandoned` if the caller is cancelled, or after the timeout."""
         ...
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a borrowed connection. Raise `Overdue` after its timeout.
+        """Call a tool that works on a borrowed connection. Raise `Abandoned` as `act` does.
 
         The timeout is wall-clock time. If this process was suspended for that long, the server may have ended the
         transaction. On return the tool cannot use the connection any more: it has ended, or the connection is closed.
+        """
+        ...
+
+    def when_over(
+        self, rest: Rest, tool: str, conclude: Callable[[], Coroutine[Any, Any, Any]], let_go: Callable[[], Any]
+    ) -> None:
+        """Run `conclude` and then `let_go` when an abandoned tool is over, in the background.
+
+        If the event loop is closed before that, `conclude` is not run.
         """
         ...
 
@@ -72,8 +113,8 @@ class Executor(Runner, Protocol):
         """Raise if the caller was cancelled and the awaited code swallowed the cancellation."""
         ...
 
-    def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractAsyncContextManager[None]:
-        """Renew the liveness of an attempt while it is in progress."""
+    def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractContextManager[None]:
+        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
         ...
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
@@ -82,31 +123,63 @@ class Executor(Runner, Protocol):
 
 
 class _Pulse:
-    """The attempts of one ledger in progress: by thread, intent id to key."""
+    """The attempts of one ledger in progress: by thread, intent id to key; and the tools that were abandoned."""
 
     def __init__(self, ttl_seconds: float) -> None:
         self.ttl_seconds = ttl_seconds
-        self._attempts: dict[str, dict[str, str]] = {}
-        self._lock = threading.Lock()
+        self._attempts: dict[str, dict[str, tuple[str, int]]] = {}
+        self._abandoned: list[str] = []
+        self._changed = threading.Condition()
+        self._process = os.getpid()
 
     @contextmanager
     def beating(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
         """Include an attempt in the renewals of liveness while the `with` block runs."""
-        with self._lock:
-            self._attempts.setdefault(thread_id, {})[intent_id] = key
+        self._count(thread_id, key, intent_id, 1)
         try:
             yield
         finally:
-            with self._lock:
-                of_thread = self._attempts[thread_id]
+            self._count(thread_id, key, intent_id, -1)
+
+    def _count(self, thread_id: str, key: str, intent_id: str, change: int) -> None:
+        with self._changed:
+            of_thread = self._attempts.setdefault(thread_id, {})
+            blocks = of_thread.get(intent_id, (key, 0))[1] + change
+            if blocks:
+                of_thread[intent_id] = key, blocks
+            else:
                 del of_thread[intent_id]
-                if not of_thread:
-                    del self._attempts[thread_id]
+            if not of_thread:
+                del self._attempts[thread_id]
+
+    def abandon(self, tool: str) -> Callable[[], None]:
+        """Count a tool as abandoned until the returned function is called."""
+        with self._changed:
+            self._abandoned.append(tool)
+
+        def end() -> None:
+            with self._changed:
+                self._abandoned.remove(tool)
+                self._changed.notify_all()
+
+        return end
+
+    def abandoned(self, seconds: float = 0) -> list[str]:
+        """Return the abandoned tools of this process that still run, after waiting up to `seconds` for their end."""
+        if self._process != os.getpid():
+            # They run in the process that was forked.
+            return []
+        with self._changed:
+            self._changed.wait_for(lambda: not self._abandoned, seconds)
+            return sorted(self._abandoned)
 
     def attempts(self) -> dict[str, dict[str, str]]:
         """Return a copy of the attempts in progress."""
-        with self._lock:
-            return {thread_id: dict(intents) for thread_id, intents in self._attempts.items()}
+        with self._changed:
+            return {
+                thread_id: {intent_id: key for intent_id, (key, _) in intents.items()}
+                for thread_id, intents in self._attempts.items()
+            }
 
     async def renew(self, runner: Runner, queries: Queries, attempts: dict[str, dict[str, str]]) -> None:
         """Renew the liveness of attempts. Errors are logged."""
@@ -115,6 +188,56 @@ class _Pulse:
                 await runner.run(renew, queries, thread_id, intents, self.ttl_seconds)
             except PGStateError as error:
                 _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
+
+
+class _RestOfThread:
+    """An abandoned tool in a thread of its own."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def outcome(self) -> Any:
+        return self.future.result()
+
+
+class _RestOfTask:
+    """An abandoned tool in a task, with the threads and tasks that it started."""
+
+    def __init__(self, task: asyncio.Task[Any], work: StartedWork) -> None:
+        self.work = work
+        self._task = task
+        self._is_cancelled = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done() and not self.work.has_threads and not self.work.tasks()
+
+    def outcome(self) -> Any:
+        if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):
+            # An exception of its own may be how it ends when it is cancelled.
+            raise asyncio.CancelledError
+        return self._task.result()
+
+    async def stop(self) -> None:
+        """Cancel the task, and give it a while to end."""
+        if not self._task.done():
+            self._is_cancelled = True
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_GRACE)
+
+    async def end(self) -> None:
+        """Wait until everything has ended. The task is cancelled if it has more to do than to wait for a thread."""
+        if not self._is_cancelled:
+            await self.work.threads_ended()
+            # It has the thread's result now, and may return it.
+            await asyncio.wait({self._task}, timeout=_GRACE)
+            await self.stop()
+        await asyncio.wait({self._task})
+        await self.work.ended()
 
 
 class BlockingExecutor(BlockingRunner):
@@ -137,18 +260,18 @@ class BlockingExecutor(BlockingRunner):
             raise ToolSetupError("an asynchronous function needs an asynchronous ledger (AsyncPGState)")
         return answer
 
-    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
+    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
         """Call a tool; with a timeout in a thread, which continues after the timeout."""
         if seconds is None:
             return await self.call(function)
         future = self._start(function)
         try:
-            done = future.exception(seconds)
-        except TimeoutError:
-            future.add_done_callback(lambda ended: late(ended.result))
-            raise Overdue from None
-        if done is not None:
-            raise done
+            wait([future], seconds)
+        except BaseException as error:
+            # A signal's.
+            raise Abandoned(error, _RestOfThread(future)) from error
+        if not future.done():
+            raise Abandoned(Overdue(), _RestOfThread(future))
         return future.result()
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
@@ -157,17 +280,37 @@ class BlockingExecutor(BlockingRunner):
             return await self.call(function)
         deadline = time.monotonic() + seconds
         future = self._start(function)
+        error: BaseException = Overdue()
         try:
             wait([future], seconds)
-            if not future.done() or time.monotonic() > deadline:
-                raise Overdue
-            return future.result()
-        finally:
-            # Also when a signal ends the wait: a tool that continues must not use a connection that others will use.
-            if not future.done() and interrupt(connection):
-                wait([future], _GRACE)
-            if not future.done():
-                revoke(connection)
+        except BaseException as signalled:
+            error = signalled
+        else:
+            if future.done() and time.monotonic() <= deadline:
+                return future.result()
+        # A tool that continues must not use a connection that others will use.
+        if not future.done() and interrupt(connection):
+            wait([future], _GRACE)
+        if not future.done():
+            revoke(connection)
+        raise Abandoned(error, _RestOfThread(future))
+
+    def when_over(
+        self, rest: Rest, tool: str, conclude: Callable[[], Coroutine[Any, Any, Any]], let_go: Callable[[], Any]
+    ) -> None:
+        """Run `conclude` and then `let_go` in the thread of an abandoned tool, at its end."""
+        assert isinstance(rest, _RestOfThread)
+        end = self._pulse.abandon(tool)
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                context.run(run_blocking, conclude())
+            finally:
+                let_go()
+                end()
+
+        rest.future.add_done_callback(lambda _: work())
 
     def _start(self, function: Callable[[], Any]) -> Future[Any]:
         """Call a tool in a thread of its own."""
@@ -194,9 +337,9 @@ class BlockingExecutor(BlockingRunner):
     def raise_if_cancelled(self) -> None:
         """Do nothing, as a blocking call cannot be cancelled."""
 
-    @asynccontextmanager
-    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Renew the liveness of an attempt while it is in progress."""
+    @contextmanager
+    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
         with self._pulse.beating(thread_id, key, intent_id):
             self._start_beating()
             yield
@@ -207,8 +350,10 @@ class BlockingExecutor(BlockingRunner):
         with self._database.lend() as borrowed:
             yield borrowed
 
-    def close(self) -> None:
-        """Stop the thread. Attempts in progress are no longer renewed."""
+    def close(self, seconds: float) -> None:
+        """Wait up to `seconds` for abandoned tools, then stop the thread. Attempts are no longer renewed."""
+        # On an event loop, the end of its tools could not be noticed while it is blocked.
+        _report(self._pulse.abandoned(0 if _has_loop() else seconds))
         self._wake.set()
         if self._beater is not None:
             self._beater.join()
@@ -236,6 +381,7 @@ class AsyncExecutor(AsyncRunner):
         super().__init__(database)
         self._queries = queries
         self._pulse = _Pulse(ttl_seconds)
+        self._background: set[asyncio.Task[None]] = set()
         self._beater: asyncio.Task[None] | None = None
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -243,50 +389,77 @@ class AsyncExecutor(AsyncRunner):
         answer = function()
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def act(self, function: Callable[[], Any], seconds: float | None, late: Late) -> Any:
-        """Call a tool, and cancel it after its timeout."""
-        if seconds is None:
-            return await self.call(function)
-        task = asyncio.ensure_future(self.call(function))
+    async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
+        """Call a tool. When it is abandoned, cancel it, unless it waits for a thread, which cannot be cancelled."""
+        work = StartedWork()
+        task = work.start(self.call(function))
+        rest = _RestOfTask(task, work)
+        error: BaseException = Overdue()
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
-        except asyncio.CancelledError:
-            task.cancel()
-            with suppress(BaseException):
-                await asyncio.wait({task})
-            raise
-        if done:
-            return task.result()
-        task.cancel()
-        await asyncio.wait({task}, timeout=1.0)
-        if task.done() and not task.cancelled() and task.exception() is None:
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+        else:
+            if done:
+                return task.result()
+        if not work.stop():
+            await rest.stop()
+        if isinstance(error, Overdue) and task.done() and not task.cancelled() and task.exception() is None:
             # It ended just before it was cancelled.
             return task.result()
-        raise Overdue
+        raise Abandoned(error, rest)
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection. After its timeout, cancel it and close the connection."""
-        if seconds is None:
-            return await self.call(function)
-        deadline = time.monotonic() + seconds
-        task = asyncio.ensure_future(self.call(function))
+        """Call a tool that works on a connection. When it is abandoned, cancel it and close the connection."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        work = StartedWork()
+        task = work.start(self.call(function))
         # Retrieve the exception so that asyncio does not log it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        rest = _RestOfTask(task, work)
+        error: BaseException = Overdue()
         try:
-            await asyncio.wait({task}, timeout=seconds)
-            if not task.done() or time.monotonic() > deadline:
-                raise Overdue
-            return task.result()
-        finally:
-            if not task.done():
-                await self.to_the_end(self._take_away(connection, task))
-
-    async def _take_away(self, connection: Any, task: asyncio.Future[Any]) -> None:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+        else:
+            if done and (deadline is None or time.monotonic() <= deadline):
+                return task.result()
+        work.stop()
         # psycopg cancels the statement of a task that is cancelled.
-        task.cancel()
-        await asyncio.wait({task}, timeout=_GRACE)
-        if not task.done():
+        await rest.stop()
+        if not rest.is_over:
             await arevoke(connection)
+        raise Abandoned(error, rest)
+
+    def when_over(
+        self, rest: Rest, tool: str, conclude: Callable[[], Coroutine[Any, Any, Any]], let_go: Callable[[], Any]
+    ) -> None:
+        """Run `conclude` and then `let_go` when an abandoned tool is over, in a task."""
+        assert isinstance(rest, _RestOfTask)
+        end = self._pulse.abandon(tool)
+
+        def have_ended() -> None:
+            let_go()
+            end()
+
+        async def work() -> None:
+            try:
+                await rest.end()
+                await conclude()
+            except asyncio.CancelledError:
+                _log.warning("the event loop of %s is closed while it runs: its outcome will be unknown", tool)
+                # Nothing else in this process may begin it before that.
+                rest.work.when_threads_ended(have_ended)
+                raise
+            except BaseException:
+                have_ended()
+                raise
+            have_ended()
+
+        task = asyncio.get_running_loop().create_task(work(), name=f"pgstate-tool {tool}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
         """Wait for something even if the caller is cancelled meanwhile, any number of times."""
@@ -306,9 +479,9 @@ class AsyncExecutor(AsyncRunner):
         if task is not None and task.cancelling():
             raise asyncio.CancelledError
 
-    @asynccontextmanager
-    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Renew the liveness of an attempt while it is in progress."""
+    @contextmanager
+    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
         with self._pulse.beating(thread_id, key, intent_id):
             if self._beater is None or self._beater.done():
                 # The task outlives this call, so it gets a context of its own.
@@ -320,8 +493,11 @@ class AsyncExecutor(AsyncRunner):
         """Return a connection with an open transaction."""
         return self._database.lend()
 
-    async def close(self) -> None:
-        """Stop the task. Attempts in progress are no longer renewed."""
+    async def close(self, seconds: float) -> None:
+        """Wait up to `seconds` for abandoned tools, then stop the task. Attempts are no longer renewed."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=seconds)
+        _report(self._pulse.abandoned())
         if self._beater is not None:
             self._beater.cancel()
             with suppress(asyncio.CancelledError):
@@ -342,6 +518,8 @@ class OffloadingExecutor(AsyncExecutor):
 
     def __init__(self, executor: BlockingExecutor) -> None:
         self._blocking = executor
+        self._pulse = executor._pulse
+        self._background = set()
 
     @property
     def is_borrowed(self) -> bool:
@@ -352,12 +530,14 @@ class OffloadingExecutor(AsyncExecutor):
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
+        # A tool that was stopped may write the outcome of one that it called.
+        with not_followed():
+            return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
 
-    @asynccontextmanager
-    async def alive(self, thread_id: str, key: str, intent_id: str) -> AsyncIterator[None]:
-        """Renew the liveness of an attempt while it is in progress."""
-        async with self._blocking.alive(thread_id, key, intent_id):
+    @contextmanager
+    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+        """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
+        with self._blocking.alive(thread_id, key, intent_id):
             yield
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
@@ -383,3 +563,20 @@ async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
         # Retrieve the exception so that asyncio does not log it.
         task.exception()
     raise cancelled
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _report(abandoned: list[str]) -> None:
+    if abandoned:
+        _log.warning(
+            "the ledger is closed while tools run whose callers have stopped waiting (%s): unless they end before the "
+            "database is closed, their outcomes will be unknown",
+            ", ".join(abandoned),
+        )

@@ -396,8 +396,11 @@ class ToolLedger(_Ledger):
         return run_blocking(self._compensate(what, run_id, to_checkpoint))
 
     def close(self) -> None:
-        """Stop renewing the liveness of actions."""
-        self._executor.close()
+        """Wait up to `ToolSettings.wait_seconds` for tools whose callers have stopped waiting, and stop renewing.
+
+        On the thread of an event loop it does not wait.
+        """
+        self._executor.close(self._settings.wait_seconds)
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         self._note_function(name, function)
@@ -500,7 +503,7 @@ class AsyncToolLedger(_Ledger):
 
     async def close(self) -> None:
         """Async twin of `ToolLedger.close`."""
-        await self._executor.close()
+        await self._executor.close(self._settings.wait_seconds)
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         self._note_function(name, function)

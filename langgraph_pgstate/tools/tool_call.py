@@ -10,6 +10,7 @@ from langgraph_pgstate.errors import DatabaseError, PGStateError
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Recorded
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.tools.attempts import is_under_way
+from langgraph_pgstate.tools.executor import Rest
 from langgraph_pgstate.tools.policy import ToolPolicy
 from langgraph_pgstate.types import ToolExecution
 
@@ -43,11 +44,13 @@ class Raised(Exception):
     Attributes:
         error: The exception.
         is_rolled_back: Whether the database rolled the tool back, so that the error is not the tool's failure.
+        rest: The tool itself, if the exception is that of a caller who has stopped waiting for it.
     """
 
-    def __init__(self, error: BaseException, *, is_rolled_back: bool = False) -> None:
+    def __init__(self, error: BaseException, *, is_rolled_back: bool = False, rest: Rest | None = None) -> None:
         self.error = error
         self.is_rolled_back = is_rolled_back
+        self.rest = rest
 
 
 class Refused(Exception):
