@@ -38,8 +38,8 @@
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
     │   ├── ToolFailedError                  the tool failed before and is not run again
-    │   ├── ToolTimeoutError (TimeoutError)  the tool took too long; its outcome is unknown
-    │   ├── ToolBusyError                    another live process runs the same action
+    │   ├── ToolTimeoutError (TimeoutError)  the tool took too long
+    │   ├── ToolBusyError                    the same action is running
     │   └── ToolOvertakenError               another process took the action over; this outcome was not recorded
     ├── RunBudgetExceededError               a run used up its budget of steps or tokens
     ├── BudgetExceededError (RuntimeError)   a tenant, user, agent or key used up its budget of money for the day
@@ -643,7 +643,10 @@ class ToolFailedError(ToolError):
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """A tool took longer than its policy allows. Unless the tool is transactional, its outcome is unknown."""
+    """A tool took longer than its policy allows. Its outcome is recorded if its code ends, or is unknown.
+
+    A transactional tool was rolled back.
+    """
 
     def __init__(self, tool: str, thread_id: str, idempotency_key: str, seconds: float) -> None:
         self.seconds = seconds
@@ -651,7 +654,10 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
 
 class ToolBusyError(ToolError):
-    """Another live process runs the same action and did not finish while this call waited."""
+    """The same action is running, and did not end while this call waited.
+
+    It runs in another live process, or in this one, perhaps in a thread whose caller was cancelled.
+    """
 
     retryable = True
     is_final = True

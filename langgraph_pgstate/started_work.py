@@ -38,7 +38,7 @@ class StartedWork:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_stopped = False
+        self._is_stopped = self._has_begun = False
         self._threads: set[_Thread] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -62,6 +62,11 @@ class StartedWork:
         """Whether a thread runs, or will run, a function of it."""
         with self._lock:
             return bool(self._threads)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a thread has begun a function of it."""
+        return self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
         """Return the tasks of this event loop that it started and that have not ended, without the calling one."""
@@ -146,6 +151,8 @@ class _Thread:
         with self._lock:
             if not self._is_refused:
                 self._has_begun = True
+                for work in self._works:
+                    work._has_begun = True
                 return
         raise asyncio.CancelledError("what started this function was stopped before the function began")
 

@@ -257,8 +257,9 @@ class AttemptRunner:
             except Exception as own:
                 return self._outcome_of(call, Raised(own))
             except BaseException:
-                # It was ended midway.
-                pass
+                if call.is_blocking and not raised.rest.has_thread:
+                    # It waited for a thread that was free.
+                    return Outcome("pending")
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):

@@ -55,6 +55,11 @@ class Rest(Protocol):
         """Whether all of its code has ended."""
         ...
 
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread has begun to run its code, or that of a function that it calls."""
+        ...
+
     def outcome(self) -> Any:
         """Return or raise the tool's outcome, once it is over. Raise `CancelledError` if a cancellation ended it."""
         ...
@@ -200,6 +205,10 @@ class _RestOfThread:
     def is_over(self) -> bool:
         return self.future.done()
 
+    @property
+    def has_thread(self) -> bool:
+        return True
+
     def outcome(self) -> Any:
         return self.future.result()
 
@@ -215,6 +224,10 @@ class _RestOfTask:
     @property
     def is_over(self) -> bool:
         return self._task.done() and not self.work.has_threads and not self.work.tasks()
+
+    @property
+    def has_thread(self) -> bool:
+        return self.work.has_begun
 
     def outcome(self) -> Any:
         if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):
@@ -353,7 +366,7 @@ class BlockingExecutor(BlockingRunner):
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the thread. Attempts are no longer renewed."""
         # On an event loop, the end of its tools could not be noticed while it is blocked.
-        _report(self._pulse.abandoned(0 if _has_loop() else seconds))
+        _report(self._pulse.abandoned(0 if has_loop() else seconds))
         self._wake.set()
         if self._beater is not None:
             self._beater.join()
@@ -565,7 +578,8 @@ async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
     raise cancelled
 
 
-def _has_loop() -> bool:
+def has_loop() -> bool:
+    """Return whether an event loop runs on this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -13,20 +13,20 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.tools import listing, tool_executions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor
+from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor, has_loop
 from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of_request, may_be_ahead
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -175,8 +175,14 @@ class _Ledger:
         self._note_function(tool, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
         policy = self._policy_for(tool)
         intent = intent_of_request(request, policy, self._settings, self._run_of)
-        is_ahead = may_be_ahead(request.runtime.config)
-        return ToolCall(intent, policy, act, lambda result: as_answer(result, tool, call_id), is_ahead)
+        return ToolCall(
+            intent,
+            policy,
+            act,
+            lambda result: as_answer(result, tool, call_id),
+            may_be_ahead(request.runtime.config),
+            is_blocking=isinstance(request.tool, StructuredTool) and request.tool.coroutine is None,
+        )
 
     def _call_of_function(
         self,
@@ -270,8 +276,14 @@ class ToolLedger(_Ledger):
 
         Raises:
             ToolError: If the outcome of the action is unknown, or it failed before, or another process runs it.
-            ToolSetupError: If the setup of the tool does not match its ledger or graph.
+            ToolSetupError: If the setup of the tool does not match its ledger or graph; also on the thread of an event
+                loop, which it would block.
         """
+        if has_loop():
+            raise ToolSetupError(
+                "a blocking ledger was called on an event loop, which it would block: also pass its `acall` to the "
+                "ToolNode, ToolNode(tools, wrap_tool_call=state.tools, awrap_tool_call=state.tools.acall)"
+            )
         return run_blocking(self._runner.perform(self._call(request, lambda: execute(request))))
 
     async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:

@@ -58,9 +58,10 @@ class ToolPolicy:
             returns `Happened(result)` or `True`, `False` if the effect did not happen, `None` if it cannot tell.
         on_replay: For a run repeated from another checkpoint, whether the same call reuses the recorded outcome
             (`reuse`) or is a new action (`rerun`).
-        timeout: Seconds after which the outcome is unknown. A blocking tool cannot be stopped. It continues in its
-            thread, and its outcome is recorded if it ends. A transactional tool loses its connection and is rolled
-            back, so it had no effect and may be run again.
+        timeout: Seconds after which a call raises `ToolTimeoutError`. A blocking tool cannot be stopped. It continues
+            in its thread, other calls wait for it, and its outcome is recorded when it ends; with `on_unknown="retry"`
+            the next call runs it again at once. A transactional tool loses its connection and is rolled back, so it had
+            no effect and may be run again.
         result_limit: Bytes, artifact included, above which the state gets a summary with a reference; by default the
             ledger's setting.
         transactional: Whether the tool's writes and its outcome are one transaction; set by `@ledger.transactional`.
@@ -105,8 +106,8 @@ class ToolSettings:
     Attributes:
         ttl_seconds: Seconds for which a process is considered alive after its last renewal. It renews every third of
             it.
-        wait_seconds: Seconds for which a call waits while another live process runs the same action, before
-            `ToolBusyError`.
+        wait_seconds: Seconds for which a call waits while the same action is running, before `ToolBusyError`; and for
+            which `close` waits for tools whose callers have stopped waiting.
         result_limit: Bytes, artifact included, above which the state gets a summary with a reference; `None` for no
             limit.
         preview_length: Characters of a result that are kept as readable text and in a summary.

@@ -28,6 +28,7 @@ class ToolCall:
         as_answer: Converts a result given by a person or a check to the form that the caller expects.
         is_ahead: Whether the checkpoint from which the call was made may not be stored yet.
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
+        is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
     """
 
     intent: Intent
@@ -36,6 +37,7 @@ class ToolCall:
     as_answer: Callable[[Any], Any] = lambda result: result
     is_ahead: bool = False
     origin_thread_id: str | None = None
+    is_blocking: bool = False
 
 
 class Raised(Exception):

@@ -219,34 +219,25 @@ async def test_a_tool_that_asks_is_begun_anew_with_its_answer(bench: Bench) -> N
     assert (await bench.do(bench.ledger.get, "t", "call_1")).status == "success"
 
 
-async def test_a_tool_that_takes_too_long_has_an_unknown_outcome(bench: Bench, connection: psycopg.Connection) -> None:
-    go_on = threading.Event()
+async def test_a_tool_that_takes_too_long_has_an_unknown_outcome(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """An asynchronous one ends when it is cancelled; for blocking ones see `test_abandoned`."""
 
-    def blocking(order: str) -> str:
-        """Charge a card, slowly."""
-        go_on.wait(GUARD_SECONDS)
-        return "late"
-
-    async def suspending(order: str) -> str:
+    @tool
+    async def charge(order: str) -> str:
         """Charge a card, slowly."""
         await asyncio.sleep(30)
         return "late"
 
-    function: Any = suspending if bench.is_async else blocking
-    bench.ledger.policy("charge", timeout=0.2)
-    function.__name__ = "charge"
-    graph = bench.agent([tool(function)], CHARGE, handle_tool_errors=True)
-    with pytest.raises(ToolTimeoutError):
-        await bench.invoke(graph, ask(), thread())
-    assert rows(connection, bench.saver.schema, "status") == [("timeout",)]
-    with pytest.raises(ToolOutcomeUnknownError):
-        await bench.invoke(graph, None, thread())
-    go_on.set()
-    if not bench.is_async:
-        while rows(connection, bench.saver.schema, "status") == [("timeout",)]:
-            await asyncio.sleep(0.01)
-        state = await bench.invoke(graph, None, thread())
-        assert state["messages"][2].content == "late"
+    async with open_bench(LEDGERS[1], dsn, schema) as bench:
+        bench.ledger.policy("charge", timeout=0.2)
+        graph = bench.agent([charge], CHARGE, handle_tool_errors=True)
+        with pytest.raises(ToolTimeoutError):
+            await bench.invoke(graph, ask(), thread())
+        assert rows(connection, bench.saver.schema, "status") == [("timeout",)]
+        with pytest.raises(ToolOutcomeUnknownError):
+            await bench.invoke(graph, None, thread())
 
 
 async def test_a_call_waits_for_one_that_is_under_way(bench: Bench) -> None:
