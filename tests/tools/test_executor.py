@@ -102,7 +102,7 @@ class Slow:
 
 def state_of(connection: psycopg.Connection, schema: str) -> tuple[Any, Any]:
     """What the ledger says, and what was booked."""
-    status = connection.execute(f"SELECT status, attempt FROM {schema}.tool_executions").fetchall()
+    status = connection.execute(f"SELECT status, attempt FROM {schema}.tool_executions ORDER BY thread_id").fetchall()
     return status, connection.execute(f"SELECT room FROM {schema}.bookings").fetchall()
 
 
