@@ -16,8 +16,10 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack, ExitStack
+from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
 from types import FrameType, FunctionType
@@ -28,6 +30,7 @@ from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_al
 from langgraph.checkpoint.base import id as _ids
 from langgraph.checkpoint.serde import _msgpack, jsonplus
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from langgraph.types import Send
@@ -46,11 +49,13 @@ __all__ = [
     "SEND",
     "TASK_ID",
     "TOOLS_MODE",
+    "TUPLE",
     "DeltaSnapshot",
     "SerializerBase",
     "advance_ids_past",
     "auth_handlers",
     "calling_loop",
+    "convert",
     "extension_hook_of",
     "has_own_hook",
     "ignores_remove_all",
@@ -58,6 +63,7 @@ __all__ = [
     "is_schedule_channel",
     "is_strict",
     "next_nodes",
+    "parts_of",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -112,10 +118,16 @@ DeltaSnapshot: Final = _DeltaSnapshot
 
 PACK_OPTIONS: Final[int] = jsonplus._option
 """The options with which LangGraph's serializer calls `ormsgpack.packb`."""
+_EXACT_OPTIONS: Final[int] = (PACK_OPTIONS | ormsgpack.OPT_PASSTHROUGH_TUPLE) & ~ormsgpack.OPT_REPLACE_SURROGATES
+TUPLE: Final = ("builtins", "tuple")
+"""The type by which exact bytes name a tuple."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""
 
+
+convert: Final[Callable[[Any], Any]] = jsonplus._msgpack_default
+"""LangGraph's function that makes a msgpack extension of an object."""
 
 extension_hook_of: Final[Callable[[Any], Callable[[int, bytes], Any]]] = attrgetter("_unpack_ext_hook")
 """Return the extension hook of a `JsonPlusSerializer`."""
@@ -288,6 +300,7 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
     """LangGraph's serializer, with names for the ways in which it stores and builds objects."""
 
     _extend: Callable[[Any], Any] = staticmethod(jsonplus._msgpack_default)
+    _extend_exactly: Callable[[Any], Any] = _extend
 
     def note_objects(self, note: Callable[[Any], None], noted: Set[int]) -> None:
         """Call `note` with each object that is about to be stored, unless the id of its class is in `noted`.
@@ -299,20 +312,44 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
         def encode(value: Any) -> bytes:
             return ormsgpack.packb(value, default=extend, option=PACK_OPTIONS)
 
-        convert = FunctionType(jsonplus._msgpack_default.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+        def encode_exactly(value: Any) -> bytes:
+            # The tuple in which LangGraph's function puts the name of a type and its content stays an array.
+            outer = [*value] if type(value) is tuple else value
+            return ormsgpack.packb(outer, default=extend_exactly, option=_EXACT_OPTIONS)
+
+        code = jsonplus._msgpack_default.__code__
+        convert = FunctionType(code, {**vars(jsonplus), "_msgpack_enc": encode})
+        convert_exactly = FunctionType(code, {**vars(jsonplus), "_msgpack_enc": encode_exactly})
 
         def extend(value: Any) -> Any:
             if id(type(value)) not in noted:
                 note(value)
             return convert(value)
 
-        self._extend = extend
+        def extend_exactly(value: Any) -> Any:
+            if (parts := parts_of(value)) is not None:
+                code, content = parts
+                return ormsgpack.Ext(code, encode_exactly(content))
+            if id(type(value)) not in noted:
+                note(value)
+            # LangGraph's strict hook, which reads arrays, builds no tuples.
+            is_array = type(value).__module__ == "numpy"
+            return (convert if is_array else convert_exactly)(value)
+
+        self._extend, self._extend_exactly = extend, extend_exactly
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """Return a value's type and bytes, the same as LangGraph's."""
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
         return "msgpack", ormsgpack.packb(obj, default=self._extend, option=PACK_OPTIONS)
+
+    def dumps_exactly(self, value: Any) -> bytes:
+        """Return a value as msgpack that keeps its tuples, and what else LangGraph's bytes lose though they could not.
+
+        The same function reads both.
+        """
+        return ormsgpack.packb(value, default=self._extend_exactly, option=_EXACT_OPTIONS)
 
     def use_extension_hook(self, hook: Callable[[int, bytes], Any]) -> None:
         """Build msgpack extensions with this function."""
@@ -324,6 +361,24 @@ class SerializerBase(jsonplus.JsonPlusSerializer):
 
     def _reviver(self, value: dict[str, Any]) -> Any:
         return self.revive(value)
+
+
+def parts_of(value: Any) -> tuple[int, list[Any]] | None:
+    """Return the extension by which exact bytes hold a value of which LangGraph's bytes lose a part, else `None`."""
+    kind = type(value)
+    if kind is tuple:
+        return jsonplus.EXT_CONSTRUCTOR_SINGLE_ARG, [*TUPLE, [*value]]
+    if kind is datetime and (value.fold or value.tzinfo not in (None, UTC)):
+        time = {name: getattr(value, name) for name in ("hour", "minute", "second", "microsecond", "tzinfo", "fold")}
+        date = {"year": value.year, "month": value.month, "day": value.day}
+        return jsonplus.EXT_CONSTRUCTOR_KW_ARGS, ["datetime", "datetime", {**date, **time}]
+    if kind is deque and value.maxlen is not None:
+        return jsonplus.EXT_CONSTRUCTOR_POS_ARGS, ["collections", "deque", [[*value], value.maxlen]]
+    if isinstance(value, BaseModel):
+        # Not its dump, which makes dicts of objects.
+        fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        return jsonplus.EXT_PYDANTIC_V2, [kind.__module__, kind.__name__, fields, "model_validate_json"]
+    return None
 
 
 def ignores_remove_all(channel: Any) -> bool:

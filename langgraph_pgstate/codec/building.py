@@ -34,7 +34,7 @@ from uuid import UUID
 from langgraph.store.base import Item
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from langgraph_pgstate.langgraph_compat import SAFE_TYPES, DeltaSnapshot, is_strict, send_class
+from langgraph_pgstate.langgraph_compat import SAFE_TYPES, TUPLE, DeltaSnapshot, is_strict, send_class
 
 Key = tuple[str, str]
 """Module and name of a type, as stored."""
@@ -93,6 +93,8 @@ class Types:
     def find(self, module: str, name: str) -> Any:
         """Return the class or function that builds a type, `REFUSED`, or `PLAIN` if its module no longer has it."""
         key = (module, name)
+        if key == TUPLE:
+            return tuple
         is_allowed = key in SAFE_TYPES or key in self.allowed
         if self.strict and not is_allowed:
             return REFUSED

@@ -88,7 +88,17 @@ class _MessageShape:
             packed = ormsgpack.packb(fields, option=PACK_OPTIONS)
         except ormsgpack.MsgpackEncodeError:
             return None
-        return extension(_EXTENSION_PYDANTIC, self.prefix + packed + _SUFFIX), is_plain
+        return extension(_EXTENSION_PYDANTIC, self.wrap(packed)), is_plain
+
+    def wrap(self, packed: bytes) -> bytes:
+        """Return the content of the extension that holds a message with some packed fields."""
+        return self.prefix + packed + _SUFFIX
+
+    def is_sure_of(self, message: BaseMessage) -> bool:
+        """Return whether a message is read as it is, if its fields are."""
+        fields = message.__dict__
+        has_more = message.__pydantic_extra__ or message.__pydantic_private__
+        return tuple(fields) == self.fields and not has_more and self.is_plain(fields)
 
 
 def _plainness(cls: type[BaseMessage], check: _Check | None) -> _Check:

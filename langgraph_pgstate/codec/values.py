@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from langgraph_pgstate.codec.exact import difference, encode_surely
 from langgraph_pgstate.codec.messages import DIGEST_SIZE, SHAPES, UNPACK_OPTIONS, decoding_hook
 from langgraph_pgstate.codec.serializer import StateSerializer, plain_serializer
 from langgraph_pgstate.errors import (
@@ -29,11 +31,20 @@ from langgraph_pgstate.errors import (
     UnreadableFormatError,
     UnsafeTypeError,
 )
-from langgraph_pgstate.langgraph_compat import PACK_OPTIONS, extension_hook_of, has_own_hook, with_msgpack_allowlist
+from langgraph_pgstate.langgraph_compat import (
+    PACK_OPTIONS,
+    TUPLE,
+    extension_hook_of,
+    has_own_hook,
+    with_msgpack_allowlist,
+)
 
 # Types for values that msgpack cannot represent. The serializer's types never contain a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
+# Exact msgpack as the caller's own serializer stores a byte string, whose type follows.
+TYPE_EXACT: Final = "pgstate/exact/"
+_WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 _GENERIC_SEED = secrets.randbits(64)
@@ -45,6 +56,8 @@ PLAIN_MARK: Final = b"\xc1"
 
 # ormsgpack reports any exception of an extension hook with this text, including Ctrl-C.
 _HOOK_FAILED: Final = "ext_hook failed"
+
+_SHOWN: Final = 40
 
 # Number of messages that are compared at once: two thirds of the cost of comparing each.
 BLOCK: Final = 64
@@ -96,6 +109,8 @@ class ValueCodec:
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
+        # It has to build tuples, which LangGraph's serializer never stores.
+        self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
         """Return a codec that may also build the given types, or this one if it already may."""
@@ -143,6 +158,54 @@ class ValueCodec:
         except Exception as error:
             raise self._explain(channel, value, error) from error
 
+    def dumps_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
+        """Return a value as `(type, bytes)` of which `loads` returns an equal value with the same types at each place.
+
+        Unlike a channel's bytes, which are LangGraph's own, they keep tuples.
+
+        Raises:
+            SerializationError: If they could not hold it type for type; the place is named.
+            UnsafeTypeError: If it has a type that could not be built again.
+        """
+        if not self.is_native:
+            return self._dumps_exactly_by_own(name, value)
+        kind = type(value)
+        if value is None or kind in _WHOLE or (kind is int and not _INT_MIN <= value <= _INT_MAX):
+            return self.dumps(name, value)
+        return self._encode_exactly(name, value)
+
+    def _encode_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
+        if (data := encode_surely(value)) is not None:
+            return "msgpack", data
+        dumps = (self.serde if isinstance(self.serde, StateSerializer) else _exact_serializer()).dumps_exactly
+        try:
+            encoded = "msgpack", dumps(value)
+        except Exception as error:
+            raise self._explain(name, value, error, dumps) from error
+        self._check_exact(name, value, encoded)
+        return encoded
+
+    def _dumps_exactly_by_own(self, name: str, value: Any) -> tuple[str, bytes]:
+        """Return the bytes of the caller's own serializer, which may have to be given exact bytes for that."""
+        try:
+            encoded = self.dumps(name, value)
+            self._check_exact(name, value, encoded)
+        except SerializationError:
+            type_, data = self.dumps(name, ValueCodec()._encode_exactly(name, value)[1])
+            encoded = TYPE_EXACT + type_, data
+        return encoded
+
+    def _check_exact(self, name: str, value: Any, encoded: tuple[str, bytes]) -> None:
+        """Raise `SerializationError` if some bytes are not read as the value that they were made of."""
+        try:
+            found = difference(value, self.loads(*encoded, name))
+        except (CorruptStateError, UnreadableFormatError) as error:
+            raise SerializationError(name, value, error) from error
+        if found is not None:
+            path, given, read = found
+            why = TypeError(f"it would be read as {_described(read)}")
+            raise SerializationError(f"{name}{path}", given, why)
+
     def loads(self, type_: str, data: bytes, where: str) -> Any:
         """Return the value that `dumps` was given.
 
@@ -156,6 +219,8 @@ class ValueCodec:
             return data.decode("utf-8", "surrogatepass")
         if type_ == TYPE_INT:
             return int(data)
+        if type_.startswith(TYPE_EXACT):
+            return ValueCodec().loads("msgpack", self.loads(type_.removeprefix(TYPE_EXACT), data, where), where)
         with _Reading(where, self._refusing_serde):
             try:
                 if self.is_native and type_ == "msgpack":
@@ -269,20 +334,33 @@ class ValueCodec:
             raise SerializationError(channel, element, TypeError(f"the serializer fell back to {type_}"))
         return data[1:]
 
-    def _explain(self, channel: str, value: Any, error: Exception) -> BaseException:
+    def _explain(
+        self, channel: str, value: Any, error: Exception, dumps: Callable[[Any], Any] | None = None
+    ) -> BaseException:
         """Return the exception to raise for a value that cannot be stored."""
         if isinstance(error, ormsgpack.MsgpackEncodeError):
             # ormsgpack hides exceptions of the Python code it called, including Ctrl-C.
             with suppress(Exception):
-                self.serde.dumps_typed([value])
+                (dumps or self.serde.dumps_typed)([value])
                 return KeyboardInterrupt()
         return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
         # `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
-        serde: Any = self.serde
+        serde: Any = self._decoding
         hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
+
+
+@cache
+def _exact_serializer() -> StateSerializer:
+    return StateSerializer()
+
+
+def _described(value: Any) -> str:
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name} {str(value)[:_SHOWN]!r}"
 
 
 class _Reading:

@@ -44,7 +44,7 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
     value, prefix = (result.command, PARENT_RESULT) if isinstance(result, ParentAnswer) else (result, "")
     text = readable(value)
     try:
-        kind, data = codec.dumps(f"result of {tool}", value)
+        kind, data = _encode(codec, f"result of {tool}", value)
         prefix, data = FRAMED_RESULT + prefix, pack(data)
     except PGStateError:
         # The tool took effect, which must be recorded even if its result cannot be stored.
@@ -58,6 +58,14 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
         "ToolMessage" if failed else None,
         preview(text, settings) if failed else None,
     )
+
+
+def _encode(codec: ValueCodec, name: str, value: Any) -> tuple[str, bytes]:
+    """Return a result as bytes that are read type for type, or as near to it as the serializer comes."""
+    try:
+        return codec.dumps_exactly(name, value)
+    except PGStateError:
+        return codec.dumps(name, value)
 
 
 def failure(status: str, error: BaseException, settings: ToolSettings) -> Outcome:

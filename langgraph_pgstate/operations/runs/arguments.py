@@ -133,7 +133,7 @@ def default_answer_of(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
     if not isinstance(value, DefaultAnswer):
         raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
     # It must be readable when it is due.
-    codec.loads(*codec.dumps("default_answer", value.value), "a default answer")
+    codec.loads(*codec.dumps_exactly("default_answer", value.value), "a default answer")
     return value
 
 

@@ -51,7 +51,7 @@ def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool =
         found["metadata"] = json.loads(json_of("metadata", fields["metadata"]) or "{}")
     if "config" in fields and not isinstance(fields["config"], Mapping):
         raise ArgumentTypeError(f"config must be a mapping, not {type(fields['config']).__name__}")
-    return found | {name: codec.dumps(name, given[name]) for name in ("config", "context") if name in given}
+    return found | {name: codec.dumps_exactly(name, given[name]) for name in ("config", "context") if name in given}
 
 
 async def create(
@@ -109,7 +109,7 @@ async def update(
         row = {**dict(zip(_COLUMNS, columns, strict=True)), **fields}
         row["metadata"] = {**columns[3], **fields.get("metadata", {})}
         old = {name: read_field(codec, data, name, _where(assistant_id)) for name in ("config", "context")}
-        kept = {name: codec.dumps(name, value) for name, value in old.items() if value is not None}
+        kept = {name: codec.dumps_exactly(name, value) for name, value in old.items() if value is not None}
         await db.execute(queries.add_version, {"assistant_id": assistant_id, **_row(row, kept)})
         return await get_existing(db, queries, codec, assistant_id)
 

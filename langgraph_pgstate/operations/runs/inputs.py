@@ -67,7 +67,7 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
     """
     fields = {name: getattr(given, name) for name in RunInput.__dataclass_fields__}
     encoded = {
-        name: codec.dumps(name, value)
+        name: codec.dumps_exactly(name, value)
         for name, value in fields.items()
         if value is not None and not (name in _LEFT_OUT and value == _LEFT_OUT[name])
     }
@@ -120,7 +120,7 @@ def change_input(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> b
     for name, value in fields.items():
         encoded.pop(name, None)
         if value is not None:
-            encoded[name] = codec.dumps(name, value)
+            encoded[name] = codec.dumps_exactly(name, value)
     return pack(ormsgpack.packb(encoded))
 
 

@@ -61,7 +61,7 @@ def request_answer(
     """
     if value is None:
         raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
-    encoded = codec.dumps("answer", value)
+    encoded = codec.dumps_exactly("answer", value)
     codec.loads(*encoded, "an answer")
     by, interrupt_id = text_of("by", by), text_of("interrupt_id", interrupt_id)
     return AnswerRequest(encoded, by, interrupt_id, str(uuid4()), value, is_default)
