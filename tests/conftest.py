@@ -82,6 +82,8 @@ def dsn() -> Iterator[str]:
             yield given
         return
     directory = Path(tempfile.mkdtemp(prefix="pgstate-test-"))
+    # PgBouncer reaches the server as the server's user.
+    directory.chmod(0o711)
     try:
         with embedded_server(directory / "data", version=_known_version()) as uri:
             _hurry(uri)

