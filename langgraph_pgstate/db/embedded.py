@@ -141,6 +141,9 @@ class EmbeddedServer:
                 self._take(directory)
                 self.start()
                 users = os.open(self.directory / _USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                if self.options:
+                    # A backup reads every file as the server's user.
+                    os.fchown(users, self.options["user"], self.options["group"])
                 fcntl.flock(users, fcntl.LOCK_SH)
                 return users
         except OSError as error:

@@ -15,11 +15,13 @@ from langgraph.pregel.remote import RemoteGraph
 
 from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
+from langgraph_pgstate.operations.checkpoints.requests import check_names, identifier
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.record.budgets import Budgets
 from langgraph_pgstate.record.capture import capture
 from langgraph_pgstate.record.records import RunRecord, SpanRecord
 from langgraph_pgstate.record.tracker import Tracker
+from langgraph_pgstate.settings import ThreadKeys
 
 G = TypeVar("G", bound=Any)
 # Keys of `configurable` that name no owner.
@@ -49,6 +51,11 @@ class RecordingHandler(GraphCallbackHandler):
 
     _tracker: Tracker
     _budgets: Budgets
+
+    @property
+    def thread_keys(self) -> ThreadKeys:
+        """Config keys that name a thread's user, tenant and agent."""
+        return self._tracker.keys
 
     def before_put(self, plan: PutPlan, config: Any) -> Sequence[Statement]:
         """Add the thread's pending records to a checkpoint's journal entry. Called by the saver; adds no statement."""
@@ -293,7 +300,14 @@ class _Recorded:
         own, called = ((part or {}).get("configurable") or {} for part in (self.config, given))
         thread_id = next((part["thread_id"] for part in (called, own) if part.get("thread_id") is not None), None)
         ambient: Mapping[str, Any] = {}
+        listening = (self.config or {}).get("callbacks") or ()
+        handlers = listening.handlers if isinstance(listening, BaseCallbackManager) else listening
+        for keys in [handler.thread_keys for handler in handlers if hasattr(handler, "thread_keys")]:
+            for part in (called, own, given.get("metadata") or {}):
+                if keys is not None:
+                    check_names(part, keys)
         if thread_id is not None:
+            identifier("thread_id", str(thread_id))
             given = {**given, "metadata": {**(given.get("metadata") or {}), "thread_id": thread_id}}
         else:
             # A graph within another one continues the other's thread.
@@ -301,8 +315,6 @@ class _Recorded:
         labels = {name: value for name, value in {**ambient, **own, **called}.items() if _is_label(name, value)}
         if not labels:
             return given or config
-        listening = (self.config or {}).get("callbacks") or ()
-        handlers = listening.handlers if isinstance(listening, BaseCallbackManager) else listening
         note = _OwnerNote(labels, [one for one in handlers if hasattr(one, "note_owner")])
         callbacks = given.get("callbacks")
         if isinstance(callbacks, BaseCallbackManager):

@@ -10,6 +10,7 @@ from uuid import UUID
 from langgraph.callbacks import GraphCallbackHandler
 
 from langgraph_pgstate.record.handler import RecordingHandler, attach
+from langgraph_pgstate.settings import ThreadKeys
 
 G = TypeVar("G", bound=Any)
 
@@ -49,6 +50,12 @@ class LoopRecorder(GraphCallbackHandler):
         recorder = self._here()
         if recorder is not None:
             recorder.note_owner(run_id, metadata, labels)
+
+    @property
+    def thread_keys(self) -> ThreadKeys | None:
+        """Config keys of the current recorder that name a thread's user, tenant and agent."""
+        recorder = self._here()
+        return None if recorder is None else recorder.thread_keys
 
     def record(self, graph: G) -> G:
         """Return the graph with this recorder attached.

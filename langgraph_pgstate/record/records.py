@@ -79,8 +79,7 @@ class RunRecord:
         self.root_id = root_id
         self.run_id = run_id
         self.thread_id = thread_id
-        # Thread and run id as stored.
-        self.key = clean(thread_id), clean(run_id)
+        self.key = thread_id, run_id
         self.has_thread = True
         self.holder_id = holder_id
         self.status = "running"

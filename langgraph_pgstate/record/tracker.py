@@ -13,9 +13,9 @@ import orjson
 from langgraph.errors import ParentCommand
 
 from langgraph_pgstate.codec.traceparent import check_traceparent
-from langgraph_pgstate.errors import BudgetExceededError, LeaseHeldError, StaleHeadError
+from langgraph_pgstate.errors import BudgetExceededError, ConfigurationError, LeaseHeldError, StaleHeadError
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.requests import PutRequest
+from langgraph_pgstate.operations.checkpoints.requests import PutRequest, check_key_size, check_names, identifier
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
 from langgraph_pgstate.record.open_runs import OpenRuns, enqueued_run, place_of
@@ -32,7 +32,6 @@ _UNNAMED = "LangGraph"
 _UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
-_MOST_ID_CHARACTERS = 256
 # The input of a node or of an edge's function is the state, whose messages have their own rows; a few are enough. The
 # input of a model has more.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4}
@@ -50,6 +49,7 @@ class Tracker:
     Attributes:
         offset: Seconds that the database's clock is ahead of this process's.
         runs: The runs in progress.
+        keys: Config keys that name a thread's user, tenant and agent.
     """
 
     def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None, is_encrypted: bool = False) -> None:
@@ -58,8 +58,8 @@ class Tracker:
         self._is_encrypted = is_encrypted
         self._queue = queue
         self._content = queue.settings.content
-        self._keys = keys or ThreadKeys()
-        self._owner_keys = frozenset({*self._keys.user, *self._keys.tenant, *self._keys.agent})
+        self.keys = keys or ThreadKeys()
+        self._owner_keys = frozenset({*self.keys.user, *self.keys.tenant, *self.keys.agent})
         self._lock = threading.Lock()
         self._open: dict[UUID, SpanRecord] = {}
         # Failed or abandoned spans. A later child of one of them does not begin a new run.
@@ -87,7 +87,15 @@ class Tracker:
             self._abandon(id)
             return None
         if parent is None:
-            run = self._begin_run(id, name, metadata, input)
+            try:
+                if labels:
+                    check_names(labels, self.keys)
+                run = self._begin_run(id, name, metadata, input)
+            except ConfigurationError as error:
+                # Cleaned, it would be recorded as another's. A saver refuses it, too.
+                _log.warning("a run of %s is not recorded: %s", name, error)
+                self._abandon(id)
+                return None
             if labels:
                 self._set_owner(run, {**labels, **metadata})
             # A graph first acquires the lease of its thread, and may wait for it.
@@ -136,9 +144,9 @@ class Tracker:
 
     def _set_owner(self, run: RunRecord, labels: Mapping[str, Any]) -> None:
         owner = {
-            "agent": _first(labels, ("lc_agent_name", *self._keys.agent)),
-            "tenant_id": _first(labels, self._keys.tenant),
-            "user_id": _first(labels, self._keys.user),
+            "agent": _first(labels, ("lc_agent_name", *self.keys.agent)),
+            "tenant_id": _first(labels, self.keys.tenant),
+            "user_id": _first(labels, self.keys.user),
         }
         self._queue.run_changed(run, **{name: value for name, value in owner.items() if value is not None})
 
@@ -284,18 +292,20 @@ class Tracker:
             journal_entry.forks.append(orjson.dumps(fork))
 
     def _begin_run(self, id: UUID, name: str, metadata: Mapping[str, Any], input: Any) -> RunRecord:
-        # An id too long for an index entry would also make the put fail.
-        run_id = str(metadata.get("run_id") or id)[:_MOST_ID_CHARACTERS]
+        check_names(metadata, self.keys)
+        run_id = identifier("run_id", str(metadata.get("run_id") or id))
         thread_id = metadata.get("thread_id")
         # A run without a thread gets its own run id as thread id.
-        run = RunRecord(id, run_id, str(thread_id or run_id), self.offset, holder_id())
+        found = identifier("thread_id", str(thread_id or run_id))
+        check_key_size("thread_id and run_id", found, run_id)
+        run = RunRecord(id, run_id, found, self.offset, holder_id())
         run.has_thread = thread_id is not None
         # Metadata does not tell: LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         graph = name.removesuffix(_UPDATE)
-        run.agent = _first(metadata, ("lc_agent_name", *self._keys.agent)) or (graph if graph != _UNNAMED else None)
-        run.tenant_id = _first(metadata, self._keys.tenant)
-        run.user_id = _first(metadata, self._keys.user)
+        run.agent = _first(metadata, ("lc_agent_name", *self.keys.agent)) or (graph if graph != _UNNAMED else None)
+        run.tenant_id = _first(metadata, self.keys.tenant)
+        run.user_id = _first(metadata, self.keys.user)
         run.queue_key = _first(metadata, ("run_key",))
         run.release = _first(metadata, ("release",)) or self._queue.settings.release
         run.traceparent = check_traceparent(metadata.get("traceparent"))

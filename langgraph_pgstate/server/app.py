@@ -39,6 +39,8 @@ _SWEEP_SECONDS: Final = 60.0
 # The headers that clients read in a browser.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
 _NUL: Final = b"\\u0000"
+# Fields of bodies with content of the application.
+_CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
 
 
 class ServerOptions(TypedDict, total=False):
@@ -213,7 +215,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
 
 
 def _parsed(raw: bytes, request: Request) -> Any:
-    """Return a body as JSON types, without NUL, which PostgreSQL cannot store."""
+    """Return a body as JSON types, its content without NUL."""
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -226,16 +228,26 @@ def _parsed(raw: bytes, request: Request) -> Any:
         raise refuse(422, f"the body is not JSON: {error}") from None
     if is_deeper(found, MOST_LEVELS):
         raise refuse(422, f"the body has more than {MOST_LEVELS} levels of lists and objects")
-    return _without_nul(found) if _NUL in raw else found
+    return _without_nul(found, is_content=False) if _NUL in raw else found
 
 
-def _without_nul(value: Any) -> Any:
+def _without_nul(value: Any, is_content: bool) -> Any:
+    """Return a value without the NULs of content. Elsewhere they are refused: without it, an id is another's.
+
+    Raises:
+        HTTPException: 422 if NUL is elsewhere.
+    """
     if isinstance(value, str):
+        if "\0" in value and not is_content:
+            raise refuse(422, "NUL, which PostgreSQL cannot store, may be in content only")
         return value.replace("\0", "")
     if isinstance(value, list):
-        return [_without_nul(item) for item in value]
+        return [_without_nul(item, is_content) for item in value]
     if isinstance(value, dict):
-        return {_without_nul(name): _without_nul(item) for name, item in value.items()}
+        return {
+            _without_nul(name, is_content): _without_nul(item, is_content or name in _CONTENT)
+            for name, item in value.items()
+        }
     return value
 
 

@@ -92,8 +92,15 @@ class Call:
         return str(self.request.path_params[name])
 
     def query(self, name: str) -> str | None:
-        """Return a parameter of the query without NUL, as of the body; `None` if it is missing or empty."""
-        return self.request.query_params.get(name, "").replace("\0", "") or None
+        """Return a parameter of the query; `None` if it is missing or empty.
+
+        Raises:
+            HTTPException: 422 if it holds NUL.
+        """
+        found = self.request.query_params.get(name, "")
+        if "\0" in found:
+            raise refuse(422, f"{name} holds NUL, which PostgreSQL cannot store")
+        return found or None
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter of the query is true."""

@@ -348,6 +348,7 @@ def test_the_service(databases: Callable[[str], str]) -> None:
                 assert last["offer"] == {"hotel": "Astoria", "euros": 90}
                 assert [message["type"] for message in last["messages"]] == ["human", "ai"]
                 assert client.post(url.replace("desk-1", "desk-2")).status_code == 422
+                assert client.post(url.replace("desk-1", "desk-1%00"), params={"text": "A hotel?"}).status_code == 422
         finally:
             server.should_exit = True
             thread.join(GUARD_SECONDS)

@@ -41,7 +41,7 @@ class Pair:
     def _run(self, command: str, *arguments: str) -> None:
         more = ("-R", "-c", "fast", "-X", "stream") if command == "pg_basebackup" else ()
         program = str(self._server.programs / command)
-        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL}
         subprocess.run([program, *arguments, *more], check=True, timeout=60, cwd="/", **quiet, **self._server.options)
 
     def _options(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import psycopg
@@ -378,3 +379,30 @@ def test_the_agent_of_a_thread_is_its_graph_also_after_an_update(dsn: str, schem
     for thread_id, name in (("named", "planner"), ("unnamed", None)):
         assert [one["agent"] for one in rows(connection, schema, "threads", thread_id=thread_id)] == [name]
         assert [one["agent"] for one in rows(connection, schema, "runs", thread_id=thread_id)] == [name, name]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize(
+    "ids", [{"thread_id": "ann-1\0"}, {"thread_id": "ann-1\ud800"}, {"user_id": "ann\0"}, {"run_id": "r\0"}], ids=ascii
+)
+def test_an_id_that_cannot_be_stored_is_recorded_nowhere(
+    dsn: str, schema: str, connection: Connection, ids: dict[str, str], saved: bool, bound: bool
+) -> None:
+    """Cleaned, it would be the id of another thread, user or run."""
+
+    def nothing(state: MessagesState) -> Any:
+        return {}
+
+    with recording(dsn, schema) as (saver, recorder):
+        plain = simple(saver if saved else None, nothing)
+        given: Any = {"configurable": {"thread_id": "ann-1", **ids}, "metadata": {"thread_id": "ann-1", **ids}}
+        if bound:
+            with pytest.raises(ConfigurationError, match="NUL or a lone surrogate"):
+                recorder.record(plain).invoke(hello(), given)
+        else:
+            refused = pytest.raises(ConfigurationError) if saved else nullcontext()
+            with refused:
+                plain.invoke(hello(), {**given, "callbacks": [recorder]})
+    for table in ("runs", "spans", "events", "threads", "checkpoints", "journal"):
+        assert rows(connection, schema, table) == []

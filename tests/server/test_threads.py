@@ -29,8 +29,8 @@ async def test_a_thread_is_created_once(client: LangGraphClient) -> None:
 
 async def test_metadata_are_merged(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t", metadata={"a": 1, "b": {"c": 1}})
-    updated = await client.threads.update("t", metadata={"b": {"d": 2}, "e": "\0nul"})
-    assert updated["metadata"] == {"a": 1, "b": {"d": 2}, "e": "nul"}
+    updated = await client.threads.update("t", metadata={"b": {"d": 2}, "e": "2"})
+    assert updated["metadata"] == {"a": 1, "b": {"d": 2}, "e": "2"}
     assert await client.threads.update("t", metadata={"a": 2}, return_minimal=True) is None
     assert (await client.threads.get("t"))["metadata"]["a"] == 2
     with pytest.raises(NotFoundError):
@@ -236,3 +236,18 @@ async def test_parts_of_threads_are_extracted(client: LangGraphClient) -> None:
     for refused in ({"a": "values..b"}, {"a": "values[x]"}, {str(number): "values" for number in range(11)}):
         with pytest.raises(UnprocessableEntityError):
             await client.threads.search(extract=refused)
+
+
+async def test_nul_is_taken_out_of_content_and_refused_elsewhere(client: LangGraphClient, server: AgentServer) -> None:
+    """Without it, an id, a user or a tenant would be another's."""
+    await client.threads.create(thread_id="t", metadata={"user_id": "ann"})
+    for change in ({"thread_id": "t\0"}, {"metadata": {"user_id": "ann\0"}}, {"metadata": {"user_id\0": "ann"}}):
+        with pytest.raises(UnprocessableEntityError, match="NUL"):
+            await client.threads.create(if_exists="do_nothing", **change)
+    with pytest.raises(UnprocessableEntityError, match="NUL"):
+        await client.threads.get("t\0")
+    config: Any = {"configurable": {"user_id": "ann\0"}}
+    with pytest.raises(UnprocessableEntityError, match="NUL"):
+        await client.runs.create("t", "chat", input={"messages": []}, config=config)
+    found: Any = await client.runs.wait("t", "chat", input={"messages": [{"role": "user", "content": "a\0b"}]})
+    assert found["messages"][0]["content"] == "ab"

@@ -28,6 +28,7 @@ _REQUEST_KEYS: Final = frozenset(
 _INT4_MAX = 2**31 - 1
 # The maximum length of a typed text column.
 _TEXT_BYTES: Final = 512
+_RUN_KEYS: Final = ("run_id",)
 
 
 class Address(NamedTuple):
@@ -105,6 +106,19 @@ def identifier(name: str, value: str) -> str:
     if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
         raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
     return value
+
+
+def check_names(metadata: Mapping[str, Any], keys: ThreadKeys) -> None:
+    """Refuse a run, user, tenant or agent that cannot be stored as it is: cleaned, it could be another's.
+
+    Raises:
+        ConfigurationError: If one cannot be stored.
+    """
+    for names in (_RUN_KEYS, keys.user, keys.tenant, keys.agent):
+        for name in names:
+            value = metadata.get(name)
+            if type(value) is str and ("\0" in value or not value.isascii()):
+                identifier(name, value)
 
 
 def check_key_size(names: str, *parts: str | None) -> None:
@@ -256,6 +270,10 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
+    # Of what LangGraph has merged it has taken out NUL.
+    for given in (config.get("metadata"), config.get("configurable"), metadata):
+        if given:
+            check_names(given, keys)
     # Request keys may name the thread's owner, but they are not stored.
     kept = merged if _REQUEST_KEYS.isdisjoint(merged) else _without(merged, _REQUEST_KEYS)
     text, exact = split_metadata(kept)
@@ -298,8 +316,8 @@ def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
         value = metadata.get(key)
         if type(value) is int:
             value = str(value)
-        if value is not None and (text := text_or_none(value)):
-            return text
+        if type(value) is str and value:
+            return text_or_none(value)
     return None
 
 

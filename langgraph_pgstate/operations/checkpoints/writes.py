@@ -108,7 +108,7 @@ def _run_id_of(config: Mapping[str, Any]) -> str | None:
     for part in ("metadata", "configurable"):
         found = (config.get(part) or {}).get("run_id")
         if found is not None:
-            return text_or_none(str(found))
+            return text_or_none(identifier("run_id", str(found)))
     return None
 
 

@@ -90,10 +90,10 @@ def is_from_here(request: Request) -> bool:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form, without NUL, which PostgreSQL cannot store. Of a repeated field the last counts.
+    """Return the fields of a form. Of a repeated field the last counts.
 
     Raises:
-        HTTPException: 415 or 422 if the body is no form.
+        HTTPException: 415 or 422 if the body is no form, or holds NUL, which PostgreSQL cannot store.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise refuse(415, "the body must be a form: application/x-www-form-urlencoded")
@@ -102,7 +102,9 @@ async def form_of(request: Request) -> dict[str, str]:
         fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as error:
         raise refuse(422, f"the body is no form: {error}") from None
-    return {name: value.replace("\0", "").replace("\r\n", "\n") for name, value in fields}
+    if any("\0" in name + value for name, value in fields):
+        raise refuse(422, "the form holds NUL, which PostgreSQL cannot store")
+    return {name: value.replace("\r\n", "\n") for name, value in fields}
 
 
 def check_sender(request: Request, form: Mapping[str, str]) -> None:
