@@ -33,6 +33,7 @@ from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
 from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.finishing import entered_in_thread
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.threads.expiry import ExpiryHook
@@ -343,27 +344,26 @@ def _forget(opened: _Opened) -> None:
         _opened = tuple(one for one in _opened if one is not opened)
 
 
+@contextmanager
+def _embedded(path: str) -> Iterator[str]:
+    server = embedded_server(path)
+    with _embedding:
+        dsn = server.__enter__()
+    try:
+        yield dsn
+    finally:
+        with _embedding:
+            server.__exit__(None, None, None)
+
+
 @asynccontextmanager
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
     """Provide the DSN, and run the embedded server meanwhile if it is used."""
     if settings.dsn is not None:
         yield settings.dsn
         return
-    server = embedded_server(settings.path)
-
-    def enter() -> str:
-        with _embedding:
-            return server.__enter__()
-
-    def leave() -> None:
-        with _embedding:
-            server.__exit__(None, None, None)
-
-    dsn = await asyncio.to_thread(enter)
-    try:
+    async with entered_in_thread(_embedded(settings.path)) as dsn:
         yield dsn
-    finally:
-        await asyncio.to_thread(leave)
 
 
 _recorder = LoopRecorder(_recorder_here, _recorders)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ from langgraph_pgstate.db.database import (
     PsycopgConnection,
 )
 from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity, maintenance, overview
@@ -509,7 +509,7 @@ class AsyncPGState(_State):
                 await state._recorder.learn_clock()
                 yield state
             finally:
-                await state.close()
+                await complete(state.close())
 
     @classmethod
     @asynccontextmanager
@@ -518,14 +518,9 @@ class AsyncPGState(_State):
     ) -> AsyncIterator[Self]:
         """Async twin of `PGState.embedded`."""
         check_options(cls, options, OpenStateOptions)
-        server = embedded_server(path)
-        dsn = await asyncio.to_thread(server.__enter__)
-        try:
-            async with cls.open(dsn, **options) as state:
-                await state.setup()
-                yield state
-        finally:
-            await asyncio.to_thread(server.__exit__, None, None, None)
+        async with entered_in_thread(embedded_server(path)) as dsn, cls.open(dsn, **options) as state:
+            await state.setup()
+            yield state
 
     async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGState.setup`."""

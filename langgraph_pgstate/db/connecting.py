@@ -14,6 +14,7 @@ from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
+from langgraph_pgstate.db.finishing import complete
 from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings
@@ -225,7 +226,7 @@ async def open_pool_async(
             await connector.close()
         yield pool
     finally:
-        await pool.close()
+        await complete(pool.close())
 
 
 def dsn_of(

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -35,6 +35,7 @@ from langgraph_pgstate.db.connecting import (
     open_pool_async,
     prepare_threshold_of,
 )
+from langgraph_pgstate.db.finishing import finish, take
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_read_only, translate, unknown_host
@@ -406,8 +407,6 @@ class AsyncDatabase:
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self.is_borrowed = self._single is not None
         self._lock = asyncio.Lock()
-        # The event loop holds only weak references to tasks.
-        self._returns: set[asyncio.Task[None]] = set()
         self._process = os.getpid()
 
     @classmethod
@@ -585,7 +584,7 @@ class AsyncDatabase:
             callers.add(caller)
             try:
                 seconds = None if tries is None else tries.remaining(time.monotonic())
-                db = adapter_of(await pool.getconn(seconds), AsyncConnection)
+                db = adapter_of(await take(pool.getconn(seconds), pool.putconn), AsyncConnection)
             finally:
                 callers.discard(caller)
             if tries is None or tries.may_fail:
@@ -610,16 +609,8 @@ class AsyncDatabase:
             raise
         return self._single
 
-    async def _release(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
-        if not switched and is_idle(connection):
-            # Does not wait: no holder of a pool's lock waits while holding it.
-            await self._return(connection, switched)
-            return
-        # A rollback or switch has to wait: shield it, because the caller may be cancelled, even repeatedly.
-        returning = asyncio.create_task(self._return(connection, switched))
-        self._returns.add(returning)
-        returning.add_done_callback(self._returns.discard)
-        await asyncio.shield(returning)
+    def _release(self, connection: AsyncPsycopgConnection, switched: bool) -> Coroutine[Any, Any, None]:
+        return finish(self._return(connection, switched))
 
     async def _return(self, connection: AsyncPsycopgConnection, switched: bool) -> None:
         try:
@@ -637,7 +628,7 @@ class AsyncDatabase:
             return
         connection.pgconn.finish()
         if self._pool is not None and hasattr(self._pool, "drain"):
-            await self._pool.drain()
+            await finish(self._pool.drain())
 
 
 async def _ping(db: Connection) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.finishing import complete
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
@@ -273,16 +274,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     async def close(self) -> None:
         """Async twin of `LeaseManager.close`. A cancellation does not shorten it."""
-        closing = asyncio.create_task(self._close())
-        cancelled: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.wait([closing])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        await closing
+        await complete(self._close())
 
     async def _close(self) -> None:
         deadline = time.monotonic() + _CLOSE_SECONDS

@@ -38,6 +38,7 @@ from langgraph_pgstate.db.database import (
     AsyncPsycopgConnection,
 )
 from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.finishing import entered_in_thread
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases.manager import AsyncLeaseManager
@@ -143,14 +144,12 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> AsyncIterator[Self]:
         """Async twin of `PGStateSaver.embedded`."""
         check_options(cls, options, OpenSaverOptions)
-        server = embedded_server(path)
-        dsn = await asyncio.to_thread(server.__enter__)
-        try:
-            async with cls.from_conn_string(dsn, hook=hook, **options) as saver:
-                await saver.setup()
-                yield saver
-        finally:
-            await asyncio.to_thread(server.__exit__, None, None, None)
+        async with (
+            entered_in_thread(embedded_server(path)) as dsn,
+            cls.from_conn_string(dsn, hook=hook, **options) as saver,
+        ):
+            await saver.setup()
+            yield saver
 
     def _leased(self, lease_ttl: float) -> Self:
         """Return a clone whose runs write under leases."""

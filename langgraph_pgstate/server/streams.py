@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from langgraph_pgstate.db.finishing import finish
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
@@ -186,10 +187,10 @@ async def batches_of(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list
             await reading
 
 
-async def clean_up(do: Callable[[], Awaitable[Any]]) -> None:
+async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     """Clean up after a request, even if it is cancelled; what fails is mended by the sweep of expired threads."""
     with suppress(Exception):
-        await asyncio.shield(asyncio.ensure_future(do()))
+        await finish(do())
 
 
 def location(handle: AsyncRunHandle) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import anyio
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
-from support import APIS, config_of, open_saver, put_arguments, put_chain, wait_until
+from support import APIS, GUARD_SECONDS, config_of, examples, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
 from langgraph_pgstate.errors import PGStateError
 from tests.leases.test_leases import maybe
-from tests.leases.test_manager import ROUNDS, after, stop_by_anyio
+from tests.leases.test_manager import ROUNDS, after, stop_by_anyio, wait_until_free
 
 
 async def all_come_back(pool: Any) -> None:
@@ -111,3 +113,64 @@ async def test_a_lent_connection_stays_its_callers(dsn: str, schema: str) -> Non
             assert not own.closed
             assert not own.autocommit
             assert own.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+async def cancel_once(seconds: float, work: Callable[[], Awaitable[Any]]) -> None:
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def cancel_by_anyio(seconds: float, work: Callable[[], Awaitable[Any]]) -> None:
+    with anyio.move_on_after(seconds):
+        await work()
+
+
+async def cancel_in_each_iteration(seconds: float, work: Callable[[], Awaitable[Any]]) -> None:
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(seconds)
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("cancel", [cancel_once, cancel_by_anyio, cancel_in_each_iteration])
+@pytest.mark.parametrize("pool", [1, 3])
+async def test_forty_clients_that_are_cancelled_at_random_lose_no_connection(
+    cancel: Any, pool: int, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    random = Random(pool)
+    async with open_saver(AsyncPGStateSaver, dsn, schema, pool=pool, guard="lease") as saver:
+        database, before = saver._database, asyncio.all_tasks()
+
+        async def transact() -> None:
+            async with database.lend() as (own, _):
+                await own.execute("SELECT 1")
+
+        async def client(number: int) -> None:
+            thread = config_of(f"t{number}")
+            works = (
+                lambda: saver.aput(*put_arguments(thread, 0)),
+                lambda: saver.aget_tuple(thread),
+                lambda: anext(saver.alist(thread), None),
+                transact,
+            )
+            for round in range(examples(100)):
+                await cancel(random.random() * 0.02, works[(number + round) % len(works)])
+
+        await asyncio.gather(*(client(number) for number in range(40)))
+        await all_come_back(database._pool)
+        taken = [await database._pool.getconn() for _ in range(pool)]
+        for one in taken:
+            assert (await (await one.execute("SELECT 1")).fetchone()) == (1,)
+            assert one.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+            await database._pool.putconn(one)
+        await wait_until_free(connection, schema)
+        left = {task for task in asyncio.all_tasks() - before if task.get_name() != "pgstate-leases"}
+        if left:
+            _, left = await asyncio.wait(left, timeout=GUARD_SECONDS)
+        assert not left

@@ -1,0 +1,128 @@
+"""Steps on an event loop that end even if their caller is cancelled: taking a connection, giving it back, closing.
+
+A caller may be cancelled once (asyncio) or again at every await (anyio, Starlette). psycopg's pool loses a connection
+that is taken or given back in a cancelled task. A step that has to wait therefore continues in a task of its own, which
+the cancellation of its caller does not reach. One that need not wait ends within the caller, without a task's round
+through the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, asynccontextmanager
+from types import coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# The event loop holds only weak references to tasks.
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+async def finish(step: Coroutine[Any, Any, T]) -> T:
+    """Run a step. A caller that is cancelled leaves at once; the step goes on to its end."""
+    task, result = _begin(step)
+    if task is None:
+        return result  # type: ignore[return-value]
+    await asyncio.wait([task])
+    return task.result()
+
+
+async def complete(step: Coroutine[Any, Any, T]) -> T:
+    """Run a step. A caller that is cancelled is so once the step has ended."""
+    task, result = _begin(step)
+    if task is None:
+        return result  # type: ignore[return-value]
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+    """Run a step that takes something. A caller that is cancelled leaves at once, and the step is cancelled, too.
+
+    Args:
+        step: Takes it. Must take nothing if it is cancelled once.
+        give_back: Gives back what the step has taken although its caller was cancelled.
+    """
+    task, result = _begin(step)
+    if task is None:
+        return result  # type: ignore[return-value]
+    try:
+        await asyncio.wait([task])
+    except BaseException:
+        task.cancel()
+        task.add_done_callback(lambda done: _give_back(done, give_back))
+        raise
+    return task.result()
+
+
+@asynccontextmanager
+async def entered_in_thread(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a blocking context manager in other threads. A caller that is cancelled waits for both."""
+
+    def leave() -> Coroutine[Any, Any, object]:
+        return asyncio.to_thread(manager.__exit__, None, None, None)
+
+    try:
+        entered = await complete(asyncio.to_thread(manager.__enter__))
+    except asyncio.CancelledError:
+        await complete(leave())
+        raise
+    try:
+        yield entered
+    finally:
+        await complete(leave())
+
+
+def _give_back(taking: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+    if not taking.cancelled() and taking.exception() is None:
+        _begin(give_back(taking.result()))
+
+
+def _begin(step: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T] | None, T | None]:
+    """Run a step until it has to wait; return the task in which it goes on, or else its result."""
+    if sys.version_info >= (3, 12):
+        task = asyncio.Task(step, loop=asyncio.get_running_loop(), eager_start=True)
+        if task.done():
+            return None, task.result()
+    else:
+        try:
+            waits_for = step.send(None)
+        except StopIteration as stop:
+            return None, stop.value
+        task = asyncio.get_running_loop().create_task(_go_on(step, waits_for))
+    _tasks.add(task)
+    task.add_done_callback(_forget)
+    return task, None
+
+
+@coroutine
+def _go_on(step: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+    """Drive a coroutine that waits for a future already."""
+    while True:
+        try:
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                waits_for = step.throw(error)
+            else:
+                waits_for = step.send(sent)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _tasks.discard(task)
+    # Retrieve the exception so that asyncio does not log it.
+    if not task.cancelled():
+        task.exception()
