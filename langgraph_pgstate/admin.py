@@ -16,6 +16,7 @@ from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
@@ -261,6 +262,7 @@ class Admin:
             UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
         """
         theirs = langgraph_queries(source_schema)
+        read_dsn(source_dsn, "source_dsn")
         self._database.run(schemas.check_version, self._queries)
         with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
             source.run(langgraph_transfer.check_tables, theirs)
@@ -314,6 +316,7 @@ class Admin:
             UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
         """
         theirs = langgraph_queries(target_schema)
+        read_dsn(target_dsn, "target_dsn")
         self._database.run(schemas.check_version, self._queries)
         with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
             target.run(langgraph_transfer.create_tables, theirs)

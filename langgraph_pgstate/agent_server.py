@@ -32,6 +32,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
 from langgraph_pgstate.db.database import AsyncDatabase
+from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import entered_in_thread
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
@@ -51,6 +52,7 @@ from langgraph_pgstate.settings import (
     check_allowed_types,
     check_schema_name,
     check_ttl,
+    dsn_from_environment,
 )
 from langgraph_pgstate.sql import preload, queries
 from langgraph_pgstate.state import AsyncPGState
@@ -90,7 +92,7 @@ class AgentServerSettings:
             ever without it. `pgstate maintain` deletes them then.
     """
 
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     path: str = DEFAULT_EMBEDDED_PATH
     schema: str = DEFAULT_SCHEMA
     setup: bool = True
@@ -104,7 +106,7 @@ class AgentServerSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read the variables; an empty one counts as absent.
+        """Read the variables; an empty one counts as absent, except `PGSTATE_DSN`, which is refused.
 
         Args:
             environment: Variables; the process's when left out.
@@ -112,12 +114,13 @@ class AgentServerSettings:
         Raises:
             ConfigurationError: If a variable's value is not usable.
         """
-        read = _Variables(os.environ if environment is None else environment)
+        given = os.environ if environment is None else environment
+        read = _Variables(given)
         path, schema = read.text("PGSTATE_PATH"), read.text("PGSTATE_SCHEMA")
         size, timeout = read.text("PGSTATE_POOL_SIZE"), read.text("PGSTATE_POOL_TIMEOUT")
         pool = PoolSettings()
         return cls(
-            dsn=read.text(DSN_VARIABLE),
+            dsn=dsn_from_environment(given),
             path=path or DEFAULT_EMBEDDED_PATH,
             schema=check_schema_name(schema or DEFAULT_SCHEMA),
             setup=read.flag("PGSTATE_SETUP"),
@@ -360,6 +363,7 @@ def _embedded(path: str) -> Iterator[str]:
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
     """Provide the DSN, and run the embedded server meanwhile if it is used."""
     if settings.dsn is not None:
+        read_dsn(settings.dsn, DSN_VARIABLE)
         yield settings.dsn
         return
     async with entered_in_thread(_embedded(settings.path)) as dsn:

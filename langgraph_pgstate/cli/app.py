@@ -90,7 +90,7 @@ def options(
     ] = False,
 ) -> None:
     """LangGraph checkpoints and their record on PostgreSQL. The options below may also follow a command."""
-    ctx.obj = Target(dsn or None, schema, is_json)
+    ctx.obj = Target(dsn, schema, is_json)
 
 
 @app.command()

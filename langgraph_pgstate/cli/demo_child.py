@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +60,7 @@ class Job:
     """
 
     part: str
-    dsn: str
+    dsn: str = field(repr=False)
     schema: str
     thread_id: str
     process: str

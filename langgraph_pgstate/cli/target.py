@@ -7,13 +7,19 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from langgraph_pgstate.errors import NotFoundError, PGStateError
-from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, DSN_VARIABLE, check_schema_name
+from langgraph_pgstate.settings import (
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_SCHEMA,
+    DSN_VARIABLE,
+    check_schema_name,
+    dsn_from_environment,
+)
 
 if TYPE_CHECKING:
     from langgraph_pgstate.admin import Admin
@@ -39,7 +45,7 @@ class Target:
         is_json: Whether the command prints JSON.
     """
 
-    dsn: str | None
+    dsn: str | None = field(repr=False)
     schema: str
     is_json: bool = False
 
@@ -69,11 +75,17 @@ class Target:
 
         Raises:
             NotFoundError: If there is no database.
+            ConfigurationError: If the DSN is empty or cannot be read.
         """
         check_schema_name(self.schema)
-        if self.dsn:
+        if self.dsn is not None:
+            from langgraph_pgstate.db.dsn import read_dsn
+
+            read_dsn(self.dsn, DSN_VARIABLE if self.dsn == os.environ.get(DSN_VARIABLE) else "--dsn")
             yield self.dsn
             return
+        # An empty variable is no option for typer.
+        dsn_from_environment(os.environ)
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(
                 f"no database: give --dsn or set {DSN_VARIABLE}; there is no embedded one in "

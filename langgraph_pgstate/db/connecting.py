@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
+from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.finishing import complete
 from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
@@ -110,15 +111,12 @@ def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) 
     """Return keyword arguments for connecting; network settings of the DSN take precedence.
 
     Raises:
-        ConfigurationError: If the DSN cannot be parsed, or the threshold is no number.
+        ConfigurationError: If the DSN is empty or cannot be parsed, or the threshold is no number.
     """
     is_number = isinstance(prepare_threshold, int) and not isinstance(prepare_threshold, bool)
     if prepare_threshold is not None and not (is_number and prepare_threshold >= 0):
         raise ConfigurationError(f"prepare_threshold must be a whole number or None, not {prepare_threshold!r}")
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"the connection string is invalid: {error}") from error
+    given = read_dsn(dsn)
     # libpq takes whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}

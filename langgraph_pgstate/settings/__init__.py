@@ -17,6 +17,7 @@ from langgraph_pgstate.settings.connections import (
     ConnectionOptions,
     PoolSettings,
     RetryPolicy,
+    dsn_from_environment,
 )
 from langgraph_pgstate.settings.saver import (
     DEFAULT_CACHE_BYTES,
@@ -111,5 +112,6 @@ __all__ = [
     "check_schema_name",
     "check_ttl",
     "database_options",
+    "dsn_from_environment",
     "schema_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -9,6 +10,20 @@ from langgraph_pgstate.errors import ConfigurationError
 
 DEFAULT_EMBEDDED_PATH = ".pgstate"
 DSN_VARIABLE = "PGSTATE_DSN"
+
+
+def dsn_from_environment(environment: Mapping[str, str]) -> str | None:
+    """Return the connection string that `PGSTATE_DSN` names; `None` if it is not set.
+
+    Raises:
+        ConfigurationError: If it is set, but empty.
+    """
+    dsn = environment.get(DSN_VARIABLE)
+    if dsn is not None and not dsn.strip():
+        raise ConfigurationError(
+            f"{DSN_VARIABLE} is empty: set it to a connection string, or unset it to use the embedded PostgreSQL"
+        )
+    return dsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,28 @@ def test_without_a_database_nothing_is_made(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", ["status", "setup", "threads", "serve", "worker"])
+@pytest.mark.parametrize("way", ["--dsn", "PGSTATE_DSN"])
+def test_an_empty_dsn_is_not_the_embedded_one(
+    way: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if way == "PGSTATE_DSN":
+        monkeypatch.setenv(way, "")
+    more = ["a=json:loads"] if command in ("serve", "worker") else []
+    result = CliRunner().invoke(app, [*([way, ""] if way == "--dsn" else []), command, *more])
+    assert result.exit_code == 1
+    assert f"{way} is empty" in words(result)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_malformed_dsn_is_not_shown() -> None:
+    result = CliRunner().invoke(app, ["--dsn", "postgresql://u:se%cret@h/db", "status"])
+    assert result.exit_code == 1
+    assert "--dsn is not a usable connection string" in words(result)
+    assert "se%cret" not in words(result)
+
+
 def test_the_option_wins_over_the_environment(
     dsn: str, schema: str, saver: PGStateSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
