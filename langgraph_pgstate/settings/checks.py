@@ -72,11 +72,13 @@ def check_schema_name(schema: str) -> str:
     """Return `schema` if it can be written into SQL without quoting surprises.
 
     Raises:
-        ConfigurationError: If it is not a lower-case identifier of at most 63 characters.
+        ConfigurationError: If it is not a lower-case identifier of at most 63 characters, or it is PostgreSQL's own.
     """
     if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
         raise ConfigurationError(
             f"schema {schema!r} must be a lower-case PostgreSQL identifier: a letter or underscore, "
             "then letters, digits, _ or $, 63 at most"
         )
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise ConfigurationError(f"schema {schema!r} is PostgreSQL's own: name another, such as 'pgstate'")
     return schema

@@ -9,6 +9,10 @@ A query file holds statements like
 `/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
 their first use. Both are resolved once per schema.
 
+Functions are called by their plain names, directly before the parenthesis. Before these, and before operators,
+`pg_catalog.` is put: a function or operator that another role has made in a schema of the `search_path` would be
+preferred if its types fit better.
+
 A statement may have variants, each declared below its purpose by a line like `-- variant: put_checkpoint_based`. A line
 that begins with `--+based` belongs only to variants with that word in their name; a line that ends in `--!based` to all
 others. A line that begins with `--+segments|touching` belongs to variants with either word.
@@ -23,7 +27,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from langgraph_pgstate.settings import check_schema_name
 
@@ -35,6 +39,17 @@ _VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
 _LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+# Comments and strings, which stay as they are; calls; and operators whose precedence is the same when they are qualified.
+# Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
+# is PostgreSQL's own.
+_QUALIFIED = re.compile(
+    r"--(?!\+)[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
+    r"|->>|->|\|\||@>|@@|&&|\?|!?~\*?"
+)
+# Calls of the grammar itself, which lead to no other schema.
+GRAMMAR: Final = ("coalesce(", "extract(", "greatest(", "grouping(", "least(", "nullif(", "position(", "substring(")
 
 
 class NamedQuery(NamedTuple):
@@ -87,8 +102,9 @@ class Migration(NamedTuple):
     checksum: str
 
     def rendered(self, schema: str, *, down: bool = False) -> str:
-        """Return the SQL for one schema."""
-        return _in_schema(self.down if down else self.up, schema)
+        """Return the SQL for one schema, to be run in a transaction."""
+        text = _in_schema(_qualify(self.down if down else self.up), schema)
+        return "\n".join([_read("begin_step.sql"), text, _read("end_step.sql")])
 
 
 @cache
@@ -203,13 +219,13 @@ def _created(schema: str, name: str, create_schema: bool) -> str:
 
 @cache
 def _read(name: str) -> str:
-    return resources.files(__name__).joinpath(name).read_text("utf-8")
+    return _qualify(resources.files(__name__).joinpath(name).read_text("utf-8"))
 
 
 def _load(schema: str, folder: str) -> list[NamedQuery]:
     found = []
     for entry in _files(resources.files(__name__).joinpath(folder)):
-        text = entry.read_text("utf-8")
+        text = _qualify(entry.read_text("utf-8"))
         headers = list(_HEADER.finditer(text))
         for header, following in zip(headers, [*headers[1:], None], strict=True):
             body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
@@ -258,3 +274,14 @@ def _parse(name: str, purpose: str, body: str) -> NamedQuery:
 
 def _in_schema(text: str, schema: str) -> str:
     return text.replace(_MARKER, f'"{check_schema_name(schema)}".')
+
+
+def _qualify(text: str) -> str:
+    return _QUALIFIED.sub(_qualified, text)
+
+
+def _qualified(match: re.Match[str]) -> str:
+    found = match.group()
+    if found[0] == "'" or found.startswith("--") or found in GRAMMAR:
+        return found
+    return f"pg_catalog.{found}" if found[-1] == "(" else f"OPERATOR(pg_catalog.{found})"

@@ -531,3 +531,60 @@ def test_migrations_render_into_any_schema_without_leaving_a_marker() -> None:
         for text in (step.rendered("tenant_a"), step.rendered("tenant_a", down=True)):
             assert "/*schema*/" not in text
             assert '"tenant_a".' in text
+
+
+def test_every_call_of_a_function_names_its_schema() -> None:
+    """A function of another role, in a schema of the path, whose types fit better would be called instead."""
+    texts = [query.text.decode() for query in queries("pgstate").all.values()]
+    texts += [step.rendered("pgstate", down=down) for step in migrations() for down in (False, True)]
+    for text in texts:
+        plain = re.sub(r"'[^']*'|--[^\n]*", "''", text)
+        called = set(re.findall(r"(?<![\w.\"])[a-z_]\w*\(", plain))
+        # Of several arrays, `unnest` is PostgreSQL's own.
+        assert called <= {*langgraph_pgstate.sql.GRAMMAR, "unnest("}, text
+
+
+# Types of columns and parameters, and others that these are cast to without being asked.
+SPIED = "text text[] integer integer[] bigint smallint numeric float8 jsonb bytea timestamptz interval boolean date name oid"
+
+
+@pytest.mark.once
+def test_no_statement_runs_what_another_role_has_made(dsn: str, connection: psycopg.Connection) -> None:
+    """Whatever fits the types of a statement better than what PostgreSQL has: operators of all types, and functions."""
+    if connection.info.server_version < 160000:
+        pytest.skip("EXPLAIN takes no parameters")
+    types = [*SPIED.split(), '"char"', "varchar"]
+    with connection.transaction(force_rollback=True):
+        connection.execute("CREATE SCHEMA spies; CREATE ROLE victim; SET search_path = spies")
+        for left, right in product(types, types):
+            body = "LANGUAGE sql AS 'SELECT true'"
+            connection.execute(f"CREATE FUNCTION spy(a {left}, b {right}) RETURNS boolean {body}".encode())
+        for array in ("text[]", "integer[]", "bigint[]", "bytea[]"):
+            connection.execute(
+                f"CREATE FUNCTION unnest({array}) RETURNS SETOF text LANGUAGE sql AS 'SELECT 1'".encode()
+            )
+        connection.execute("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA spies FROM public")
+        found = connection.execute(
+            "SELECT format('CREATE OPERATOR %%s (FUNCTION = spy, LEFTARG = %%s, RIGHTARG = %%s)', o, l, r)"
+            " FROM pg_catalog.unnest('{=,<>,<,>,<=,>=,+,-,*,/,%%,||,->,->>,@>,&&,?,~,~~,!~~,@@,#>>}'::text[]) o,"
+            " pg_catalog.unnest(%(types)s::text[]) l, pg_catalog.unnest(%(types)s::text[]) r WHERE NOT EXISTS (SELECT FROM pg_operator p"
+            " WHERE (p.oprname, p.oprleft::regtype, p.oprright::regtype) = (o, l::regtype, r::regtype))",
+            {"types": types},
+        )
+        connection.execute(";".join(text for (text,) in found).encode())
+        # Made beside them, no table, view or index depends on one.
+        connection.execute("CREATE SCHEMA ours")
+        for text in (langgraph_pgstate.sql.bootstrap("ours"), *(step.rendered("ours") for step in migrations())):
+            connection.execute(text.encode())
+        assert connection.execute("SHOW search_path").fetchone() == ("spies",)
+        connection.execute(
+            "GRANT USAGE ON SCHEMA ours, spies TO victim;"
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ours TO victim; SET ROLE victim"
+        )
+        known = queries("ours").all
+
+        def check(name: str) -> None:
+            with connection.transaction():
+                connection.execute(b"EXPLAIN (GENERIC_PLAN) " + known[name].text)
+
+        check_each(check, NAMES)

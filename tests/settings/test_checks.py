@@ -35,4 +35,7 @@ def test_a_time_to_live_is_a_timedelta_that_the_calendar_has(wrong: Any) -> None
 def test_a_schema_needs_no_quotes(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="lower-case PostgreSQL identifier"):
         check_schema_name(wrong)
+    for own in ("pg_catalog", "pg_toast", "pg_temp_3", "information_schema"):
+        with pytest.raises(ConfigurationError, match="PostgreSQL's own"):
+            check_schema_name(own)
     assert check_schema_name("tenant_a$1") == "tenant_a$1"

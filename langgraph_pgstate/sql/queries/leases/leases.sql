@@ -4,7 +4,7 @@
 -- twice, not even one that a crash of the server has undone.
 WITH taken AS (
     INSERT INTO /*schema*/leases AS stored (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
-    SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
+    SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
     WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
     ON CONFLICT (thread_id) DO UPDATE SET

@@ -35,7 +35,7 @@ SELECT
     count(*) FILTER (WHERE r.status = 'cancelled'),
     count(*) FILTER (WHERE r.status IN ('pending', 'running')),
     count(*) FILTER (WHERE r.status IN ('error', 'timeout'))::double precision
-        / nullif(count(*) FILTER (WHERE r.status IN ('success', 'error', 'timeout')), 0),
+        / nullif(count(*) FILTER (WHERE r.status IN ('success', 'error', 'timeout')), 0::bigint)::double precision,
     avg(extract(epoch FROM r.ended_at - r.started_at))::double precision,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM r.ended_at - r.started_at)::double precision),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM r.ended_at - r.started_at)::double precision),

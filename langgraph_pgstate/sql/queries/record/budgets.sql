@@ -26,7 +26,7 @@ WITH day AS MATERIALIZED (
     SELECT r.tenant_id, r.user_id, r.agent, r.key, sum(s.cost) AS cost
     FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
     WHERE EXISTS (SELECT 1 FROM ruled)
-        AND s.kind = 'llm' AND s.started_at >= (SELECT d.began_at FROM day d) AND s.cost > 0
+        AND s.kind = 'llm' AND s.started_at >= (SELECT d.began_at FROM day d) AND s.cost > 0::numeric
         AND s.span_id <> ALL(:span_ids::text[])
     GROUP BY r.tenant_id, r.user_id, r.agent, r.key
     UNION ALL
@@ -58,7 +58,7 @@ INSERT INTO /*schema*/deleted_costs (started_at, span_id, tenant_id, user_id, ag
 SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
 FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
 WHERE s.thread_id = :thread_id::text AND r.thread_id = :thread_id AND (:run_ids::text[] IS NULL OR s.run_id = ANY(:run_ids))
-    AND s.kind = 'llm' AND s.cost > 0
+    AND s.kind = 'llm' AND s.cost > 0::numeric
     AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
 ON CONFLICT (started_at, span_id) DO NOTHING;
 

@@ -100,11 +100,11 @@ WITH written AS (
         s.input_tokens, s.output_tokens, s.cache_read_tokens, s.reasoning_tokens,
         CASE WHEN s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL THEN (
             SELECT (
-                (coalesce(s.input_tokens, 0) - coalesce(s.cache_read_tokens, 0)) * p.input
-                + coalesce(s.cache_read_tokens, 0) * coalesce(p.cache_read, p.input)
-                + (coalesce(s.output_tokens, 0) - coalesce(s.reasoning_tokens, 0)) * p.output
-                + coalesce(s.reasoning_tokens, 0) * coalesce(p.reasoning, p.output)
-            ) / 1000000
+                (coalesce(s.input_tokens, 0) - coalesce(s.cache_read_tokens, 0))::numeric * p.input
+                + coalesce(s.cache_read_tokens, 0)::numeric * coalesce(p.cache_read, p.input)
+                + (coalesce(s.output_tokens, 0) - coalesce(s.reasoning_tokens, 0))::numeric * p.output
+                + coalesce(s.reasoning_tokens, 0)::numeric * coalesce(p.reasoning, p.output)
+            ) / 1000000::numeric
             FROM /*schema*/prices p
             WHERE p.model = s.model AND p.provider IN ('', coalesce(s.provider, ''))
                 AND p.valid_from <= to_timestamp(s.started_at)

@@ -6,7 +6,7 @@ SELECT s.name, count(*), count(*) FILTER (WHERE s.ended_at IS NULL AND NOT s.is_
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found),
     count(*) FILTER (WHERE s.is_unknown),
     count(*) FILTER (WHERE s.status = 'error' AND NOT s.is_unknown AND NOT s.is_found)::double precision
-        / nullif(count(s.ended_at) FILTER (WHERE NOT s.is_unknown), 0),
+        / nullif(count(s.ended_at) FILTER (WHERE NOT s.is_unknown), 0::bigint)::double precision,
     avg(s.seconds), percentile_cont(0.5) WITHIN GROUP (ORDER BY s.seconds),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY s.seconds), max(s.started_at)
 FROM (
@@ -37,7 +37,7 @@ LIMIT :page_size;
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
-        / nullif(count(*) FILTER (WHERE e.status IN ('success', 'error')), 0),
+        / nullif(count(*) FILTER (WHERE e.status IN ('success', 'error')), 0::bigint)::double precision,
     avg(e.seconds), percentile_cont(0.5) WITHIN GROUP (ORDER BY e.seconds),
     percentile_cont(0.95) WITHIN GROUP (ORDER BY e.seconds),
     max(e.started_at), count(e.compensated_at)

@@ -24,12 +24,12 @@ WITH gone AS (
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
 )
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL;
+SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM ended e WHERE e.webhook IS NOT NULL;
 
 -- name: put_webhooks
 -- Note for their webhooks that some of a thread's runs were cancelled, which are about to be deleted.
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM (
+SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM (
     SELECT r.thread_id, r.run_id, 'cancelled' AS status, r.agent, r.metadata, r.multitask_strategy, r.enqueued_at,
         r.started_at, now() AS ended_at, r.error_type, r.error_message, r.webhook
     FROM /*schema*/runs r

@@ -8,13 +8,13 @@
 WITH
 --+limited whole AS MATERIALIZED (
 --+limited     -- Both ways, so that a clock that was set back does not lengthen a window by as much.
---+limited     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+--+limited     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
 --+limited             AS is_same_window, u.window_claims, least(
 --+limited             :limit::integer,
 --+limited             l.concurrency - (
 --+limited                 SELECT count(*) FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.status = 'running'
 --+limited             ),
---+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+--+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
 --+limited                 THEN l.rate - u.window_claims ELSE l.rate END
 --+limited         ) AS free
 --+limited     FROM /*schema*/queue_limits l LEFT JOIN /*schema*/queue_keys u ON u.queue = l.queue AND u.key = ''
@@ -53,13 +53,13 @@ candidates AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
 --+limited ), keys AS MATERIALIZED (
---+limited     SELECT k.key, u.revision, abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+--+limited     SELECT k.key, u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
 --+limited             AS is_same_window, u.window_claims, least(
 --+limited             l.concurrency - (
 --+limited                 SELECT count(*) FROM /*schema*/queue q
 --+limited                 WHERE q.queue = :queue AND q.key = k.key AND q.status = 'running'
 --+limited             ),
---+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+--+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
 --+limited                 THEN l.rate - u.window_claims ELSE l.rate END
 --+limited         ) AS free
 --+limited     FROM (SELECT DISTINCT key FROM chosen WHERE key <> '') AS k CROSS JOIN LATERAL (
@@ -107,7 +107,7 @@ candidates AS MATERIALIZED (
 --+limited     RETURNING queue.key
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
-    SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000)::bigint, now(), now(),
+    SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
     FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id) --!limited
 --+limited     FROM granted c
@@ -234,7 +234,7 @@ FROM (
                 SELECT count(*) FROM /*schema*/queue q
                 WHERE q.queue = :queue::text AND q.key = g.key AND q.status = 'running'
             ),
-            CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)) < l.rate_seconds
+            CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
                 THEN l.rate - u.window_claims ELSE l.rate END
         ) - (
             SELECT count(*) FROM /*schema*/queue q

@@ -32,7 +32,7 @@ WITH mine AS MATERIALIZED (
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
 ), new_webhooks AS (
     INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook' FROM ended e WHERE e.webhook IS NOT NULL
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM ended e WHERE e.webhook IS NOT NULL
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END

@@ -97,7 +97,7 @@ WITH given AS (
 ), keys AS MATERIALIZED (
     -- The position of a key's next ready run. Among the runs of its key that wait for the limit, it is by time.
     SELECT k.queue, k.key, w.has_limit, CASE
-        WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
+        WHEN w.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((
             SELECT max(q.position) + 1 FROM /*schema*/queue q
             WHERE q.queue = k.queue AND q.key = k.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
@@ -151,7 +151,7 @@ RETURNING run_id;
 UPDATE /*schema*/queue SET is_ready = true, number = 0, is_limited = next.is_limited, position = next.position
 FROM (
     SELECT h.thread_id, h.run_id, l.has_limit AS is_limited, CASE
-        WHEN l.has_limit THEN (extract(epoch FROM now()) * 1000000)::bigint
+        WHEN l.has_limit THEN (extract(epoch FROM now()) * 1000000::numeric)::bigint
         ELSE coalesce((
             SELECT max(q.position) + 1 FROM /*schema*/queue q
             WHERE q.queue = h.queue AND q.key = h.key AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited

@@ -113,7 +113,7 @@ WITH found AS MATERIALIZED (
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
 ), new_webhooks AS (
     INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook' FROM changed t
+    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook'::text FROM changed t
     WHERE t.webhook IS NOT NULL AND t.ended_at IS NOT NULL
 ), ended AS (
     UPDATE /*schema*/spans SET

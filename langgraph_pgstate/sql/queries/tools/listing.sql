@@ -35,7 +35,7 @@ LIMIT :page_size;
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
-FROM unnest(ARRAY['unknown', 'timeout', 'running']) AS k (status) CROSS JOIN LATERAL (
+FROM unnest(ARRAY['unknown', 'timeout', 'running']::text[]) AS k (status) CROSS JOIN LATERAL (
     SELECT x.* FROM /*schema*/tool_executions x
     WHERE x.status <> 'success' AND x.status = k.status AND (x.status <> 'running' OR x.alive_until < now())
         AND x.started_at <= :cursor_at::timestamptz

@@ -105,7 +105,8 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_i
 -- Make the server end a transaction that is stuck in a statement or between two; a shorter timeout that is already set
 -- is kept.
 SELECT set_config(s.name, ceil(least(
-    :milliseconds::float8, nullif(extract(epoch FROM current_setting(s.name)::interval) * 1000, 0)
+    :milliseconds::float8,
+    nullif(extract(epoch FROM current_setting(s.name)::interval) * 1000::numeric, 0::numeric)::float8
 ))::bigint::text, true)
 FROM (VALUES ('statement_timeout'), ('idle_in_transaction_session_timeout')) AS s (name);
 

@@ -1,0 +1,2 @@
+-- After a migration: the path of the session, or of the caller's transaction.
+SELECT set_config('search_path', current_setting('pgstate.search_path'), true);
