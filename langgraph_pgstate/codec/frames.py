@@ -54,6 +54,10 @@ _PROSE_HASH_LOG = 6
 # HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
+# A frame states the size of its content, which is allocated before it is decompressed. A larger one is stored only if
+# it is not so many times larger than its frame, and refused otherwise: two kilobytes can state five gigabytes.
+MOST_BYTES: Final = 64 * 1024 * 1024
+_MOST_TIMES: Final = 64
 # Short-lived content is stored raw up to this size.
 _MAX_SHORT_LIVED_RAW = 12 * 1024
 
@@ -155,7 +159,12 @@ def _pack_large(content: bytes) -> bytes:
     contexts = _take_contexts()
     packed = contexts.compress_large(content)
     _idle.append(contexts)
-    return packed if len(packed) < len(content) else pack_raw(content)
+    size = len(content)
+    return packed if len(packed) < size <= _most_bytes(packed) else pack_raw(content)
+
+
+def _most_bytes(frame: bytes) -> int:
+    return max(MOST_BYTES, _MOST_TIMES * len(frame))
 
 
 def pack_raw(content: bytes) -> bytes:
@@ -182,7 +191,7 @@ def unpack(frame: bytes, where: str) -> bytes:
         where: Name of the stored object, for the error.
 
     Raises:
-        CorruptStateError: If the frame is cut off or altered.
+        CorruptStateError: If the frame is cut off or altered, or states more content than is ever stored in it.
         UnreadableFormatError: If a newer version of this package wrote it, or the installed zstandard cannot read it.
     """
     kind = frame[0] if frame else -1
@@ -195,11 +204,13 @@ def unpack(frame: bytes, where: str) -> bytes:
     contexts = _take_contexts()
     try:
         if kind == ZSTD_DICTIONARY_1:
-            content = contexts.decompress_dictionary(_MAGIC + frame[1:], MAX_WITH_DICTIONARY)
+            content = contexts.decompress_dictionary(
+                _checked(_MAGIC + frame[1:], MAX_WITH_DICTIONARY, where), MAX_WITH_DICTIONARY
+            )
         elif kind == ZSTD_PLAIN:
-            content = contexts.decompress(frame)
+            content = contexts.decompress(_checked(frame, _most_bytes(frame), where))
         elif kind == ZSTD:
-            content = contexts.decompress(_MAGIC + memoryview(frame)[1:])
+            content = contexts.decompress(_checked(_MAGIC + frame[1:], _most_bytes(frame), where))
         elif kind in _LATER:
             raise UnreadableFormatError(where, f"frame kind {kind} needs a newer version of langgraph_pgstate")
         else:
@@ -214,6 +225,18 @@ def unpack(frame: bytes, where: str) -> bytes:
     finally:
         _idle.append(contexts)
     return content
+
+
+def _checked(frame: bytes, most: int, where: str) -> bytes:
+    """Return a zstd frame, unless it states more content than that.
+
+    Raises:
+        CorruptStateError: If it does.
+    """
+    size = zstandard.frame_content_size(frame)
+    if size > most:
+        raise CorruptStateError(where, f"its frame of {len(frame)} bytes states {size} bytes of content")
+    return frame
 
 
 def _can_decompress(kind: int) -> bool:

@@ -41,7 +41,7 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Comments and strings, which stay as they are; calls; and operators whose precedence is the same when they are qualified.
+# Comments and strings, which stay as they are; calls; and operators whose precedence stays the same if qualified.
 # Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
 # is PostgreSQL's own.
 _QUALIFIED = re.compile(

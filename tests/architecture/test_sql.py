@@ -545,7 +545,9 @@ def test_every_call_of_a_function_names_its_schema() -> None:
 
 
 # Types of columns and parameters, and others that these are cast to without being asked.
-SPIED = "text text[] integer integer[] bigint smallint numeric float8 jsonb bytea timestamptz interval boolean date name oid"
+SPIED = (
+    "text text[] integer integer[] bigint smallint numeric float8 jsonb bytea timestamptz interval boolean date name"
+)
 
 
 @pytest.mark.once
@@ -567,7 +569,8 @@ def test_no_statement_runs_what_another_role_has_made(dsn: str, connection: psyc
         found = connection.execute(
             "SELECT format('CREATE OPERATOR %%s (FUNCTION = spy, LEFTARG = %%s, RIGHTARG = %%s)', o, l, r)"
             " FROM pg_catalog.unnest('{=,<>,<,>,<=,>=,+,-,*,/,%%,||,->,->>,@>,&&,?,~,~~,!~~,@@,#>>}'::text[]) o,"
-            " pg_catalog.unnest(%(types)s::text[]) l, pg_catalog.unnest(%(types)s::text[]) r WHERE NOT EXISTS (SELECT FROM pg_operator p"
+            " pg_catalog.unnest(%(types)s::text[]) l, pg_catalog.unnest(%(types)s::text[]) r"
+            " WHERE NOT EXISTS (SELECT FROM pg_operator p"
             " WHERE (p.oprname, p.oprleft::regtype, p.oprright::regtype) = (o, l::regtype, r::regtype))",
             {"types": types},
         )

@@ -143,3 +143,19 @@ def test_a_size_that_nobody_has_room_for_is_damage() -> None:
     for magic in (bytes([frames.ZSTD]), b"\x28\xb5\x2f\xfd"):
         with pytest.raises(CorruptStateError):
             frames.unpack(magic + header, "here")
+
+
+def test_a_frame_that_states_more_content_than_is_ever_stored_is_refused() -> None:
+    """A few bytes, which anybody who can write a row can make, would fill the memory."""
+    zeros = zstandard.ZstdCompressor(level=1).compress(bytes(frames.MOST_BYTES + 1))
+    assert len(zeros) < 10_000
+    small = zstandard.ZstdCompressor(level=1).compress(bytes(frames.MAX_WITH_DICTIONARY + 1))
+    for frame in (zeros, b"\x01" + zeros[4:], b"\x02" + small[4:]):
+        with pytest.raises(CorruptStateError, match=r"states \d+ bytes of content"):
+            frames.unpack(frame, "here")
+
+
+def test_content_that_compresses_better_than_a_frame_may_is_stored_raw() -> None:
+    content = bytes(frames.MOST_BYTES + 1)
+    assert frames.unpack(frames.pack(content), "here") == content
+    assert frames.unpack(frames.pack(content[1:]), "here") == content[1:]
