@@ -31,6 +31,7 @@ class CallSite:
         has_failed: Whether the read failed or was cancelled. Checked after `taken` is set, as `taken` is checked after
             this is set.
         was_sent: Whether the statement that takes the lease was sent.
+        asked_at: When it was sent last, by `lease_clock`.
         is_pending: Whether its response is pending.
     """
 
@@ -40,6 +41,7 @@ class CallSite:
     taken: Any = None
     has_failed: bool = False
     was_sent: bool = False
+    asked_at: float = 0.0
     is_pending: bool = False
 
     @classmethod

@@ -343,7 +343,7 @@ class LeaseHeldError(LeaseError):
 
 
 class LeaseLostError(LeaseError):
-    """The lease expired or was taken over. Nothing was written.
+    """The lease expired, was taken over, or could not be renewed in time. Nothing was written.
 
     Attributes:
         fencing_token: Number of the lost lease.
@@ -352,8 +352,8 @@ class LeaseLostError(LeaseError):
     def __init__(self, thread_id: str, fencing_token: int) -> None:
         super().__init__(
             thread_id,
-            f"lease {fencing_token} of thread {thread_id!r} was lost: it expired or was taken over. "
-            "Further writes of this run are refused",
+            f"lease {fencing_token} of thread {thread_id!r} was lost: it expired, was taken over, or could not be "
+            "renewed in time. Further writes of this run are refused",
         )
         self.fencing_token = fencing_token
 

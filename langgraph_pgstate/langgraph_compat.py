@@ -33,6 +33,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
+    from langchain_core.callbacks import BaseRunManager
     from langgraph.types import Send
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "auth_handlers",
     "calling_loop",
     "convert",
+    "current_run",
     "extension_hook_of",
     "has_own_hook",
     "ignores_remove_all",
@@ -64,6 +66,7 @@ __all__ = [
     "is_strict",
     "next_nodes",
     "parts_of",
+    "run_manager_of",
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
@@ -247,6 +250,13 @@ def calling_loop() -> tuple[ExitStack | AsyncExitStack | None, Any]:
     return None, None
 
 
+def run_manager_of(loop: Any) -> BaseRunManager | None:
+    """Return the callback manager of one of LangGraph's loops, whose inheritable handlers its nodes get; `None` if it
+    has none."""
+    manager = getattr(loop, "manager", None)
+    return manager if hasattr(manager, "inheritable_handlers") else None
+
+
 def _forget(task: asyncio.Task[Any]) -> None:
     _unwinding.discard(task)
     # Retrieved, so that asyncio does not log it.
@@ -260,6 +270,15 @@ def send_class() -> type[Send]:
     from langgraph.types import Send
 
     return Send
+
+
+def current_run() -> Any:
+    """Return the object that identifies the run whose node calls this, as `call_site.run_of` does; `None` elsewhere."""
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get() or {}
+    runtime = config.get("configurable", {}).get(RUNTIME)
+    return None if runtime is None else getattr(runtime, "control", None) or runtime
 
 
 def is_schedule_channel(name: str) -> bool:

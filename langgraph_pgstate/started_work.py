@@ -18,8 +18,12 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from langgraph_pgstate.langgraph_compat import current_run
+
 T = TypeVar("T")
 
+# Works that follow a run of LangGraph, by the id of the run, with the run, so that no other object gets its id.
+_runs: dict[int, tuple[Any, StartedWork]] = {}
 _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar("pgstate_started_work", default=())
 
 
@@ -48,6 +52,21 @@ class StartedWork:
         context = contextvars.copy_context()
         context.run(_works.set, (*_works.get(), self))
         return loop.create_task(coroutine, context=context)
+
+    def follow_run(self, run: Any, loop: AbstractEventLoop) -> bool:
+        """Follow the threads that nodes of a run of LangGraph start, in whatever task: `current_run` is this run.
+
+        Returns:
+            False if the run is followed already.
+        """
+        _follow(loop)
+        is_new = id(run) not in _runs
+        _runs.setdefault(id(run), (run, self))
+        return is_new
+
+    def forget_run(self, run: Any) -> None:
+        """Follow no further threads of a run."""
+        _runs.pop(id(run), None)
 
     def stop(self) -> bool:
         """Refuse functions that no thread has begun, now and later. Return whether a thread is running."""
@@ -209,7 +228,7 @@ def _follow(loop: AbstractEventLoop) -> None:
         return
 
     def run_in_executor(executor: Executor | None, func: Callable[..., Any], *args: Any) -> Any:
-        works = _works.get()
+        works = _current_works()
         if not works:
             return original(executor, func, *args)
         if executor is not None:
@@ -234,6 +253,15 @@ def _follow(loop: AbstractEventLoop) -> None:
 
     run_in_executor.is_followed = True  # type: ignore[attr-defined]
     loop.run_in_executor = run_in_executor  # type: ignore[method-assign, assignment]
+
+
+def _current_works() -> tuple[StartedWork, ...]:
+    works = _works.get()
+    if _runs:
+        _, work = _runs.get(id(current_run()), (None, None))
+        if work is not None and work not in works:
+            return *works, work
+    return works
 
 
 def _works_of(task: asyncio.Task[Any]) -> tuple[StartedWork, ...]:

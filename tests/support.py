@@ -256,7 +256,8 @@ class RoundTrips:
 class Gate:
     """A TCP proxy whose server can be changed: connections that were made stay with the server they were made to.
 
-    While it is shut, every connection is taken and dropped. Counts the connections it was asked for.
+    While it is shut, every connection is taken and dropped. While it swallows, connections stay open, but nothing that
+    is sent arrives. Counts the connections it was asked for.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -264,7 +265,7 @@ class Gate:
         self._listener = socket.create_server(("127.0.0.1", 0))
         changed = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "sslmode": "disable"}
         self.dsn = psycopg.conninfo.make_conninfo(dsn, **changed, gssencmode="disable")
-        self.is_shut = False
+        self.is_shut = self.swallows = False
         self.taken = 0
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -281,6 +282,11 @@ class Gate:
         for one in list(self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def heal(self) -> None:
+        """Drop all connections, and let new ones through."""
+        self.shut()
+        self.is_shut = self.swallows = False
 
     def close(self) -> None:
         """Stop listening."""
@@ -308,7 +314,8 @@ class Gate:
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                target.sendall(data)
+                if not self.swallows:
+                    target.sendall(data)
         for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.call_site import CallSite
@@ -18,6 +20,7 @@ from langgraph_pgstate.db.finishing import complete
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
+from langgraph_pgstate.leases.checking import LeaseCheck, raise_lost
 from langgraph_pgstate.leases.registry import HeldLease, Run
 from langgraph_pgstate.leases.taking import LeaseTaker
 from langgraph_pgstate.settings import GuardSettings
@@ -59,14 +62,19 @@ class LeaseManager(LeaseTaker):
         """
         call_site = call_site or CallSite.here()
         run = self._run(config)
-        if run is None or self._has(thread_id, run):
+        if run is None:
+            return
+        held = self._find(thread_id, run)
+        if held is not None and not held.has_ended:
+            self._follow(held, run, call_site)
             return
         held = self._take(thread_id, run, True, self._patience(None, None), call_site)
+        check = self._follow(held, run, call_site)
         # LangGraph's own callbacks are added after this one, so this one is called last.
         if isinstance(call_site.exits, ExitStack):
             call_site.exits.callback(self._end, held)
         elif call_site.exits is not None:
-            call_site.exits.push_async_callback(self._end_apart, held)
+            call_site.exits.push_async_exit(partial(self._end_apart, held, check))
             unwind_when_cancelled(call_site.exits)
 
     def release_failed_read(self, call_site: CallSite | None) -> None:
@@ -99,7 +107,7 @@ class LeaseManager(LeaseTaker):
         try:
             yield held
         except LeaseLostError:
-            held.is_lost = True
+            held.lose()
             raise
         finally:
             if is_own:
@@ -123,11 +131,12 @@ class LeaseManager(LeaseTaker):
             with self._around(held):
                 yield held
         except BaseException:
-            if around is None:
+            if around is None and not self._leave_to_threads(held):
                 with suppress(PGStateError):
                     self._release(held)
             raise
-        if around is None and not self._release(held) and not held.is_deleted:
+        is_left = around is not None or self._leave_to_threads(held)
+        if held.is_stopped or (not is_left and not self._release(held) and not held.is_deleted):
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     def close(self) -> None:
@@ -135,7 +144,8 @@ class LeaseManager(LeaseTaker):
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._book:
             held = list(self._held)
-        for one in held:
+        # Others are kept for the threads that run their code, until they expire.
+        for one in (one for one in held if not one.work.has_threads):
             if time.monotonic() < deadline:
                 with suppress(PGStateError):
                     self._release(one)
@@ -160,13 +170,22 @@ class LeaseManager(LeaseTaker):
         except PGStateError as error:
             _log.warning(_NOT_YET, held.lease.fencing_token, error)
 
-    async def _end_apart(self, held: HeldLease) -> None:
-        held.end()
-        try:
-            await asyncio.to_thread(self._end, held)
-        finally:
-            # In case it was cancelled before a thread was started.
-            self._wake.put(True)
+    async def _end_apart(
+        self,
+        held: HeldLease,
+        check: LeaseCheck | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or not self._leave_to_threads(held):
+            held.end()
+            try:
+                await asyncio.to_thread(self._end, held)
+            finally:
+                # In case it was cancelled before a thread was started.
+                self._wake.put(True)
+        raise_lost(check, error)
 
     def _release(self, held: HeldLease) -> bool:
         return run_blocking(self._release_surely(held))
@@ -215,11 +234,16 @@ class AsyncLeaseManager(LeaseTaker):
         """Async twin of `LeaseManager.begin`."""
         call_site = call_site or CallSite.here()
         run = self._run(config)
-        if run is None or self._has(thread_id, run):
+        if run is None:
+            return
+        held = self._find(thread_id, run)
+        if held is not None and not held.has_ended:
+            self._follow(held, run, call_site)
             return
         held = await self._take(thread_id, run, True, self._patience(None, None), call_site)
+        check = self._follow(held, run, call_site)
         if isinstance(call_site.exits, AsyncExitStack):
-            call_site.exits.push_async_callback(self._end, held)
+            call_site.exits.push_async_exit(partial(self._exit, held, check))
             unwind_when_cancelled(call_site.exits)
         elif call_site.exits is not None:
             call_site.exits.callback(self._end_from_thread, held, asyncio.get_running_loop())
@@ -247,7 +271,7 @@ class AsyncLeaseManager(LeaseTaker):
         try:
             yield held
         except LeaseLostError:
-            held.is_lost = True
+            held.lose()
             raise
         finally:
             if is_own:
@@ -265,11 +289,12 @@ class AsyncLeaseManager(LeaseTaker):
             with self._around(held):
                 yield held
         except BaseException:
-            if around is None:
+            if around is None and not self._leave_to_threads(held):
                 with suppress(PGStateError):
                     await asyncio.shield(self._give_back(held))
             raise
-        if around is None and not await asyncio.shield(self._give_back(held)) and not held.is_deleted:
+        is_left = around is not None or self._leave_to_threads(held)
+        if held.is_stopped or (not is_left and not await asyncio.shield(self._give_back(held)) and not held.is_deleted):
             raise LeaseLostError(thread_id, held.lease.fencing_token)
 
     async def close(self) -> None:
@@ -284,7 +309,8 @@ class AsyncLeaseManager(LeaseTaker):
             await asyncio.wait([task], timeout=_CLOSE_SECONDS)
         with self._book:
             held = list(self._held)
-        for one in held:
+        # Others are kept for the threads that run their code, until they expire.
+        for one in (one for one in held if not one.work.has_threads):
             self._give_back(one)
         self._release_unconfirmed()
         while self._tasks and (left := deadline - time.monotonic()) > 0:
@@ -313,6 +339,18 @@ class AsyncLeaseManager(LeaseTaker):
         if held.has_ended:
             self._give_back(held)
         return held
+
+    async def _exit(
+        self,
+        held: HeldLease,
+        check: LeaseCheck | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or not self._leave_to_threads(held):
+            await self._end(held)
+        raise_lost(check, error)
 
     async def _end(self, held: HeldLease) -> None:
         try:

@@ -80,6 +80,11 @@ class GuardPolicy:
         own = self._own_child(address, config)
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
 
+    def note_stored(self, guard: Guard, held: HeldLease | None) -> None:
+        """Note that a write was stored, and the lease renewed with it if that was due."""
+        if held is not None and guard.renew_for is not None:
+            held.confirm(guard.asked_at, guard.renew_for)
+
     def _own_child(self, address: Address, config: Mapping[str, Any]) -> str | None:
         with self._lock:
             child_id, _ = self._advances.get((address, id(run_of(config))), (None, None))
@@ -98,7 +103,15 @@ class GuardPolicy:
             return Guard(head, self.settings.keeps_tombstones, own_child=own_child)
         renew_for = self.settings.lease_ttl if held.is_renewal_due(self.settings.lease_ttl) else None
         lease = held.lease
-        return Guard(head, self.settings.keeps_tombstones, lease.fencing_token, lease.holder_id, renew_for, own_child)
+        return Guard(
+            head,
+            self.settings.keeps_tombstones,
+            lease.fencing_token,
+            lease.holder_id,
+            renew_for,
+            held.asked_at,
+            own_child,
+        )
 
     def _remember(self, memory: OrderedDict[K, V], key: K, what: V) -> None:
         with self._lock:

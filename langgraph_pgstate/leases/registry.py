@@ -12,19 +12,24 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.call_site import CallSite, run_of
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
 from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.settings import GuardSettings
+from langgraph_pgstate.started_work import StartedWork
 from langgraph_pgstate.types import Lease
+
+T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
@@ -34,11 +39,30 @@ CLOSING_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 # A loop that is not entered within this time after its state was read has failed.
 _ENTRY_SECONDS: Final = 3.0
+# Part of a lease's duration by which it ends here before it ends in the database: clocks do not run at the same speed.
+_MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
 _numbers = itertools.count(1)
 # The leases held by `hold` around the current code, by manager and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
+
+
+_BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def lease_clock() -> float:
+    """Return the seconds of a clock that only goes forward, and also while the machine is suspended where that exists.
+
+    Linux' monotonic clock stands still while the machine is suspended, and leases end meanwhile.
+    """
+    return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
+
+
+async def timed(db: Connection, operation: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> tuple[float, T]:
+    """Run an operation that takes or renews leases; return the time at which it began, and its result."""
+    asked_at = lease_clock()
+    return asked_at, await operation(db, *args, **kwargs)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,32 +71,43 @@ class HeldLease:
 
     Attributes:
         lease: The lease as it was when it was taken.
+        confirmed_until: Its end as the database has confirmed it last, by `lease_clock`, counted from before the
+            request was sent. Code of its run begins nothing later.
         is_read_first: Whether it was taken before the state was read.
         run: The run that has taken it; `None` for a block of code.
         starter: The task or thread that started the run. It may have ended while another one reads the run's stream.
         loop: The run's loop, if it is known.
-        renewed_at: Time of the last renewal, by the monotonic clock.
+        asked_at: Time at which its renewal was asked for last, by `lease_clock`.
         read_at: Time at which the state was read for which it was taken.
         has_ended: Whether its run or block has ended. It is then released and not renewed again. Late writes of the run
             are accepted until another process or run takes the lease.
+        is_left: Whether its run has ended but for threads that a cancelled task has left behind, for which it is kept.
         is_returned: Whether its release has begun.
-        is_lost: Whether it is known to be taken over.
+        is_lost: Whether it is known to be taken over, or could not be renewed in time. Its run writes nothing more.
+        is_stopped: Whether code of its run begins nothing more, because it was lost before the run ended.
         is_deleted: Whether the holder itself has deleted the thread, and the lease with it.
         is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and nobody has asked since.
+        work: The threads that nodes of its run, or of the runs of its block, have started on an event loop.
+        on_stop: Called when code of its run is stopped, by any thread.
     """
 
     lease: Lease
+    confirmed_until: float
     is_read_first: bool
     run: Run | None = None
     starter: asyncio.Task[Any] | threading.Thread | None = None
     loop: weakref.ref[Any] | None = None
-    renewed_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=lease_clock)
     read_at: float | None = None
     has_ended: bool = False
+    is_left: bool = False
     is_returned: bool = False
     is_lost: bool = False
+    is_stopped: bool = False
     is_deleted: bool = False
     is_of_new_thread: bool = False
+    work: StartedWork = field(default_factory=StartedWork)
+    on_stop: list[Callable[[], None]] = field(default_factory=list)
 
     def is_over(self, asker: object = None) -> bool:
         """Return whether the run has ended, as far as its objects tell. A suspended stream has not ended.
@@ -81,6 +116,10 @@ class HeldLease:
             asker: The task or thread that wants to start another run.
         """
         if self.has_ended:
+            return True
+        if self.work.has_threads:
+            return False
+        if self.is_left:
             return True
         if self.run is None:
             return False
@@ -119,13 +158,52 @@ class HeldLease:
             raise LeaseLostError(self.lease.thread_id, self.lease.fencing_token)
         return self
 
+    def check_confirmed(self) -> None:
+        """Check that code of the run may begin something now. A lease that is not confirmed any more is lost.
+
+        Raises:
+            LeaseLostError: If the lease was lost before the run ended.
+        """
+        if not self.is_confirmed:
+            self.lose()
+        if self.is_stopped:
+            raise LeaseLostError(self.lease.thread_id, self.lease.fencing_token)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it has not ended by the last confirmation, or does not matter any more because its run has ended."""
+        return self.has_ended or lease_clock() < self.confirmed_until
+
+    def confirm(self, asked_at: float, ttl: float) -> None:
+        """Note that the database has renewed it for `ttl` seconds at the earliest at `asked_at`, by `lease_clock`."""
+        self.confirmed_until = max(self.confirmed_until, confirmed_end(asked_at, ttl))
+        self.asked_at = max(self.asked_at, asked_at)
+
+    def lose(self) -> None:
+        """Note that it is lost. Code of its run then begins nothing more, and writes nothing."""
+        self.is_lost = True
+        if not self.has_ended:
+            self.stop()
+
+    def stop(self) -> None:
+        """Let code of the run begin nothing more."""
+        if not self.is_stopped:
+            self.is_stopped = True
+            for call in [*self.on_stop]:
+                call()
+
     def is_renewal_due(self, ttl: float) -> bool:
         """Return whether a third of the duration has passed since the last renewal. If so, the caller renews it."""
-        now = time.monotonic()
-        if self.has_ended or now - self.renewed_at < ttl / 3:
+        now = lease_clock()
+        if self.has_ended or now - self.asked_at < ttl / 3:
             return False
-        self.renewed_at = now
+        self.asked_at = now
         return True
+
+
+def confirmed_end(asked_at: float, ttl: float) -> float:
+    """Return until when a lease may be relied on that was taken or renewed by a request sent at `asked_at`."""
+    return asked_at + ttl * (1 - _MARGIN)
 
 
 @dataclass(slots=True, eq=False)
@@ -200,11 +278,6 @@ class LeaseRegistry:
                 run = self._runs[id(key)] = Run(key, next_holder(), sign)
             return run
 
-    def _has(self, thread_id: str, run: Run) -> bool:
-        """Return whether a run has a lease that has not ended, of its own or of the enclosing block."""
-        held = self._find(thread_id, run)
-        return held is not None and not held.has_ended
-
     def _find(self, thread_id: str, run: Run | None) -> HeldLease | None:
         """Return the lease under which a run or the enclosing block may write to a thread. It may have ended."""
         held = None if run is None else run.leases.get(thread_id)
@@ -244,12 +317,13 @@ class LeaseRegistry:
         return error
 
     def _note_taken(self, lease: Lease, run: Run | None, is_read_first: bool, call_site: CallSite) -> HeldLease:
+        until = confirmed_end(call_site.asked_at, self._settings.lease_ttl)
         with self._book:
             if run is None:
-                held = HeldLease(lease, is_read_first)
+                held = HeldLease(lease, until, is_read_first)
             else:
                 loop = None if call_site.loop is None else weakref.ref(call_site.loop)
-                held = HeldLease(lease, is_read_first, run, call_site.starter, loop)
+                held = HeldLease(lease, until, is_read_first, run, call_site.starter, loop)
                 known = run.leases.get(lease.thread_id)
                 if known is not None and known.lease.fencing_token == lease.fencing_token:
                     # Two tasks of the run asked at once and got the same lease.
@@ -300,6 +374,14 @@ class LeaseRegistry:
             held.is_deleted = True
             self._note_gone(held)
 
+    def _leave_to_threads(self, held: HeldLease) -> bool:
+        """Keep the lease of an ended run or block as long as threads run its code, and return whether any do."""
+        if not held.work.has_threads:
+            return False
+        held.is_left = True
+        held.work.when_threads_ended(partial(self._note_end, None))
+        return True
+
     def _note_gone(self, held: HeldLease) -> None:
         # The run keeps the lease: late writes use it, and no new one is taken for them.
         with self._book:
@@ -312,9 +394,9 @@ class LeaseRegistry:
         """Return the leases to renew, and those to release because their runs have ended."""
         with self._book:
             self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
-            expired = time.monotonic() - self._settings.lease_ttl
+            expired = lease_clock() - self._settings.lease_ttl
             self._held = {
-                held for held in self._held if not held.is_lost and not (held.has_ended and held.renewed_at < expired)
+                held for held in self._held if not held.is_lost and not (held.has_ended and held.asked_at < expired)
             }
             over = [held for held in self._held if held.is_over()]
             for held in over:
@@ -332,17 +414,17 @@ class LeaseRegistry:
     def _has_work(self) -> bool:
         return bool(self._held or self._unconfirmed)
 
-    def _note_renewed(self, asked: list[HeldLease], still: set[tuple[str, int]]) -> None:
+    def _note_renewed(self, asked: list[HeldLease], asked_at: float, still: set[tuple[str, int]]) -> None:
         for held in asked:
             if (held.lease.thread_id, held.lease.fencing_token) in still:
-                held.renewed_at = time.monotonic()
+                held.confirm(asked_at, self._settings.lease_ttl)
             elif not held.has_ended:
                 _log.warning(
                     "lease %d of thread %r was lost: it was taken over, or the thread was deleted",
                     held.lease.fencing_token,
                     held.lease.thread_id,
                 )
-                held.is_lost = True
+                held.lose()
 
     @property
     def _pause(self) -> float:
@@ -362,20 +444,15 @@ class LeaseRegistry:
         return None if held is None or held.has_ended else held
 
     @contextmanager
-    def hold_claimed(self, lease: Lease, *, is_of_new_thread: bool = False) -> Iterator[HeldLease]:
+    def hold_claimed(self, held: HeldLease) -> Iterator[None]:
         """Provide a lease that the caller has taken to the runs of a block. The caller renews and releases it.
 
         Marked as lost, it makes further writes fail without a round trip. After the block, late writes are accepted
         until another process or run takes the lease.
-
-        Args:
-            lease: The lease.
-            is_of_new_thread: Whether the thread had no checkpoint when it was taken; saves the first read of one.
         """
-        held = HeldLease(lease, is_read_first=True, is_of_new_thread=is_of_new_thread)
         try:
             with self._around(held):
-                yield held
+                yield
         finally:
             held.end()
 

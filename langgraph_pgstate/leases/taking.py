@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +12,16 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import LeaseHeldError, PGStateError
-from langgraph_pgstate.leases.registry import CLOSING_SECONDS, HeldLease, LeaseRegistry, Run, next_holder
+from langgraph_pgstate.leases.checking import LeaseCheck, check_nodes
+from langgraph_pgstate.leases.registry import (
+    CLOSING_SECONDS,
+    HeldLease,
+    LeaseRegistry,
+    Run,
+    lease_clock,
+    next_holder,
+    timed,
+)
 from langgraph_pgstate.operations.leases import leases
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.settings import GuardSettings
@@ -41,6 +51,13 @@ class LeaseTaker(LeaseRegistry):
     def _start(self) -> None:
         """Start what renews the leases, unless it runs."""
         raise NotImplementedError
+
+    def _follow(self, held: HeldLease, run: Run, call_site: CallSite) -> LeaseCheck | None:
+        """Check a lease before each node of a run that begins, and follow the threads that its nodes start."""
+        exits, task = call_site.exits, call_site.starter
+        if exits is not None and isinstance(task, asyncio.Task) and held.work.follow_run(run.key, task.get_loop()):
+            exits.callback(held.work.forget_run, run.key)
+        return check_nodes(call_site.loop, held)
 
     async def _take_lease(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite
@@ -102,16 +119,20 @@ class LeaseTaker(LeaseRegistry):
         try:
             mine, over = self._survey()
             due = [held for held in mine if held.is_renewal_due(self._settings.lease_ttl)]
-            keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
-            if keys:
-                still = await self._runner.run(leases.renew, self._queries, keys, self._settings.lease_ttl)
-                self._note_renewed(due, still)
+            await self._renew(due)
             for held in over:
                 await release(held)
             for thread_id, holder in self._list_unconfirmed():
                 await self._release_by_holder(thread_id, holder)
         except PGStateError as error:
             _log.warning(_NOT_RENEWED, error)
+
+    async def _renew(self, due: list[HeldLease]) -> None:
+        """Renew leases, and note which are lost. One statement, or none."""
+        if due:
+            keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
+            asked_at, still = await self._runner.run(timed, leases.renew, self._queries, keys, self._settings.lease_ttl)
+            self._note_renewed(due, asked_at, still)
 
 
 class _FailedReadError(Exception):
@@ -125,6 +146,7 @@ async def _take_unless_failed(
     if call_site.has_failed:
         raise _FailedReadError
     call_site.was_sent = call_site.is_pending = True
+    call_site.asked_at = lease_clock()
     try:
         return await leases.take(db, queries, thread_id, holder, ttl, free)
     finally:

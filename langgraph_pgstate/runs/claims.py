@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.leases.registry import timed
 from langgraph_pgstate.operations.runs import claiming
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun
@@ -25,6 +26,9 @@ class Claimer:
         versions: By graph, the versions that it accepts besides runs without a version.
         ttl: Seconds until the leases of claimed runs expire.
         poll: Seconds after which keys are looked at again that were at their limits.
+
+    Attributes:
+        asked_at: When the leases of the runs that were returned last were asked for, by `lease_clock`.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Claimer:
     ) -> None:
         self._queries, self._worker_id, self._graphs, self._versions = queries, worker_id, graphs, versions
         self._ttl, self._poll = ttl, poll
+        self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
         self._ended: dict[str, set[str]] = {}
@@ -66,7 +71,8 @@ class Claimer:
             self._open(database, queue)
         else:
             ended.clear()
-        claims = database.run(
+        self.asked_at, claims = database.run(
+            timed,
             claiming.claim,
             self._queries,
             self._worker_id,

@@ -19,12 +19,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.leases.registry import next_holder
+from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
 from langgraph_pgstate.operations.runs import ending, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.ending import Ender
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, run_outcome
+from langgraph_pgstate.runs.left import LeftRuns
 from langgraph_pgstate.runs.sweeps import Sweeps
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.runs.worker_settings import WorkerSettings, accepted_versions
@@ -93,7 +94,16 @@ class Control:
         self._executions: dict[RunKey, RunExecution] = {}
         # Runs that are the worker's in the database only: left until their leases expire.
         self._left: set[RunKey] = set()
-        self._ender = Ender(queries, recording, self._tend_seconds, self._note_end, self._leave_to_sweep)
+        self._left_runs = LeftRuns(queries, settings.lease_ttl, settings.drain_timeout)
+        self._ender = Ender(
+            queries,
+            recording,
+            self._tend_seconds,
+            self._note_end,
+            self._leave_to_sweep,
+            self._left_runs,
+            settings.lease_ttl,
+        )
         self._tended_at = self._failed_at = float("-inf")
         self._claimed_all = False
         self._draining_since = float("inf")
@@ -122,7 +132,10 @@ class Control:
             raise error
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Take the outcome of an execution, which has ended."""
+        """Take the outcome of an execution, whose code has ended but for threads that it has left behind."""
+        execution.reported_at = time.monotonic()
+        if execution.has_raised and execution.held.work.has_threads:
+            execution.held.work.when_threads_ended(self._wake.set)
         self._ender.report(execution, outcome)
         self._wake.set()
 
@@ -134,6 +147,7 @@ class Control:
     def force(self) -> None:
         """Drain without waiting for superstep boundaries."""
         self._is_forced = True
+        self._left_runs.force()
         self.drain()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -217,6 +231,7 @@ class Control:
             self._end_reported,
             self._notify_of_ends,
             self._tend,
+            self._tend_left,
             self._stop_due,
             *self._sweeps.all,
             self._claim,
@@ -235,7 +250,7 @@ class Control:
                     self._stop_due()
                 break
         now = time.monotonic()
-        is_busy = bool(self._executions or self._ender.reported)
+        is_busy = bool(self._executions or self._ender.reported or self._left_runs)
         if self._draining_since < float("inf"):
             # After this time no lease of the worker is left that could be released.
             return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
@@ -244,13 +259,20 @@ class Control:
     def _pause(self) -> float:
         """Return the seconds until something is due."""
         now = time.monotonic()
-        due = [self._sweeps.due_at, self._claimer.due_at]
+        due = [self._sweeps.due_at, self._claimer.due_at, self._left_runs.due_at]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
-            due += [min(one.due_at, self._forced_after(one)) for one in self._executions.values()]
+            due += [self._due_at(one) for one in self._executions.values()]
         # What has failed stays due.
         first = max(min(due), self._failed_at + min(self._settings.poll, _RETRY_SECONDS))
         return min(max(0.0, first - now), self._settings.poll)
+
+    def _due_at(self, execution: RunExecution) -> float:
+        """Return when an execution is to be stopped next, or may not be waited for any longer."""
+        if execution.is_reported:
+            until = execution.stopped_or_reported_at + self._settings.drain_timeout
+            return until if until > time.monotonic() else float("inf")
+        return min(execution.due_at, execution.superstep_due_at, self._forced_after(execution))
 
     @property
     def _tend_seconds(self) -> float:
@@ -286,8 +308,11 @@ class Control:
             self._has_news = has_news and bool(self._executions)
             return
         keys = [*self._executions]
-        tended = self._database.run(tending.tend, self._queries, self.worker_id, keys, self._settings.lease_ttl)
+        ttl = self._settings.lease_ttl
+        asked_at, tended = self._database.run(timed, tending.tend, self._queries, self.worker_id, keys, ttl)
         self._tended_at = time.monotonic()
+        for key in tended.renewed:
+            self._executions[key].held.confirm(asked_at, ttl)
         for key in keys:
             if key not in tended.still:
                 self._ask(self._executions[key], "lost")
@@ -302,6 +327,9 @@ class Control:
         ):
             self.drain()
 
+    def _tend_left(self) -> None:
+        self._left_runs.tend(self._database)
+
     def _stop_due(self) -> None:
         """Stop runs that take too long, and, when the worker drains, all."""
         now = time.monotonic()
@@ -314,7 +342,10 @@ class Control:
                 self._ask(execution, "drain")
             if now >= execution.due_at:
                 self._ask(execution, "timeout")
-            if now >= self._forced_after(execution):
+            if now >= execution.superstep_due_at:
+                self._ask(execution, "superstep_timeout")
+            is_waited_for = execution.refuses_writes or not execution.is_reported
+            if is_waited_for and now >= self._forced_after(execution):
                 self._cancel(execution)
 
     def _ask(self, execution: RunExecution, stop: Stop) -> None:
@@ -330,7 +361,7 @@ class Control:
     def _forced_after(self, execution: RunExecution) -> float:
         if execution.is_forced:
             return execution.forced_at + _STUCK_SECONDS
-        if execution.stop == "timeout" or (execution.stop == "drain" and self._is_forced):
+        if execution.stop in ("timeout", "superstep_timeout") or (execution.stop == "drain" and self._is_forced):
             return execution.stopped_at
         return execution.stopped_at + self._settings.drain_timeout
 
@@ -365,7 +396,11 @@ class Control:
 
     def _take(self, claimed: ClaimedRun) -> RunExecution:
         """Note a claimed run. Report one that is to be cancelled: it does not begin."""
-        execution = RunExecution(claimed)
+        asked_at = self._claimer.asked_at
+        until = confirmed_end(asked_at, self._settings.lease_ttl)
+        is_new = claimed.head_id is None
+        held = HeldLease(claimed.lease, until, is_read_first=True, asked_at=asked_at, is_of_new_thread=is_new)
+        execution = RunExecution(claimed, held)
         self._executions[claimed.key] = execution
         if claimed.timeout_at is not None:
             left = (claimed.timeout_at - claimed.lease.acquired_at).total_seconds()

@@ -14,6 +14,7 @@ from langgraph_pgstate.operations.runs import ending
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.record.capture import render_error
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, retry_delay
+from langgraph_pgstate.runs.left import LeftRuns
 from langgraph_pgstate.settings import RecorderSettings
 from langgraph_pgstate.sql import Queries
 
@@ -29,6 +30,8 @@ class Ender:
         seconds: Time after which a call ends no further runs one by one, so that leases are renewed.
         note_end: Called with each execution whose run has ended in the queue, or was given back.
         leave: Called with each whose run is left until its lease expires.
+        left: Tells for which runs a lease is kept because their code still runs.
+        ttl: Seconds for which it is.
 
     Attributes:
         given_back: Number of runs that were given back.
@@ -41,9 +44,11 @@ class Ender:
         seconds: float,
         note_end: Callable[[RunExecution], None],
         leave: Callable[[RunExecution], None],
+        left: LeftRuns,
+        ttl: float,
     ) -> None:
         self._queries, self._recording, self._seconds = queries, recording, seconds
-        self._note_end, self._leave = note_end, leave
+        self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
         # Ids of ended runs, of which those who wait for them have not been told.
         self._ended: list[str] = []
@@ -70,6 +75,10 @@ class Ender:
         until = time.monotonic() + self._seconds
         for _ in range(number):
             execution, outcome = self._reports[0]
+            if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
+                # Its code must not store anything after the deletion.
+                self._reports.rotate(-1)
+                continue
             is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
             self._reports.popleft()
             if not is_ended:
@@ -93,7 +102,8 @@ class Ender:
         together: dict[str, list[RunExecution]] = {}
         for execution, outcome in [*self._reports]:
             is_plain = outcome.kind == "finish" and outcome.error is None and not execution.deletes_thread
-            if is_plain and not execution.refuses_writes and not execution.is_end_locked:
+            is_alone = execution.refuses_writes or execution.is_end_locked or self._left.is_left(execution)
+            if is_plain and not is_alone:
                 together.setdefault(outcome.status, []).append(execution)
         for status, executions in together.items():
             if len(executions) == 1:
@@ -132,10 +142,11 @@ class Ender:
         key, claimed = execution.key, execution.claimed
         run, queries = database.run, self._queries
         is_mine = True
+        keep_for = self._ttl if outcome.kind != "rollback" and self._left.is_left(execution) else None
         if outcome.kind == "rollback":
             is_mine = run(ending.roll_back, queries, key)
         elif outcome.kind == "give_back":
-            is_mine = run(ending.give_back, queries, key, execution.unsent)
+            is_mine = run(ending.give_back, queries, key, execution.unsent, keep_for=keep_for)
             self.given_back += is_mine
         elif outcome.kind == "finish":
             error, retry_after = None, None
@@ -151,6 +162,7 @@ class Ender:
                 retry_after,
                 execution.unsent,
                 deletes_thread=execution.deletes_thread,
+                keep_for=keep_for,
             )
             if is_mine and outcome.error is not None:
                 again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
@@ -164,8 +176,10 @@ class Ender:
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
             self._leave(execution)
-        else:
-            self._forget(execution)
+            return
+        if keep_for is not None:
+            self._left.keep(execution)
+        self._forget(execution)
 
     def _forget(self, execution: RunExecution) -> None:
         self._ended.append(execution.key.run_id)

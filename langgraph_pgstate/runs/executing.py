@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langgraph.errors import GraphDrained
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
@@ -25,6 +26,7 @@ from langgraph_pgstate.errors import (
     ThreadDeletedError,
     UnavailableError,
 )
+from langgraph_pgstate.leases.checking import LeaseCheck
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of, open_input
@@ -32,11 +34,12 @@ from langgraph_pgstate.record.open_runs import enqueued_run
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
+from langgraph_pgstate.runs.supersteps import SuperstepClock
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.settings import Backoff
 from langgraph_pgstate.types import ClaimedRun, EventBatch, RunKey
 
-Stop = Literal["drain", "cancel", "interrupt", "rollback", "timeout", "lost"]
+Stop = Literal["drain", "cancel", "interrupt", "rollback", "superstep_timeout", "timeout", "lost"]
 """Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
 
 _RANKS: Final[Mapping[Stop | None, int]] = {
@@ -45,6 +48,7 @@ _RANKS: Final[Mapping[Stop | None, int]] = {
     "cancel": 2,
     "interrupt": 2,
     "rollback": 3,
+    "superstep_timeout": 4,
     "timeout": 4,
     "lost": 5,
 }
@@ -60,10 +64,14 @@ class RunExecution:
 
     Attributes:
         claimed: The run.
+        held: Its lease.
         deadline: When it has run too long, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
+        supersteps: Measures its supersteps if they have a limit and nothing else does.
         stop: Why it was asked to stop; `None` while it was not.
         stopped_at: When it was asked to, by the monotonic clock.
+        has_raised: Whether its code was broken off by an exception, or a cancellation.
+        reported_at: When its code has ended, except for threads that it has left behind, by the monotonic clock.
         forced_at: When it was cancelled instead of waiting for the superstep boundary.
         refuses_writes: Whether what its code still writes is refused, because the run has ended here.
         deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
@@ -73,18 +81,20 @@ class RunExecution:
     """
 
     claimed: ClaimedRun
+    held: HeldLease
     deadline: float = float("inf")
     control: RunControl = field(default_factory=RunControl)
+    supersteps: SuperstepClock | None = None
     stop: Stop | None = None
     stopped_at: float = float("inf")
+    has_raised: bool = False
+    reported_at: float = float("inf")
     forced_at: float = float("inf")
     refuses_writes: bool = False
     deletes_thread: bool = False
     stream: RunStream | None = None
     is_end_locked: bool = False
     task: asyncio.Task[None] | None = None
-    _held: HeldLease | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def key(self) -> RunKey:
@@ -95,6 +105,27 @@ class RunExecution:
     def due_at(self) -> float:
         """Time at which to ask it to stop because it has run too long; infinite if it was asked, or lost."""
         return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
+
+    @property
+    def superstep_due_at(self) -> float:
+        """Time at which to ask it to stop because a superstep has taken too long; infinite as for `due_at`."""
+        is_limited = self.supersteps is not None and _RANKS[self.stop] < _RANKS["timeout"]
+        return self.supersteps.due_at if is_limited and self.supersteps is not None else float("inf")
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether its code has ended, except for threads that it has left behind."""
+        return self.reported_at < float("inf")
+
+    @property
+    def has_code(self) -> bool:
+        """Whether its code still runs, or threads do that its code has left behind when it was broken off."""
+        return not self.is_reported or (self.has_raised and self.held.work.has_threads)
+
+    @property
+    def stopped_or_reported_at(self) -> float:
+        """When it was asked to stop, or had ended before."""
+        return min(self.stopped_at, self.reported_at)
 
     @property
     def is_forced(self) -> bool:
@@ -111,18 +142,11 @@ class RunExecution:
             self.refuse_writes()
         return True
 
-    def use(self, held: HeldLease) -> None:
-        """Note the lease under which the run writes."""
-        with self._lock:
-            self._held = held
-            held.is_lost = self.refuses_writes
-
     def refuse_writes(self) -> None:
-        """Make all further writes of the run fail in this process."""
-        with self._lock:
-            self.refuses_writes = True
-            if self._held is not None:
-                self._held.is_lost = True
+        """Make all further writes of the run fail in this process. Code that was broken off begins nothing more."""
+        self.refuses_writes = self.held.is_lost = True
+        if self.has_raised or not self.is_reported:
+            self.held.stop()
         if self.stream is not None:
             self.stream.end()
 
@@ -157,7 +181,9 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
         is_interrupted: Whether it ended with an interrupt.
     """
     stop = execution.stop
-    if stop == "lost" or isinstance(error, LeaseLostError | ThreadDeletedError):
+    # Its code is also stopped when its run has ended here.
+    is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
+    if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
         return RunOutcome("leave")
     if stop == "rollback":
         return RunOutcome("rollback", "cancelled")
@@ -168,6 +194,8 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
+    if stop == "superstep_timeout":
+        return RunOutcome("finish", "timeout", TimeoutError("Timed out"))
     if stop in ("cancel", "interrupt"):
         return RunOutcome("finish", "cancelled" if stop == "cancel" else "interrupted")
     if isinstance(error, GraphDrained | asyncio.CancelledError) or execution.is_forced:
@@ -221,32 +249,30 @@ class GraphExecutor:
     def execute(self, execution: RunExecution) -> RunOutcome:
         """Execute a run, and return its outcome. Raises nothing."""
         try:
-            with self._hold(execution) as held:
-                execution.use(held)
+            with self._hold(execution):
                 is_interrupted = self._execute(execution)
         except BaseException as error:
+            execution.has_raised = True
             return run_outcome(execution, error)
         return run_outcome(execution, None, is_interrupted=is_interrupted)
 
     async def aexecute(self, execution: RunExecution) -> RunOutcome:
         """Async twin of `execute`."""
         try:
-            with self._hold(execution) as held:
-                execution.use(held)
+            with self._hold(execution):
                 is_interrupted = await self._aexecute(execution)
         except BaseException as error:
+            execution.has_raised = True
             return run_outcome(execution, error)
         return run_outcome(execution, None, is_interrupted=is_interrupted)
 
     @contextmanager
-    def _hold(self, execution: RunExecution) -> Iterator[HeldLease]:
+    def _hold(self, execution: RunExecution) -> Iterator[None]:
         claimed = execution.claimed
         enqueued_run.set((claimed.thread_id, claimed.run_id))
         try:
-            with self._saver.lease_manager.hold_claimed(
-                claimed.lease, is_of_new_thread=claimed.head_id is None
-            ) as held:
-                yield held
+            with self._saver.lease_manager.hold_claimed(execution.held):
+                yield
         finally:
             enqueued_run.set(None)
 
@@ -272,6 +298,11 @@ class GraphExecutor:
                 return found
             found = False
             options = {**stream.options, **_options_of(request)}
+            seconds = claimed.options.get("superstep_timeout")
+            if seconds is not None:
+                # LangGraph, too, measures it, but waits for the threads of the superstep's nodes.
+                execution.supersteps = SuperstepClock(seconds)
+            config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps)
             for chunk in graph.stream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
                 stream.wait()
@@ -299,6 +330,7 @@ class GraphExecutor:
                 return found
             found = False
             options = {**stream.options, **_options_of(request)}
+            config = with_callbacks(config, LeaseCheck(execution.held))
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
                 await stream.wait_async()
@@ -395,6 +427,11 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     with suppress(ValueError):
         config["run_id"] = UUID(claimed.run_id)
     return cast("RunnableConfig", config)
+
+
+def with_callbacks(config: RunnableConfig, *handlers: BaseCallbackHandler | None) -> RunnableConfig:
+    """Return a config with callback handlers."""
+    return merge_configs(config, {"callbacks": [handler for handler in handlers if handler is not None]})
 
 
 def _options_of(request: RunInput) -> dict[str, Any]:

@@ -90,8 +90,9 @@ class Worker(_Worker):
     """A worker that runs graphs in threads.
 
     Each run has a lease on its thread; a run that lost it stores nothing. A node that blocks cannot be cancelled: when
-    its run is stopped, the worker waits for the superstep boundary, and after `drain_timeout` (for a timeout, at once)
-    it goes on without the node, whose result is not stored.
+    its run is stopped, the worker waits for the superstep boundary, and after `drain_timeout` it goes on without the
+    node, whose result is not stored. After a timeout the run ends at once, and other runs of the thread wait for the
+    node, for `drain_timeout` at most.
 
     Args:
         state: The state whose queue is worked on. It stays open until the worker is closed.
@@ -180,7 +181,8 @@ class Worker(_Worker):
 class AsyncWorker(_Worker):
     """Async twin of `Worker`: runs graphs as tasks of the event loop in which it is entered.
 
-    A run that is stopped is cancelled at once; only a drain waits for the superstep boundary.
+    A run that is stopped is cancelled at once; only a drain waits for the superstep boundary. Other runs of its thread
+    wait for threads of `def` nodes that the cancellation leaves behind, for `drain_timeout` at most.
     """
 
     def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
@@ -257,7 +259,8 @@ class AsyncWorker(_Worker):
 
     def _create_tasks(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            execution.task = asyncio.get_running_loop().create_task(self._work(execution), name=execution.key.run_id)
+            execution.task = execution.held.work.start(self._work(execution))
+            execution.task.set_name(execution.key.run_id)
 
     def _cancel_task(self, execution: RunExecution) -> None:
         if execution.task is not None:

@@ -259,10 +259,12 @@ class AsyncPGStateSaver(CommonSaver):
             late = self._sends_input_late and plan.request.columns_without_owner["source"] == "input"
             arguments = self._queries, self._codec, plan, self._hook, config, guard
             try:
-                return await self._run(sending.put, *arguments, gives_way=late)
+                stored = await self._run(sending.put, *arguments, gives_way=late)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise
+            guarding.note_stored(guard, held)
+            return stored
 
     def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractAsyncContextManager[HeldLease | None]:
         return self.lease_manager.writing(thread_id, config) if self._guards.lease else nullcontext()
@@ -287,6 +289,7 @@ class AsyncPGStateSaver(CommonSaver):
             while guard is not None:
                 try:
                     await self._run(put_writes, self._queries, request, guard, self._hook, gives_way=late)
+                    guarding.note_stored(guard, held)
                     return
                 except StaleHeadError:
                     guard = guarding.after_refusal(guard, request.address, config)

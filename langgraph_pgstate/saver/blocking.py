@@ -302,10 +302,12 @@ class PGStateSaver(CommonSaver):
         with self._writing(address.thread_id, config) as held:
             guard = guarding.before_put(plan.request, config, held)
             try:
-                return self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)
+                stored = self._run(sending.put, self._queries, self._codec, plan, self._hook, config, guard)
             except StaleHeadError as error:
                 guarding.note_refused(address, error)
                 raise
+            guarding.note_stored(guard, held)
+            return stored
 
     def _writing(self, thread_id: str, config: RunnableConfig) -> AbstractContextManager[HeldLease | None]:
         return self.lease_manager.writing(thread_id, config) if self._guards.lease else nullcontext()
@@ -338,6 +340,7 @@ class PGStateSaver(CommonSaver):
             while guard is not None:
                 try:
                     self._run(put_writes, self._queries, request, guard, self._hook)
+                    guarding.note_stored(guard, held)
                     return
                 except StaleHeadError:
                     guard = guarding.after_refusal(guard, request.address, config)

@@ -238,7 +238,8 @@ class WorkerOptions(TypedDict, total=False):
         lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
         poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
         drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
-            that blocks is cancelled; 30 by default.
+            that blocks is cancelled; 30 by default. So long at most, other runs of a thread wait for code that cannot
+            be stopped.
         max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default. It
             also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.

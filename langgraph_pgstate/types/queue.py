@@ -90,11 +90,13 @@ class Tended(NamedTuple):
             deleted.
         cancels: How runs of `still` are to be cancelled: `cancel`, `interrupt` or `rollback`.
         unknown: Runs that were claimed for the worker although it does not know: the answer to its claim was lost.
+        renewed: Runs of `still` whose leases were renewed. Those of others were locked.
     """
 
     still: set[RunKey]
     cancels: dict[RunKey, str]
     unknown: set[RunKey]
+    renewed: set[RunKey]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from support import APIS, config_of, invoke, loop_graph, open_saver
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import LeaseLostError
+from langgraph_pgstate.leases.registry import HeldLease, lease_clock
 from langgraph_pgstate.operations.leases import leases, listing
 from langgraph_pgstate.sql import queries
 
@@ -17,7 +18,7 @@ async def test_a_run_writes_under_a_claimed_lease_and_keeps_it(api: type, dsn: s
     with Database.open(dsn, schema=schema, pool=False) as database:
         async with open_saver(api, dsn, schema, guard="lease", lease_ttl=600) as saver:
             lease = database.run(leases.take, known, "t", "worker", 60.0)
-            with saver.lease_manager.hold_claimed(lease):
+            with saver.lease_manager.hold_claimed(HeldLease(lease, lease_clock() + 60, is_read_first=True)):
                 graph = loop_graph(3).compile(checkpointer=saver)
                 assert (await invoke(graph, saver, {"count": 0}, config_of("t")))["count"] == 3
             found = database.run(listing.list_leases, known, listing.request_leases(10, None)).items
@@ -33,7 +34,8 @@ async def test_nothing_is_written_under_a_lost_claim(api: type, is_told: bool, d
     with Database.open(dsn, schema=schema, pool=False) as database:
         async with open_saver(api, dsn, schema, guard="lease") as saver:
             lease = database.run(leases.take, known, "t", "worker", 60.0)
-            with saver.lease_manager.hold_claimed(lease) as held:
+            held = HeldLease(lease, lease_clock() + 60, is_read_first=True)
+            with saver.lease_manager.hold_claimed(held):
 
                 def lose(count: int) -> None:
                     if count == 1:

@@ -47,6 +47,7 @@ class Guard:
         fencing_token: The lease that must not have been taken over.
         holder_id: The lease's holder.
         renew_for: Seconds for which the lease is renewed with the write.
+        asked_at: When that was asked for, by the clock of the holder's leases.
         own_child: The child with which the writing run itself advanced the branch, if it did.
         makes_thread: Whether the thread's row is created, because it is known to be missing.
     """
@@ -56,6 +57,7 @@ class Guard:
     fencing_token: int | None = None
     holder_id: str | None = None
     renew_for: float | None = None
+    asked_at: float = 0.0
     own_child: str | None = None
     makes_thread: bool = False
 

@@ -45,6 +45,7 @@ async def finish(
     events: Sequence[EventBatch] = (),
     *,
     deletes_thread: bool = False,
+    keep_for: float | None = None,
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
@@ -61,6 +62,8 @@ async def finish(
         events: Events of the run that may not be stored yet.
         deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
+        keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
+            Claims put off the thread's runs until the caller releases it, or it expires.
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
@@ -69,11 +72,12 @@ async def finish(
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
     if retry_after is not None:
-        return await _requeue(db, queries, key, {**_error_row(error), "unused": 0, "delay": repr(retry_after)}, events)
+        given = {**_error_row(error), "unused": 0, "delay": repr(retry_after)}
+        return await _requeue(db, queries, key, given, events, keep_for)
     if deletes_thread and status == "success":
         if await _finish_with_thread(db, queries, key, events):
             return True
-    elif await _finish(db, queries, [key], status, events, error):
+    elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
@@ -91,7 +95,14 @@ async def finish_together(
     return await _finish(db, queries, keys, status, events) == len(keys)
 
 
-async def give_back(db: Connection, queries: Queries, key: RunKey, events: Sequence[EventBatch] = ()) -> bool:
+async def give_back(
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    events: Sequence[EventBatch] = (),
+    *,
+    keep_for: float | None = None,
+) -> bool:
     """Give a run back to the queue, before the other runs of its thread and its queue; the attempt does not count.
 
     One transaction in one round trip.
@@ -101,11 +112,12 @@ async def give_back(db: Connection, queries: Queries, key: RunKey, events: Seque
         queries: The queries of the schema.
         key: The run under its lease.
         events: Events of the run that may not be stored yet.
+        keep_for: As for `finish`.
 
     Returns:
         False if the lease was lost. Then nothing was written.
     """
-    return await _requeue(db, queries, key, {**_error_row(None), "unused": 1, "delay": None}, events)
+    return await _requeue(db, queries, key, {**_error_row(None), "unused": 1, "delay": None}, events, keep_for)
 
 
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
@@ -188,15 +200,21 @@ async def _finish(
     status: str,
     events: Sequence[EventBatch],
     error: RunError | None = None,
+    keep_for: float | None = None,
 ) -> int:
-    return await _under_leases(db, queries, keys, queries.end_runs, _end(keys, status, error), events)
+    return await _under_leases(db, queries, keys, queries.end_runs, _end(keys, status, error), events, keep_for)
 
 
 async def _requeue(
-    db: Connection, queries: Queries, key: RunKey, parameters: dict[str, Any], events: Sequence[EventBatch]
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    parameters: dict[str, Any],
+    events: Sequence[EventBatch],
+    keep_for: float | None,
 ) -> bool:
     given = {**_run(key), "fencing_token": key.fencing_token, **parameters}
-    return await _under_leases(db, queries, [key], queries.requeue_run, given, events) > 0
+    return await _under_leases(db, queries, [key], queries.requeue_run, given, events, keep_for) > 0
 
 
 async def _under_leases(
@@ -206,8 +224,9 @@ async def _under_leases(
     query: Query,
     parameters: dict[str, Any],
     events: Sequence[EventBatch],
+    keep_for: float | None = None,
 ) -> int:
-    """Release leases, store events, run a statement, and make the next runs of the threads ready.
+    """Release or renew leases, store events, run a statement, and make the next runs of the threads ready.
 
     Returns:
         The number of rows that the statement affected.
@@ -215,9 +234,10 @@ async def _under_leases(
     threads = {"thread_ids": [key.thread_id for key in keys]}
     # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
     # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
+    lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),
-        (queries.release_leases, _keys(keys)),
+        (lease, _keys(keys) | ({} if keep_for is None else {"ttl": keep_for})),
         (queries.lock_threads_for_no_key_update, threads),
         *append_statements(queries, events),
         (query, parameters),

@@ -73,13 +73,15 @@ async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collectio
         "fencing_tokens": [key.fencing_token for key in keys],
         "ttl": repr(ttl),
     }
-    found = Tended(set(), {}, set())
-    for thread_id, run_id, token, how, is_held, is_known in await db.fetch(queries.tend_runs, parameters):
+    found = Tended(set(), {}, set(), set())
+    for thread_id, run_id, token, how, is_held, is_known, is_renewed in await db.fetch(queries.tend_runs, parameters):
         key = RunKey(thread_id, run_id, token)
         if not is_known:
             found.unknown.add(key)
         elif is_held:
             found.still.add(key)
+            if is_renewed:
+                found.renewed.add(key)
             if how is not None:
                 found.cancels[key] = how
     return found

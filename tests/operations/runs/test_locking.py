@@ -50,7 +50,8 @@ def test_a_locked_lease_keeps_no_other_from_being_renewed(dsn: str, queue: Queue
         queue.add(thread_id)
     runs = queue.claim(ttl=0.5)
     with holding(dsn, f"SELECT 1 FROM {queue.schema}.leases WHERE thread_id = 't' FOR SHARE"):
-        assert queue.tend(*runs).still == {run.key for run in runs}
+        tended = queue.tend(*runs)
+        assert (tended.still, tended.renewed) == ({run.key for run in runs}, {runs[1].key})
         renewed = "SELECT thread_id FROM {}.leases WHERE expires_at > now() + interval '30 seconds' ORDER BY 1"
         assert queue.execute(renewed) == [("u",)]
     queue.tend(*runs)

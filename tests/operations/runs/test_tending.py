@@ -23,7 +23,7 @@ def test_a_worker_that_tends_its_runs_keeps_them(queue: Queue) -> None:
     queue.execute("UPDATE {}.workers SET seen_at = now() - interval '1 hour'")
     queue.add("t")
     run = queue.claim_one(ttl=0.5)
-    assert queue.tend(run) == ({run.key}, {}, set())
+    assert queue.tend(run) == ({run.key}, {}, set(), {run.key})
     assert queue.execute("SELECT expires_at > now() + interval '50 seconds' FROM {}.leases") == [(True,)]
     assert queue.execute("SELECT seen_at > now() - interval '1 minute' FROM {}.workers") == [(True,)]
     assert queue.recover() == []
@@ -50,9 +50,9 @@ def test_a_delayed_run_waits_from_the_time_it_is_due(queue: Queue) -> None:
 def test_a_worker_learns_of_a_claim_whose_answer_was_lost(queue: Queue) -> None:
     queue.add("t")
     run = queue.claim_one()
-    assert queue.tend() == (set(), {}, {run.key})
+    assert queue.tend() == (set(), {}, {run.key}, set())
     assert queue.give_back(run)
-    assert queue.tend() == (set(), {}, set())
+    assert queue.tend() == (set(), {}, set(), set())
 
 
 def test_the_run_of_a_dead_worker_is_claimed_by_another(queue: Queue) -> None:
@@ -79,7 +79,7 @@ def test_a_worker_that_wakes_before_another_claims_its_run_writes_nothing(queue:
     run = queue.claim_one()
     queue.expire(run)
     queue.recover()
-    assert queue.tend(run) == (set(), {}, set())
+    assert queue.tend(run) == (set(), {}, set(), set())
     assert not queue.finish(run)
     assert queue.run(run.run_id)[0] == "pending"
     queue.check()

@@ -24,7 +24,8 @@ DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
 -- Renew the leases of a worker's runs that no other transaction has locked, and note that it is alive. Return all runs
--- that it runs, how each is to be cancelled, whether the worker holds its lease, and whether it is one of those.
+-- that it runs, how each is to be cancelled, whether the worker holds its lease, whether it is one of those, and whether
+-- its lease was renewed.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
 ), free AS MATERIALIZED (
@@ -38,7 +39,8 @@ WITH mine AS (
 ), seen AS (
     UPDATE /*schema*/workers SET seen_at = now() WHERE worker_id = :worker_id
 )
-SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, l.thread_id IS NOT NULL, m.thread_id IS NOT NULL
+SELECT q.thread_id, q.run_id, q.fencing_token, q.cancel, l.thread_id IS NOT NULL, m.thread_id IS NOT NULL,
+    m.thread_id IN (SELECT f.thread_id FROM free f)
 FROM /*schema*/queue q
     LEFT JOIN mine m ON m.thread_id = q.thread_id AND m.fencing_token = q.fencing_token
     LEFT JOIN /*schema*/leases l ON l.thread_id = q.thread_id AND l.fencing_token = q.fencing_token

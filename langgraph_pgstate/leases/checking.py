@@ -1,0 +1,128 @@
+"""The check of a lease before code of its run begins something: a node, a chain, a tool, a chat model's call."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from langgraph_pgstate.errors import LeaseLostError
+from langgraph_pgstate.langgraph_compat import run_manager_of
+from langgraph_pgstate.leases.registry import HeldLease, lease_clock
+
+# The least time between two looks at the end of a lease.
+_LOOK_SECONDS: Final = 0.01
+
+
+class LeaseCheck(BaseCallbackHandler):
+    """A callback handler that lets nothing begin after the last confirmed end of a lease.
+
+    On an event loop, it also cancels the tasks that are in the run's nodes when the lease is lost or has ended. Code in
+    threads cannot be cancelled: it goes on until it begins something.
+
+    Args:
+        held: The lease.
+        root_id: Id of the span whose children are the nodes of the run's graph; `None` for a graph itself.
+    """
+
+    raise_error = True
+    run_inline = True
+    ignore_llm = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self, held: HeldLease, root_id: UUID | None = None) -> None:
+        self.held = held
+        self._root_id = root_id
+        self._tasks: dict[UUID, asyncio.Task[Any]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancelled: set[asyncio.Task[Any]] = set()
+        held.on_stop.append(self._cancel_soon)
+
+    def on_chain_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+        """Check the lease before a graph, a node or a chain begins, and note the task of a node."""
+        self.held.check_confirmed()
+        if parent_run_id == self._root_id:
+            with suppress(RuntimeError):
+                if (task := asyncio.current_task()) is not None:
+                    self._tasks[run_id] = task
+                    if self._timer is None:
+                        self._look_later(task.get_loop())
+
+    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
+        """Check the lease before a tool begins."""
+        self.held.check_confirmed()
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        """Check the lease before a chat model is called."""
+        self.held.check_confirmed()
+
+    def on_chain_end(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
+        """Forget the task of a node."""
+        if self._tasks.pop(run_id, None) is not None and not self._tasks:
+            self._stop_looking()
+
+    def on_chain_error(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
+        """Forget the task of a node."""
+        self.on_chain_end(run_id=run_id)
+
+    def take_back(self, error: BaseException | None) -> bool:
+        """Return whether a cancellation that ended the run was that of this handler, and nobody else's."""
+        if not isinstance(error, asyncio.CancelledError) or not self._cancelled:
+            return False
+        others = [task for task in self._cancelled if not task.done() and task.uncancel()]
+        return not others
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        seconds = max(_LOOK_SECONDS, self.held.confirmed_until - lease_clock())
+        self._timer = loop.call_later(seconds, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.held.is_confirmed:
+            self._look_later(loop)
+        else:
+            self.held.lose()
+
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _cancel_soon(self) -> None:
+        for task in [*self._tasks.values()]:
+            # The event loop may be closed.
+            with suppress(RuntimeError):
+                task.get_loop().call_soon_threadsafe(self._cancel, task)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        if task in self._tasks.values() and task not in self._cancelled and task.cancel():
+            self._cancelled.add(task)
+
+
+def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
+    """Check a lease before each node of the run of one of LangGraph's loops, which is about to begin.
+
+    Returns:
+        The handler that does; `None` if the loop is not known.
+    """
+    manager = run_manager_of(loop)
+    if manager is None:
+        return None
+    handlers = manager.inheritable_handlers
+    known = (one for one in handlers if isinstance(one, LeaseCheck) and one.held is held)
+    check = next(known, None) or LeaseCheck(held, manager.run_id)
+    # First, so that no span is begun of what does not begin. The list is also that of the manager's own maker.
+    manager.inheritable_handlers = [check, *(one for one in handlers if one is not check)]
+    return check
+
+
+def raise_lost(check: LeaseCheck | None, error: BaseException | None) -> None:
+    """Raise that the lease was lost if a run ended because its check cancelled it.
+
+    Raises:
+        LeaseLostError: If it did.
+    """
+    if check is not None and check.take_back(error):
+        lease = check.held.lease
+        raise LeaseLostError(lease.thread_id, lease.fencing_token) from error
