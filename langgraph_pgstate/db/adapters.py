@@ -12,6 +12,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class BlockingConnection:
         return cursor.rowcount
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
+        _check_encoding(self.connection)
         text = query.text
         cursor = self._cursors.get(text)
         if cursor is None:
@@ -242,6 +244,7 @@ class AsyncConnection:
         return cursor.rowcount
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
+        _check_encoding(self.connection)
         text = query.text
         cursor = self._cursors.get(text)
         if cursor is None:
@@ -370,6 +373,19 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
         attributes[_ADAPTER] = kind(connection)  # type: ignore[call-arg]
     found: T = attributes[_ADAPTER]
     return found
+
+
+def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:
+    """Refuse a caller's connection whose text arrives as bytes.
+
+    Raises:
+        ConfigurationError: If its client encoding is SQL_ASCII.
+    """
+    if connection.pgconn.parameter_status(b"client_encoding") == b"SQL_ASCII":
+        raise ConfigurationError(
+            "the connection's client_encoding must be UTF8, got SQL_ASCII, which a database of this encoding has by "
+            "default: connect with client_encoding=utf8"
+        )
 
 
 def _keep_cursor(cursors: dict[bytes, T], text: bytes, cursor: T) -> None:

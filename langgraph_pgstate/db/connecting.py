@@ -120,7 +120,8 @@ def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) 
     # libpq takes whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}
-    return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing}
+    # Otherwise it is the database's, in which most text cannot be sent; `PGCLIENTENCODING` and the DSN may name others.
+    return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing, "client_encoding": "utf8"}
 
 
 def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,10 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return UnavailableError(f"no connection to PostgreSQL: {reason_of(error)}")
     if is_connection_loss(error):
         return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
+    if isinstance(error, pg.UntranslatableCharacter):
+        return ConfigurationError(
+            f"the database cannot store a character of it: {message}. Use a database whose encoding is UTF8"
+        )
     if isinstance(error, pg.ProgramLimitExceeded):
         return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
     return DatabaseError(message, code)

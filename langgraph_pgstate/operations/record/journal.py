@@ -88,19 +88,29 @@ async def write(
     ended: set[str] = set()
     moved = 0
     while True:
-        rows = await db.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        try:
+            rows = await db.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            known = await _storable(db, queries, threads)
+            if len(known) == len(threads):
+                raise
+            threads, more = known, None if more is None else more.of_threads(known)
+            continue
         is_last = len(rows) < _PAGE
+        moved_before, is_taken = moved, False
         for batch in _gather(_unpack(rows), more if is_last else None):
             if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
                 batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
             if not await _move(db, queries, batch):
                 # Another writer took one of the entries; read the rest again.
-                is_last = False
+                is_last, is_taken = False, True
                 break
             moved += len(batch.entries)
             begun.update(thread_id for thread_id, _ in batch.journal_entry.begun)
             ended.update(thread_id for thread_id, _, _ in batch.journal_entry.ended)
-        if is_last:
+        if is_last or (moved == moved_before and not is_taken):
             break
     if begun and is_dead is not None:
         running = [run for run in await find_running(db, queries, sorted(begun)) if run[:2] not in own]
@@ -126,9 +136,24 @@ async def recover(
     moved = 0
     while True:
         found = await db.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
-        moved += await write(db, queries, [row[0] for row in found], None, is_dead, own) if found else 0
-        if len(found) < _THREAD_PAGE:
+        count = await write(db, queries, [row[0] for row in found], None, is_dead, own) if found else 0
+        moved += count
+        if len(found) < _THREAD_PAGE or not count:
             return moved
+
+
+async def _storable(db: Connection, queries: Queries, threads: Sequence[str]) -> list[str]:
+    """Return the threads whose ids the database can store: not all, if its encoding is not UTF8."""
+    found = []
+    for thread_id in threads:
+        try:
+            await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": 1})
+            found.append(thread_id)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            _log.error("the record of thread %r is left out: %s", thread_id, error)
+    return found
 
 
 @dataclass(slots=True)
@@ -147,12 +172,17 @@ class _Batch:
 
 
 def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], JournalEntry]]:
+    kept: set[str] = set()
     for thread_id, entry_id, data in rows:
+        if thread_id in kept:
+            continue
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
-        except UnreadableFormatError:
-            # Keep it for a process that can read it.
-            raise
+        except UnreadableFormatError as error:
+            # Keep it, and what follows it, for a process that can read it; other threads do not wait for that.
+            _log.warning("the journal of thread %r is kept for a newer process: %s", thread_id, error)
+            kept.add(thread_id)
+            continue
         except Exception as error:
             _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
             journal_entry = JournalEntry(thread_ids=[thread_id])

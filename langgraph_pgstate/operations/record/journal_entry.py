@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+import orjson
 import ormsgpack
 
 from langgraph_pgstate.codec import frames
@@ -89,6 +91,26 @@ class JournalEntry:
         runs, spans, events, forks, messages, begun, ended, ttl = rest
         begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)
+
+    def of_threads(self, thread_ids: Collection[str]) -> JournalEntry:
+        """Return the rows of some threads."""
+
+        def is_kept(row: bytes) -> bool:
+            return orjson.loads(row).get("thread_id") in thread_ids
+
+        rows = (self.runs, self.spans, self.events, self.forks)
+        runs, spans, events, forks = ([row for row in each if is_kept(row)] for each in rows)
+        return JournalEntry(
+            runs,
+            spans,
+            events,
+            forks,
+            [(kind, change) for kind, change in self.messages if is_kept(change)],
+            [each for each in self.begun if each[0] in thread_ids],
+            [each for each in self.ended if each[0] in thread_ids],
+            [thread_id for thread_id in self.thread_ids if thread_id in thread_ids],
+            self.ttl,
+        )
 
     def halves(self) -> tuple[JournalEntry, JournalEntry]:
         """Return the rows in two parts, to find the one that the database refuses."""

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import ormsgpack
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.codec import frames
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.message_hook import MessageHook
@@ -469,3 +471,20 @@ def test_on_a_callers_connection_nothing_happens_behind_her_back(
         assert (found["runs"], found["messages"], found["journal"]) == (20, 20 * (STEPS + 1), 0)
         assert {run.status for run in state.runs.list().items} == {"success"}
         state.close()
+
+
+def test_an_entry_of_a_newer_version_is_kept_and_hinders_no_other_thread(
+    state: PGState, connection: Connection
+) -> None:
+    newer = frames.pack_short_lived(ormsgpack.packb([99]))
+    insert = (
+        f"INSERT INTO {state.saver.schema}.journal (thread_id, entry_id, is_alone, data) VALUES (%s, '1', true, %s)"
+    )
+    for thread_id in ("a", "z"):
+        connection.execute(insert.encode(), [thread_id, newer])
+    graph = StateGraph(MessagesState).add_node("say", lambda _: {"messages": [AIMessage("hello")]})
+    graph = state.record(graph.add_edge(START, "say").compile(checkpointer=state.saver))
+    graph.invoke({"messages": [HumanMessage("hi")]}, config_of("m"))
+    assert [run.status for run in state.runs.list().items] == ["success"]
+    move_journal(connection, state.saver.schema)
+    assert [row["thread_id"] for row in rows(connection, state.saver.schema, "journal")] == ["a", "z"]
