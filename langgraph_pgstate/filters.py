@@ -137,7 +137,21 @@ class QueueFilter(DeadLetterFilter, total=False):
     status: str | None
 
 
-class ScheduleSelection(TypedDict, total=False):
+class ScheduleAccess(TypedDict, total=False):
+    """Which schedules a caller may see or delete.
+
+    Attributes:
+        scope: Only schedules whose metadata contain this.
+        owner_id: Of schedules without a thread only those of this user of the server.
+        thread_scope: Of schedules with a thread only those whose thread's metadata contain this.
+    """
+
+    scope: Mapping[str, Any] | None
+    owner_id: str | None
+    thread_scope: Mapping[str, Any] | None
+
+
+class ScheduleSelection(ScheduleAccess, total=False):
     """Filters of schedules that are counted.
 
     Attributes:
@@ -146,7 +160,6 @@ class ScheduleSelection(TypedDict, total=False):
         thread_id: Only schedules whose runs are on this thread.
         paused: Only paused schedules, or only others.
         metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
-        scope: Only schedules whose metadata contain this, too: what the caller may see.
     """
 
     name: str | None
@@ -154,7 +167,6 @@ class ScheduleSelection(TypedDict, total=False):
     thread_id: str | None
     paused: bool | None
     metadata: Mapping[str, Any] | None
-    scope: Mapping[str, Any] | None
 
 
 class SortedSchedules(ScheduleSelection, total=False):
@@ -183,6 +195,7 @@ class AssistantSelection(TypedDict, total=False):
         name: Only assistants whose name contains this, whatever the case.
         metadata: Only assistants whose metadata contain this, as by jsonb's `@>`.
         scope: Only assistants whose metadata contain this, too: what the caller may see.
+        owner_id: Only assistants of this user of the server, and those of nobody.
         others: Assistants that are not stored, but among the others: `assistant_id`, `graph`, `name`, `metadata` and
             `created_at` of each, as JSON types.
     """
@@ -192,6 +205,7 @@ class AssistantSelection(TypedDict, total=False):
     name: str | None
     metadata: Mapping[str, Any] | None
     scope: Mapping[str, Any] | None
+    owner_id: str | None
     others: Sequence[Mapping[str, Any]]
 
 

@@ -28,11 +28,17 @@ async def authenticate(authorization: str | None) -> str:
     return user
 
 
-@auth.on.threads
+@auth.on
 async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str]:
-    """Everybody sees and changes the threads that are theirs."""
+    """Everybody sees and changes what is theirs: threads with their runs, crons, assistants."""
     value.setdefault("metadata", {})["owner"] = ctx.user.identity
     return {"owner": ctx.user.identity}
+
+
+@auth.on.store
+async def own_items(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> bool:
+    """Everybody has the items below their name."""
+    return bool((value["namespace"] or ())[:1] == (ctx.user.identity,))
 
 
 async def answer(state: MessagesState) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any, Literal, Unpack
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.filters import AssistantSelection, SortedAssistants
+from langgraph_pgstate.filters import AssistantSelection, ScheduleAccess, SortedAssistants
 from langgraph_pgstate.operations.runs import assistants
 from langgraph_pgstate.operations.runs.arguments import name_of
-from langgraph_pgstate.operations.threads.search import request_scope
+from langgraph_pgstate.operations.runs.schedules import request_access as request_schedules
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Assistant
@@ -21,7 +21,8 @@ Scope = Mapping[str, Any] | None
 class Assistants:
     """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
 
-    `scope` is metadata that an assistant must contain: what the caller may see.
+    `scope` is metadata that an assistant must contain, and `owner_id` the user of the server whose it must be: what the
+    caller may see or change. An assistant of nobody is seen by all of them.
 
     Args:
         database: The database.
@@ -38,6 +39,7 @@ class Assistants:
         *,
         if_exists: Literal["raise", "do_nothing"] = "raise",
         scope: Scope = None,
+        owner_id: str | None = None,
         **fields: Unpack[AssistantFields],
     ) -> Assistant:
         """Store an assistant, and return it. Safe to repeat with an id and `do_nothing`.
@@ -46,6 +48,7 @@ class Assistants:
             assistant_id: Its id; a new one by default.
             if_exists: `raise` an error if there is one under the id, or `do_nothing` and return that one.
             scope: See `Assistants`.
+            owner_id: The user of the server whose a new one is; nobody's by default.
             fields: See `AssistantFields`; with a graph.
 
         Raises:
@@ -54,20 +57,23 @@ class Assistants:
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
         given = assistants.request_fields(self._codec, fields, is_new=True)
-        key = assistant_id, given, request_scope(scope), if_exists == "raise"
+        key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
         return self._database.run(assistants.create, self._queries, self._codec, *key)
 
-    def get(self, assistant_id: str, *, scope: Scope = None) -> Assistant | None:
+    def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
         """Return the current version of an assistant, or `None`. One round trip."""
-        key = name_of("assistant_id", assistant_id), request_scope(scope)
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id)
         return self._database.run(assistants.get, self._queries, self._codec, *key)
 
-    def update(self, assistant_id: str, *, scope: Scope = None, **fields: Unpack[AssistantFields]) -> Assistant:
+    def update(
+        self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None, **fields: Unpack[AssistantFields]
+    ) -> Assistant:
         """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
 
         Args:
             assistant_id: The assistant.
             scope: See `Assistants`.
+            owner_id: See `Assistants`.
             fields: See `AssistantFields`.
 
         Raises:
@@ -76,25 +82,35 @@ class Assistants:
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
         given = assistants.request_fields(self._codec, fields)
-        key = name_of("assistant_id", assistant_id), given, request_scope(scope)
+        key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
         return self._database.run(assistants.update, self._queries, self._codec, *key)
 
-    def set_version(self, assistant_id: str, version: int, *, scope: Scope = None) -> Assistant:
+    def set_version(
+        self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
+    ) -> Assistant:
         """Make another version of an assistant the current one. Safe to repeat.
 
         Raises:
             NotFoundError: If there is no such version, or the assistant is out of scope.
         """
-        key = name_of("assistant_id", assistant_id), version, request_scope(scope)
+        key = name_of("assistant_id", assistant_id), version, assistants.request_access(scope, owner_id)
         return self._database.run(assistants.set_version, self._queries, self._codec, *key)
 
-    def delete(self, assistant_id: str, *, scope: Scope = None, schedules: Scope = None) -> bool:
+    def delete(
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        schedules: ScheduleAccess | None = None,
+    ) -> bool:
         """Delete an assistant with its schedules. Its threads and runs stay. Safe to repeat.
 
         Args:
             assistant_id: The assistant.
             scope: See `Assistants`.
-            schedules: Metadata that its schedules must contain: those that the caller may delete.
+            owner_id: See `Assistants`.
+            schedules: Which schedules the caller may delete; by default all.
 
         Returns:
             Whether it was there.
@@ -102,7 +118,7 @@ class Assistants:
         Raises:
             AssistantInUseError: If it has other schedules. Nothing was deleted.
         """
-        key = name_of("assistant_id", assistant_id), request_scope(scope), request_scope(schedules)
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
         return self._database.run(assistants.delete, self._queries, *key)
 
     def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
@@ -158,32 +174,44 @@ class AsyncAssistants:
         *,
         if_exists: Literal["raise", "do_nothing"] = "raise",
         scope: Scope = None,
+        owner_id: str | None = None,
         **fields: Unpack[AssistantFields],
     ) -> Assistant:
         """Async twin of `Assistants.create`."""
         given = assistants.request_fields(self._codec, fields, is_new=True)
-        key = assistant_id, given, request_scope(scope), if_exists == "raise"
+        key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
         return await self._database.run(assistants.create, self._queries, self._codec, *key)
 
-    async def get(self, assistant_id: str, *, scope: Scope = None) -> Assistant | None:
+    async def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
         """Async twin of `Assistants.get`."""
-        key = name_of("assistant_id", assistant_id), request_scope(scope)
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id)
         return await self._database.run(assistants.get, self._queries, self._codec, *key)
 
-    async def update(self, assistant_id: str, *, scope: Scope = None, **fields: Unpack[AssistantFields]) -> Assistant:
+    async def update(
+        self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None, **fields: Unpack[AssistantFields]
+    ) -> Assistant:
         """Async twin of `Assistants.update`."""
         given = assistants.request_fields(self._codec, fields)
-        key = name_of("assistant_id", assistant_id), given, request_scope(scope)
+        key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
         return await self._database.run(assistants.update, self._queries, self._codec, *key)
 
-    async def set_version(self, assistant_id: str, version: int, *, scope: Scope = None) -> Assistant:
+    async def set_version(
+        self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
+    ) -> Assistant:
         """Async twin of `Assistants.set_version`."""
-        key = name_of("assistant_id", assistant_id), version, request_scope(scope)
+        key = name_of("assistant_id", assistant_id), version, assistants.request_access(scope, owner_id)
         return await self._database.run(assistants.set_version, self._queries, self._codec, *key)
 
-    async def delete(self, assistant_id: str, *, scope: Scope = None, schedules: Scope = None) -> bool:
+    async def delete(
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        schedules: ScheduleAccess | None = None,
+    ) -> bool:
         """Async twin of `Assistants.delete`."""
-        key = name_of("assistant_id", assistant_id), request_scope(scope), request_scope(schedules)
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
         return await self._database.run(assistants.delete, self._queries, *key)
 
     async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
@@ -201,3 +229,7 @@ class AsyncAssistants:
         """Async twin of `Assistants.versions`."""
         parameters = assistants.request_versions(assistant_id, metadata=metadata, limit=limit, offset=offset)
         return await self._database.run(assistants.list_versions, self._queries, self._codec, parameters)
+
+
+def _schedules(access: ScheduleAccess | None) -> dict[str, Any] | None:
+    return None if access is None else request_schedules(access)

@@ -10,10 +10,13 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from langgraph_pgstate.errors import AssistantExistsError
+from langgraph_pgstate.filters import ScheduleAccess
+from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected
-from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.types import Assistant
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
@@ -91,8 +94,17 @@ async def create(call: Call) -> dict[str, Any]:
     fields["metadata"] = value.get("metadata") or {}
     if body.assistant_id is not None and call.service.graphs.find(body.assistant_id) is not None:
         raise refuse(409, f"assistant {body.assistant_id!r} is that of a graph")
-    made = await call.state.assistants.create(body.assistant_id, if_exists=body.if_exists, scope=scope, **fields)
-    return describe(made)
+    try:
+        return describe(await call.state.assistants.create(body.assistant_id, owner_id=call.owner_id, **fields))
+    except AssistantExistsError:
+        if body.if_exists == "raise":
+            raise
+        # The caller may create assistants, but has not made this one.
+        access = await _reading(call, body.assistant_id)
+        found = await call.state.assistants.sorted(assistant_id=body.assistant_id, **access._asdict())
+        if not found or not contains(found[0].metadata, scope or {}):
+            raise
+        return describe(found[0])
 
 
 async def update(call: Call) -> dict[str, Any]:
@@ -106,20 +118,21 @@ async def update(call: Call) -> dict[str, Any]:
         "assistant_id": assistant_id,
         "metadata": {**(body.metadata or {})},
     }
-    scope = await call.authorize("assistants", "update", value)
+    access = await call.access("assistants", "update", value)
     if value.get("metadata"):
         fields["metadata"] = value["metadata"]
-    return describe(await call.state.assistants.update(assistant_id, scope=scope, **fields))
+    return describe(await call.state.assistants.update(assistant_id, **access._asdict(), **fields))
 
 
 async def delete(call: Call) -> Response:
     """Delete an assistant with its crons, and its threads if that is asked for."""
     assistant_id = _own(call)
-    scope = await call.authorize("assistants", "delete", {"assistant_id": assistant_id})
+    access = await call.access("assistants", "delete", {"assistant_id": assistant_id})
     threads = None
     if call.flag("delete_threads"):
         threads = await call.authorize("threads", "delete", {"metadata": {"assistant_id": assistant_id}})
-    if not await call.state.assistants.delete(assistant_id, scope=scope, schedules=await _crons(call, assistant_id)):
+    crons = await _crons(call, assistant_id)
+    if not await call.state.assistants.delete(assistant_id, **access._asdict(), schedules=crons):
         raise missing("assistant", assistant_id)
     if call.flag("delete_threads"):
         filters: Any = {"metadata": {"assistant_id": assistant_id}, "scope": threads, "limit": 100}
@@ -129,13 +142,17 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-async def _crons(call: Call, assistant_id: str) -> Mapping[str, Any] | None:
-    """Return the metadata of the crons that the caller may delete with an assistant; `None` for all."""
+async def _crons(call: Call, assistant_id: str) -> ScheduleAccess | None:
+    """Return which crons the caller may delete with an assistant; `None` for all."""
+    if call.user is None:
+        return None
     try:
-        return await call.authorize("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
+        access = await call.access("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
+        threads = await call.authorize("threads", "update", {"thread_id": None, "metadata": {}})
     except (HTTPException, AuthError):
         # None of its crons has them: it is deleted if it has none.
-        return {"assistant_id": None}
+        return {"scope": {"assistant_id": None}}
+    return {"scope": access.scope, "owner_id": access.owner_id, "thread_scope": threads}
 
 
 async def get_versions(call: Call) -> list[dict[str, Any]]:
@@ -153,8 +170,8 @@ async def set_latest(call: Call) -> dict[str, Any]:
     """Make another version of an assistant the current one."""
     assistant_id, version = _own(call), call.body.version
     value = {"assistant_id": assistant_id, "version": version, "metadata": {}}
-    scope = await call.authorize("assistants", "update", value)
-    return describe(await call.state.assistants.set_version(assistant_id, version, scope=scope))
+    access = await call.access("assistants", "update", value)
+    return describe(await call.state.assistants.set_version(assistant_id, version, **access._asdict()))
 
 
 async def choose(call: Call, assistant_id: str) -> Chosen:
@@ -202,12 +219,16 @@ async def _visible(call: Call, assistant_id: str) -> Assistant:
     known = call.service.graphs
     name = known.find(assistant_id)
     id = assistant_id if name is None else known.id_of(name)
-    scope = await call.authorize("assistants", "read", {"assistant_id": id, "metadata": {}})
-    filters: Any = {"assistant_id": id, "scope": scope, "others": known.as_assistants if name is not None else ()}
-    found = await call.state.assistants.sorted(**filters)
+    access = await _reading(call, id)
+    filters: Any = {"assistant_id": id, "others": known.as_assistants if name is not None else ()}
+    found = await call.state.assistants.sorted(**filters, **access._asdict())
     if not found:
         raise missing("assistant", assistant_id)
     return found[0]
+
+
+async def _reading(call: Call, assistant_id: str) -> Access:
+    return await call.access("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
 
 async def choose_by_path(call: Call) -> Chosen:
@@ -259,11 +280,11 @@ def _fields(body: AssistantChange) -> Any:
 
 async def _filters(call: Call, wanted: AssistantCount, limit: int, offset: int) -> Any:
     value = {"graph_id": wanted.graph_id, "metadata": {**(wanted.metadata or {})}, "limit": limit, "offset": offset}
-    scope = await call.authorize("assistants", "search", value)
+    access = await call.access("assistants", "search", value)
     return {
         "graph": wanted.graph_id,
         "name": wanted.name,
         "metadata": wanted.metadata,
-        "scope": scope,
+        **access._asdict(),
         "others": call.service.graphs.as_assistants,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import auth_handlers
 from langgraph_pgstate.server.errors import refuse
+
+_log = logging.getLogger("langgraph_pgstate.server")
 
 Scope = Mapping[str, Any]
 """Metadata that a thread or an assistant must contain to be seen, as by jsonb's `@>`."""
@@ -26,6 +29,7 @@ _ARGUMENTS: Final = (
     "headers",
     "authorization",
 )
+_OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
 
 
@@ -104,6 +108,12 @@ class Authority:
                     f"the authentication handler takes {one.name!r}; a request has {', '.join(_ARGUMENTS)}"
                 )
         self._arguments = [one.name for one in known if one.name in _ARGUMENTS]
+        if is_open := [action for action in _OF_THREADS if not self.decides("threads", action)]:
+            _log.warning(
+                "auth has no handler for the actions %s on threads: each authenticated user may do them on all threads;"
+                " @auth.on is asked about everything that has no handler of its own",
+                ", ".join(is_open),
+            )
 
     async def authenticate(self, request: Request, body: Any) -> User:
         """Return the user of a request.
@@ -128,6 +138,14 @@ class Authority:
             raise refuse(401, "unauthorized")
         return user
 
+    def decides(self, resource: str, action: str) -> bool:
+        """Return whether there is a handler that is asked about an action on a resource."""
+        return self._handler(resource, action) is not None
+
+    def _handler(self, resource: str, action: str) -> Any:
+        keys = [(resource, action), (resource, "*"), ("*", action)]
+        return next((self._handlers[key] for key in keys if key in self._handlers), self._default)
+
     async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Scope | None:
         """Ask the most specific handler whether a user may do something; it may change `value`.
 
@@ -137,8 +155,7 @@ class Authority:
         Raises:
             HTTPException: 403 if the handler refuses it, or what it raises.
         """
-        keys = [(resource, action), (resource, "*"), ("*", action)]
-        handler = next((self._handlers[key] for key in keys if key in self._handlers), self._default)
+        handler = self._handler(resource, action)
         if handler is None:
             return None
         context = Auth.types.AuthContext(

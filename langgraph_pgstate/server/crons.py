@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 from langchain_core.utils.uuid import uuid7
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.server.assistants import Chosen, choose
+from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.runs import check_webhook, config_of, labelled
-from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 from langgraph_pgstate.types import Schedule
 
@@ -71,6 +75,7 @@ async def create(call: Call) -> Any:
         **_options(call, body, cron_id, assistant),
         "metadata": metadata,
         "scope": scope,
+        "owner_id": call.owner_id,
     }
     made = await call.state.schedules.put(
         cron_id,
@@ -85,28 +90,39 @@ async def create(call: Call) -> Any:
 
 
 async def update(call: Call) -> Any:
-    """Change a cron."""
+    """Change a cron. From then on it runs for the caller, as if the caller had made it."""
     body, cron_id = call.body, call.path("cron_id")
     if not body.model_fields_set:
         raise refuse(400, "the body names nothing that is to be changed")
+    metadata = call.metadata(body.metadata)
     value: dict[str, Any] = {
         "cron_id": cron_id,
         "payload": body.model_dump(exclude_unset=True, mode="json"),
         "schedule": body.schedule,
-        "metadata": call.metadata(body.metadata),
+        "metadata": {name: metadata[name] for name in metadata if name not in _LABELS},
     }
-    scope = await call.authorize("crons", "update", value)
+    access = await call.access("crons", "update", value)
+    schedule = await _found(call, cron_id, access)
+    assistant_id = schedule.metadata.get("assistant_id")
+    run = {"assistant_id": assistant_id, "metadata": value.get("metadata") or {}}
+    # Its runs are the caller's: who may not create such runs may not change what they do.
+    await _check_thread(call, schedule, "create_run", run)
     assistant = None
-    if body.config is not None or body.context is not None:
+    if assistant_id is not None and (body.config is not None or body.context is not None):
         # What the cron gives goes before what its assistant has.
-        found = await call.state.schedules.sorted(name=cron_id, scope=scope)
-        assistant_id = found[0].metadata.get("assistant_id") if found else None
-        assistant = None if assistant_id is None else await choose(call, assistant_id)
-    options = {**_options(call, body, cron_id, assistant), **_on_completion(body.on_run_completed)}
-    if value.get("metadata"):
-        options["metadata"] = value["metadata"]
+        assistant = await choose(call, assistant_id)
+    options = _options(call, body, cron_id, assistant)
+    if schedule.thread_id is None:
+        options |= _on_completion(body.on_run_completed)
+    if run.get("metadata"):
+        options["metadata"] = run["metadata"]
+    if call.user is not None:
+        options["owner_id"] = call.owner_id
+        if "config" not in options and not _is_callers(call, schedule):
+            given = (schedule.arguments or {}).get("config") or {}
+            options["config"] = _config(call, given, cron_id)
     try:
-        await call.state.schedules.update(cron_id, scope=scope, **options)
+        await call.state.schedules.update(cron_id, scope=access.scope, **options)
     except NotFoundError:
         raise missing("cron", cron_id) from None
     return await _answer(call, cron_id)
@@ -115,8 +131,11 @@ async def update(call: Call) -> Any:
 async def delete(call: Call) -> Response:
     """Delete a cron. Its runs stay."""
     cron_id = call.path("cron_id")
-    scope = await call.authorize("crons", "delete", {"cron_id": cron_id})
-    if not await call.state.schedules.delete(cron_id, scope=scope):
+    access = await call.access("crons", "delete", {"cron_id": cron_id})
+    schedule = await _found(call, cron_id, access)
+    if schedule.thread_id is not None:
+        await _check_thread(call, schedule, "update", {"metadata": {}})
+    if not await call.state.schedules.delete(cron_id, scope=access.scope):
         raise missing("cron", cron_id)
     return Response(status_code=204)
 
@@ -173,6 +192,43 @@ def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
     }
 
 
+async def _found(call: Call, cron_id: str, access: Access) -> Schedule:
+    """Return a cron that the caller may reach, but for its thread.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
+    found = await call.state.schedules.sorted(name=cron_id, **access._asdict())
+    if not found:
+        raise missing("cron", cron_id)
+    return found[0]
+
+
+async def _check_thread(call: Call, schedule: Schedule, action: str, value: dict[str, Any]) -> None:
+    """Ask whether the caller may do something with the thread of a cron; the handler may change `value`.
+
+    Raises:
+        HTTPException: 404 if it has a thread with which the caller may not; 403 if it has none.
+    """
+    thread_id = schedule.thread_id
+    value["thread_id"] = thread_id
+    try:
+        scope = await call.authorize("threads", action, value)
+    except (HTTPException, AuthError) as refused:
+        if thread_id is None or refused.status_code >= 500:
+            raise
+        raise missing("cron", schedule.name) from None
+    if scope is not None and thread_id is not None and await call.state.threads.get(thread_id, scope=scope) is None:
+        raise missing("cron", schedule.name)
+
+
+def _is_callers(call: Call, schedule: Schedule) -> bool:
+    """Return whether the runs of a cron know the caller as their user."""
+    assert call.user is not None
+    config = (schedule.arguments or {}).get("config") or {}
+    return contains(config.get("configurable"), call.user.configurable)
+
+
 async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
     found = await call.state.schedules.sorted(name=cron_id)
     if not found:
@@ -182,13 +238,15 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
-    scope = await call.authorize("crons", "search", value)
+    access = await call.access("crons", "search", value)
+    # A cron on a thread tells what is said there.
+    threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:
         known = call.service.graphs
         name = known.find(body.assistant_id)
         metadata["assistant_id"] = body.assistant_id if name is None else known.id_of(name)
-    return {"thread_id": body.thread_id, "metadata": metadata, "scope": scope}
+    return {"thread_id": body.thread_id, "metadata": metadata, **access._asdict(), "thread_scope": threads}
 
 
 def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | None) -> dict[str, Any]:
@@ -210,15 +268,19 @@ def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | Non
         found["paused"] = not body.enabled
     if body.config is not None:
         config = body.config.model_dump(exclude_none=True)
-        config = config_of(call, config if assistant is None else assistant.config_of(config))
-        config["configurable"]["cron_id"] = cron_id
-        found["config"] = config
+        found["config"] = _config(call, config if assistant is None else assistant.config_of(config), cron_id)
     if body.webhook is not None:
         check_webhook(call, body.webhook)
         found["webhook"] = body.webhook
     if body.stream_mode:
         found["stream_mode"] = kept_modes(body.stream_mode)
     return found
+
+
+def _config(call: Call, given: Mapping[str, Any], cron_id: str) -> dict[str, Any]:
+    config = config_of(call, given)
+    config["configurable"]["cron_id"] = cron_id
+    return config
 
 
 def _on_completion(completion: str | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import BaseStore
 from starlette.requests import Request
@@ -21,6 +21,18 @@ from langgraph_pgstate.types import Thread
 
 # Metadata by which the recorder knows a run.
 _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "release", "lc_agent_name"})
+
+
+class Access(NamedTuple):
+    """Which assistants or crons a caller may reach.
+
+    Attributes:
+        scope: Metadata that they contain; `None` for all.
+        owner_id: User whose they are, where no handler decides; `None` for all.
+    """
+
+    scope: Scope | None = None
+    owner_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -134,6 +146,24 @@ class Call:
         if self.service.authority is None or self.user is None:
             return None
         return await self.service.authority.authorize(self.user, resource, action, value)
+
+    async def access(self, resource: str, action: str, value: dict[str, Any]) -> Access:
+        """Return which assistants or crons the caller's operation may reach; the handler may change `value`.
+
+        Where no handler decides, they are their owner's.
+
+        Raises:
+            HTTPException: 403 if it is refused.
+        """
+        if self.service.authority is None or self.user is None:
+            return Access()
+        scope = await self.authorize(resource, action, value)
+        return Access(scope, None if self.service.authority.decides(resource, action) else self.user.identity)
+
+    @property
+    def owner_id(self) -> str | None:
+        """The user whose is what the request creates."""
+        return None if self.user is None else self.user.identity
 
     async def authorize_search(self, value: dict[str, Any]) -> Scope | None:
         """Return the metadata of the threads that the caller may see; `None` for all.

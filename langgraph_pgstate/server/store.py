@@ -68,8 +68,11 @@ async def search_items(call: Call) -> Any:
     await _authorized(call, "search", value)
     options: Any = {name: value[name] for name in ("filter", "limit", "offset", "query")}
     with _refusing():
-        found = await _store(call).asearch(_labels(value["namespace"]), **options, refresh_ttl=body.refresh_ttl)
-    return {"items": [{**item_of(one), "score": one.score} for one in found]}
+        below = _labels(value["namespace"])
+        found = await _store(call).asearch(below, **options, refresh_ttl=body.refresh_ttl)
+    # Some stores compare the beginnings of texts: to them "eve" is the beginning of "evelyn".
+    items = [one for one in found if tuple(one.namespace[: len(below)]) == below]
+    return {"items": [{**item_of(one), "score": one.score} for one in items]}
 
 
 async def list_namespaces(call: Call) -> Any:
@@ -108,9 +111,21 @@ def item_of(item: Item) -> dict[str, Any]:
 async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     """Ask whether the caller may do something; the handler may change the namespace.
 
+    Where no handler decides, a user has the namespaces that begin with the user's identity. Searches that name none are
+    of these.
+
     Raises:
         HTTPException: 403 if it is refused, or if a filter is returned that the operation does not fulfil.
     """
+    authority = call.service.authority
+    if authority is not None and call.user is not None and not authority.decides("store", action):
+        own = (call.user.identity,)
+        value["namespace"] = value["namespace"] or own
+        # No label has a dot, and in a list of namespaces a star stands for any label.
+        if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
+            raise refuse(
+                403, "without a handler on the store, a user has the namespaces whose first label is its identity"
+            )
     scope = await call.authorize("store", action, value)
     if scope and not contains({**value, "namespace": list(value["namespace"] or ())}, scope):
         raise refuse(403, "forbidden")

@@ -12,7 +12,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Delt
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
+from langgraph_pgstate.errors import ThreadExistsError
 from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.server.auth import Scope
 from langgraph_pgstate.server.bodies import CheckpointBody
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
@@ -37,15 +39,18 @@ async def create(call: Call) -> Any:
     }
     scope = await call.authorize("threads", "create", value)
     metadata = value.get("metadata") or {}
-    thread = await call.state.threads.create(
-        body.thread_id,
-        metadata=metadata,
-        user_id=None if call.user is None else call.user.identity,
-        agent=call.service.graphs.named_in(metadata),
-        ttl=None if body.ttl is None else body.ttl.time,
-        if_exists=body.if_exists,
-        scope=scope,
-    )
+    try:
+        thread = await call.state.threads.create(
+            body.thread_id,
+            metadata=metadata,
+            user_id=call.owner_id,
+            agent=call.service.graphs.named_in(metadata),
+            ttl=None if body.ttl is None else body.ttl.time,
+        )
+    except ThreadExistsError:
+        if body.if_exists == "raise":
+            raise
+        thread = await _existing(call, body.thread_id, scope, is_changed=bool(body.supersteps))
     if body.supersteps:
         supersteps = [
             [
@@ -58,6 +63,25 @@ async def create(call: Call) -> Any:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
+
+
+async def _existing(call: Call, thread_id: str, scope: Scope | None, *, is_changed: bool) -> Thread:
+    """Return a thread that exists, which may be read or changed by more or fewer users than may create threads.
+
+    Raises:
+        HTTPException: 403 if the caller may not, 409 if a run is on a thread that is to be changed.
+        ThreadExistsError: If it is not the caller's.
+    """
+    scopes = [scope, await call.authorize("threads", "read", {"thread_id": thread_id})]
+    if is_changed:
+        scopes.append(await call.authorize("threads", "update", {"thread_id": thread_id, "metadata": {}}))
+    found = [await call.state.threads.get(thread_id, scope=one) for one in scopes]
+    thread = found[-1]
+    if thread is None or None in found:
+        raise ThreadExistsError(thread_id)
+    if is_changed:
+        _check_idle(thread)
+    return thread
 
 
 async def search(call: Call) -> Response:
@@ -171,8 +195,7 @@ async def update_state(call: Call) -> Any:
     """Update a thread's state, as if a node had returned the values."""
     body = call.body
     thread = await call.thread("update")
-    if thread.status == "busy":
-        raise refuse(409, f"thread {thread.thread_id!r} is busy: a run is on it")
+    _check_idle(thread)
     named = {} if body.checkpoint is None else body.checkpoint.configurable()
     if body.checkpoint_id is not None:
         named["checkpoint_id"] = body.checkpoint_id
@@ -274,6 +297,11 @@ async def _described(
             task.id: task.interrupts for task in (snapshot.tasks if snapshot is not None else ()) if task.interrupts
         },
     }
+
+
+def _check_idle(thread: Thread) -> None:
+    if thread.status == "busy":
+        raise refuse(409, f"thread {thread.thread_id!r} is busy: a run is on it")
 
 
 def state_of(snapshot: StateSnapshot) -> dict[str, Any]:

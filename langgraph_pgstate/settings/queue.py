@@ -183,6 +183,7 @@ class ScheduleOptions(EnqueueOptions, total=False):
         paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
         thread_ttl: How long the new threads of its runs are kept after they were touched last; for ever by default.
         scope: Metadata that a schedule which is changed must contain: what the caller may see.
+        owner_id: User of the server whose it is; nobody by default.
     """
 
     timezone: str
@@ -191,6 +192,7 @@ class ScheduleOptions(EnqueueOptions, total=False):
     paused: bool | None
     thread_ttl: timedelta | None
     scope: Mapping[str, Any] | None
+    owner_id: str | None
 
 
 class ScheduleChanges(ScheduleOptions, total=False):

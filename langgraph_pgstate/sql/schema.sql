@@ -357,7 +357,8 @@ CREATE TABLE /*schema*/queue_keys (
 
 -- At each tick of a schedule a run is enqueued, in the transaction that sets `next_at` to the following tick: whoever
 -- locks the row first does it. The run's id is made of the schedule's name and the tick. Like `workers`, the table has
--- rows of no thread: where tables are distributed by thread, it is not.
+-- rows of no thread: where tables are distributed by thread, it is not. One that a client of the server has made is
+-- deleted with its thread, so that it never runs on a later thread of the same id.
 CREATE TABLE /*schema*/schedules (
     name text COLLATE "C" NOT NULL,
     graph text NOT NULL,
@@ -379,10 +380,12 @@ CREATE TABLE /*schema*/schedules (
     end_at timestamptz,
     thread_ttl interval,
     metadata jsonb NOT NULL DEFAULT '{}',
+    owner_id text COLLATE "C",
     PRIMARY KEY (name)
 ) WITH (toast_tuple_target = 4080);
 ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedules_thread_id_idx ON /*schema*/schedules (thread_id) WHERE thread_id IS NOT NULL;
 
 -- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
 -- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
@@ -409,6 +412,7 @@ CREATE TABLE /*schema*/assistants (
     version integer NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    owner_id text COLLATE "C",
     PRIMARY KEY (assistant_id)
 );
 CREATE TABLE /*schema*/assistant_versions (
@@ -1108,6 +1112,8 @@ COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
     'how long the new threads of its runs are kept after they were touched last; null: for ever';
 COMMENT ON COLUMN /*schema*/schedules.metadata IS
     'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
+COMMENT ON COLUMN /*schema*/schedules.owner_id IS
+    'authenticated user of the server who made it or changed it last; null: none';
 COMMENT ON TABLE /*schema*/webhooks IS
     'Ends of runs that are to be told to a URL. A row is deleted when it was delivered; it outlives its thread.';
 COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
@@ -1125,6 +1131,7 @@ COMMENT ON COLUMN /*schema*/assistants.assistant_id IS 'assistant';
 COMMENT ON COLUMN /*schema*/assistants.version IS 'version that runs use; not always the newest';
 COMMENT ON COLUMN /*schema*/assistants.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/assistants.updated_at IS 'time of its last change';
+COMMENT ON COLUMN /*schema*/assistants.owner_id IS 'authenticated user of the server who made it; null: none';
 COMMENT ON TABLE /*schema*/assistant_versions IS 'Versions of assistants, which do not change.';
 COMMENT ON COLUMN /*schema*/assistant_versions.assistant_id IS 'assistant';
 COMMENT ON COLUMN /*schema*/assistant_versions.version IS 'number of the version, from 1';

@@ -23,6 +23,7 @@ class Assistant:
         version: Number of the version, from 1.
         created_at: Time it was made.
         updated_at: Time of its last change.
+        owner_id: User of the server who made it; `None` if it is nobody's.
     """
 
     assistant_id: str
@@ -35,3 +36,4 @@ class Assistant:
     version: int
     created_at: datetime
     updated_at: datetime
+    owner_id: str | None = None

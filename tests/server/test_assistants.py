@@ -138,6 +138,10 @@ async def test_an_assistant_with_crons_of_others_is_not_deleted(dsn: str, schema
     async def authenticate(authorization: str | None) -> str:
         return str(authorization)
 
+    @auth.on.assistants
+    async def everybody(ctx: Auth.types.AuthContext, value: dict) -> bool:
+        return True
+
     @auth.on.crons
     async def own(ctx: Auth.types.AuthContext, value: dict) -> dict:
         if ctx.user.identity == "guest":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import ormsgpack
 from langchain_core.utils.uuid import uuid7
@@ -30,6 +30,31 @@ from langgraph_pgstate.types import Assistant, Row
 
 SORT_KEYS: Final = ("created_at", "updated_at", "assistant_id", "graph", "name")
 _COLUMNS: Final = ("graph", "name", "description", "metadata")
+
+
+class Access(NamedTuple):
+    """Which assistants a caller may see or change.
+
+    Attributes:
+        scope: Metadata that they must contain, as JSON text.
+        owner_id: User whose they must be; to be seen they may also be nobody's.
+    """
+
+    scope: str | None = None
+    owner_id: str | None = None
+
+
+EVERYBODY: Final = Access()
+"""The access of a caller who may see and change all."""
+
+
+def request_access(scope: Mapping[str, Any] | None, owner_id: str | None) -> Access:
+    """Validate what a caller may see.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return Access(json_of("scope", scope or None), text_of("owner_id", owner_id))
 
 
 def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool = False) -> dict[str, Any]:
@@ -60,8 +85,9 @@ async def create(
     codec: ValueCodec,
     assistant_id: str | None,
     fields: dict[str, Any],
-    scope: str | None = None,
+    access: Access = EVERYBODY,
     refuses: bool = True,
+    owner_id: str | None = None,
 ) -> Assistant:
     """Insert an assistant, unless there is one under its id, and return it. Two round trips.
 
@@ -71,16 +97,17 @@ async def create(
         codec: Decodes it.
         assistant_id: Its id; a new one by default.
         fields: What `request_fields` returned; with a graph.
-        scope: Metadata that one which exists must contain to be returned, as JSON text.
+        access: What the caller may see: one that exists is returned only then.
         refuses: Whether one that exists is refused.
+        owner_id: User of the server whose it is.
 
     Raises:
         AssistantExistsError: If there is one, and it is refused or out of scope.
     """
     id = str(uuid7()) if assistant_id is None else name_of("assistant_id", assistant_id)
     row = {"name": "Untitled", "description": None, "metadata": {}, **fields}
-    is_new = await db.execute(queries.create_assistant, {"assistant_id": id, **_row(row, {})}) > 0
-    found = await get(db, queries, codec, id, None if is_new else scope)
+    is_new = await db.execute(queries.create_assistant, {"assistant_id": id, "owner_id": owner_id, **_row(row, {})}) > 0
+    found = await get(db, queries, codec, id, EVERYBODY if is_new else access)
     if found is None or (refuses and not is_new):
         raise AssistantExistsError(id)
     return found
@@ -92,7 +119,7 @@ async def update(
     codec: ValueCodec,
     assistant_id: str,
     fields: dict[str, Any],
-    scope: str | None = None,
+    access: Access = EVERYBODY,
 ) -> Assistant:
     """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
 
@@ -102,7 +129,7 @@ async def update(
         NotFoundError: If there is none, or it is out of scope.
     """
     async with db.transaction():
-        current = await _lock(db, queries, assistant_id, scope)
+        current = await _lock(db, queries, assistant_id, access)
         if current is None:
             raise _not_found(assistant_id)
         *columns, data = current
@@ -115,7 +142,7 @@ async def update(
 
 
 async def set_version(
-    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, version: int, scope: str | None = None
+    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, version: int, access: Access = EVERYBODY
 ) -> Assistant:
     """Make another version of an assistant the current one. One transaction; safe to repeat.
 
@@ -123,7 +150,7 @@ async def set_version(
         NotFoundError: If there is no such version, or the assistant is out of scope.
     """
     async with db.transaction():
-        if await _lock(db, queries, assistant_id, scope) is None:
+        if await _lock(db, queries, assistant_id, access) is None:
             raise _not_found(assistant_id)
         if not await db.execute(queries.set_version, {"assistant_id": assistant_id, "version": version}):
             raise NotFoundError(f"assistant {assistant_id!r} has no version {version}")
@@ -131,7 +158,11 @@ async def set_version(
 
 
 async def delete(
-    db: Connection, queries: Queries, assistant_id: str, scope: str | None = None, schedules: str | None = None
+    db: Connection,
+    queries: Queries,
+    assistant_id: str,
+    access: Access = EVERYBODY,
+    schedules: Mapping[str, Any] | None = None,
 ) -> bool:
     """Delete an assistant and its schedules, and return whether it was there. Its runs stay. One transaction.
 
@@ -139,27 +170,27 @@ async def delete(
         db: The connection.
         queries: The queries of the schema.
         assistant_id: The assistant.
-        scope: Metadata that it must contain, as JSON text.
-        schedules: Metadata that its schedules must contain, as JSON text.
+        access: What the caller may delete.
+        schedules: Which of its schedules the caller may delete, as parameters; by default all.
 
     Raises:
-        AssistantInUseError: If it has schedules that do not contain them.
+        AssistantInUseError: If it has others.
     """
-    key = {"assistant_id": assistant_id, "schedules": schedules}
+    key = {"assistant_id": assistant_id}
     async with db.transaction():
-        if await _lock(db, queries, assistant_id, scope) is None:
+        if await _lock(db, queries, assistant_id, access) is None:
             return False
-        if schedules is not None and await db.fetch(queries.find_schedules_of_others, key):
+        if schedules is not None and await db.fetch(queries.find_schedules_of_others, {**key, **schedules}):
             raise AssistantInUseError(assistant_id)
         return await db.execute(queries.delete_assistant, key) > 0
 
 
 async def get(
-    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, scope: str | None = None
+    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, access: Access = EVERYBODY
 ) -> Assistant | None:
     """Return the current version of an assistant, or `None`. One round trip."""
     found = await list_sorted(
-        db, queries, codec, {**request_sorted(assistant_id=assistant_id, limit=1), "scope": scope}
+        db, queries, codec, {**request_sorted(assistant_id=assistant_id, limit=1), **access._asdict()}
     )
     return found[0] if found else None
 
@@ -198,7 +229,7 @@ def request_count(**filters: Unpack[AssistantSelection]) -> dict[str, Any]:
 
 def _selection(filters: AssistantSelection) -> dict[str, Any]:
     return {
-        **texts_of(filters, "assistant_id", "graph", "name"),
+        **texts_of(filters, "assistant_id", "graph", "name", "owner_id"),
         "metadata": json_of("metadata", filters.get("metadata") or None),
         "scope": json_of("scope", filters.get("scope") or None),
         "others": json.dumps([*filters.get("others", ())]),
@@ -240,10 +271,10 @@ async def list_versions(
     return tuple(_assistant(codec, row) for row in await db.fetch(queries.list_versions, parameters))
 
 
-async def _lock(db: Connection, queries: Queries, assistant_id: str, scope: str | None) -> Sequence[Any] | None:
+async def _lock(db: Connection, queries: Queries, assistant_id: str, access: Access) -> Sequence[Any] | None:
     """Lock an assistant until the transaction ends, and return its current version; `None` if it is out of scope."""
     await db.fetch(queries.lock_assistant, {"assistant_id": assistant_id})
-    rows = await db.fetch(queries.get_current_version, {"assistant_id": assistant_id, "scope": scope})
+    rows = await db.fetch(queries.get_current_version, {"assistant_id": assistant_id, **access._asdict()})
     return rows[0] if rows else None
 
 
@@ -254,10 +285,11 @@ def _row(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assistant(codec: ValueCodec, row: Row) -> Assistant:
-    id, graph, name, description, metadata, data, *rest = row
+    id, graph, name, description, metadata, data, version, created_at, updated_at, owner_id = row
     where = _where(id)
     config, context = (None if data is None else read_field(codec, data, one, where) for one in ("config", "context"))
-    return Assistant(id, graph, name, description, config or {}, context, metadata, *rest)
+    times = created_at, updated_at
+    return Assistant(id, graph, name, description, config or {}, context, metadata, version, *times, owner_id)
 
 
 def _where(assistant_id: str) -> str:

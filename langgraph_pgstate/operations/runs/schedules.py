@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules, check_filters
+from langgraph_pgstate.filters import ScheduleAccess, ScheduleSelection, SortedSchedules, check_filters
 from langgraph_pgstate.operations.arguments import json_of, stored_time_of, text_of, texts_of
 from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.arguments import name_of
@@ -41,6 +41,7 @@ _CHANGEABLE: Final = (
     "end_at",
     "thread_ttl",
     "metadata",
+    "owner_id",
 )
 # Options that are stored under another name.
 _OPTION_OF: Final = {"answer_after": "default_answer"}
@@ -107,7 +108,7 @@ def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cr
     if first_tick(cron, zone, datetime.now(UTC)) is None:
         raise ConfigurationError(f"cron {cron!r} has no ticks")
     metadata = _readable(run.metadata, options.get("metadata"), options.get("scope"))
-    none = {"is_paused": None, "end_at": None, "thread_ttl": None}
+    none = {"is_paused": None, "end_at": None, "thread_ttl": None, "owner_id": None}
     given = {"name": name_of("name", name), "thread_id": thread_given(options), "metadata": json.dumps(metadata)}
     return ScheduleRequest({**none, **row, **given}, zone, run)
 
@@ -155,6 +156,8 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(given["paused"], bool):
             raise ArgumentTypeError(f"paused is true or false, not {given['paused']!r}")
         found["is_paused"] = given["paused"]
+    if "owner_id" in given:
+        found["owner_id"] = text_of("owner_id", given["owner_id"])
     if "thread_ttl" in given:
         ttl = given["thread_ttl"]
         found["thread_ttl"] = None if ttl is None else check_ttl("thread_ttl", ttl)
@@ -216,7 +219,8 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
         newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
         options |= {name: newer[name] for name in newer if _OPTION_OF.get(name, name) in names}
         if "config" in names:
-            options["owner"] = {**options.get("owner", {}), "user_id": run.owner["user_id"]}
+            named = {name: run.owner[name] for name in ("user_id", "tenant_id")}
+            options["owner"] = {**options.get("owner", {}), **named}
         zone, next_at = zone_of(row["timezone"]), stored["next_at"]
         if next_at is None or (row["cron"], row["timezone"]) != (stored["cron"], stored["timezone"]):
             next_at = first_tick(row["cron"], zone, now)
@@ -302,7 +306,20 @@ def _selection(filters: ScheduleSelection) -> dict[str, Any]:
         **texts_of(filters, "name", "graph", "thread_id"),
         "is_paused": filters.get("paused"),
         "metadata": json_of("metadata", filters.get("metadata") or None),
-        "scope": json_of("scope", filters.get("scope") or None),
+        **request_access(filters),
+    }
+
+
+def request_access(access: ScheduleAccess) -> dict[str, Any]:
+    """Return which schedules a caller may see or delete, as query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        **texts_of(access, "owner_id"),
+        "scope": json_of("scope", access.get("scope") or None),
+        "thread_scope": json_of("thread_scope", access.get("thread_scope") or None),
     }
 
 

@@ -66,6 +66,8 @@ async def delete_thread(
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends})
+        # Their next runs would be on a thread that somebody else may make under the same id.
+        await db.execute(queries.delete_schedules_of, key)
         if by is not None:
             await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)

@@ -30,6 +30,17 @@ async def scope_of(call: PageCall, limit: int = 50) -> Scope | None:
     return await call.authorize_search(value)
 
 
+async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
+    """Refuse a caller who may not do something with all schedules, which are the crons of clients.
+
+    Raises:
+        HTTPException: 403 for such a caller.
+    """
+    await check_sees_all(call)
+    if await call.authorize("crons", action, {"cron_id": cron_id, "metadata": {}}) is not None:
+        raise refuse(403, "this is for those who may see all schedules")
+
+
 async def check_sees_all(call: PageCall) -> None:
     """Refuse a caller who may not see all threads.
 

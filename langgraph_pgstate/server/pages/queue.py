@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from langgraph_pgstate.server.errors import missing, refuse
-from langgraph_pgstate.server.pages.callers import check_sees_all, scope_of
+from langgraph_pgstate.server.pages.callers import check_sees_all, check_sees_crons, scope_of
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.runs import brief
 
@@ -33,7 +33,7 @@ async def queue(call: PageCall) -> Page:
         dead = await call.state.runs.dead_letters(scope=scope, **filters)
         data["letters"], data["next"] = [brief(one) for one in dead.items], dead.next
     else:
-        await check_sees_all(call)
+        await check_sees_crons(call, "search")
         schedules = await call.state.schedules.list(graph=filters["graph"], limit=_PAGE, cursor=cursor)
         data["schedules"], data["next"] = schedules.items, schedules.next
     return Page("queue.html", "Queue", data, is_live=cursor is None)
@@ -50,19 +50,19 @@ async def drain(call: PageCall) -> Done:
 
 async def pause(call: PageCall) -> Done:
     """Pause a schedule."""
-    await check_sees_all(call)
+    await check_sees_crons(call, "update", call.path("name"))
     return _scheduled(call, await call.state.schedules.pause(call.path("name"), by=call.actor))
 
 
 async def resume(call: PageCall) -> Done:
     """Resume a schedule."""
-    await check_sees_all(call)
+    await check_sees_crons(call, "update", call.path("name"))
     return _scheduled(call, await call.state.schedules.resume(call.path("name"), by=call.actor))
 
 
 async def trigger(call: PageCall) -> Done:
     """Enqueue a run of a schedule now."""
-    await check_sees_all(call)
+    await check_sees_crons(call, "update", call.path("name"))
     run = await call.state.schedules.trigger(call.path("name"), by=call.actor)
     return Done(call.link("runs", run.thread_id, run.run_id), {"thread_id": run.thread_id, "run_id": run.run_id})
 

@@ -1,7 +1,7 @@
 -- name: create_assistant
 -- Insert an assistant with its first version, unless there is one under its id.
 WITH made AS (
-    INSERT INTO /*schema*/assistants (assistant_id, version) VALUES (:assistant_id::text, 1)
+    INSERT INTO /*schema*/assistants (assistant_id, version, owner_id) VALUES (:assistant_id::text, 1, :owner_id::text)
     ON CONFLICT (assistant_id) DO NOTHING RETURNING assistant_id
 )
 INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data)
@@ -17,7 +17,8 @@ SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR 
 SELECT v.graph, v.name, v.description, v.metadata, v.data
 FROM /*schema*/assistants a
     JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
-WHERE a.assistant_id = :assistant_id::text AND (:scope::jsonb IS NULL OR v.metadata @> :scope);
+WHERE a.assistant_id = :assistant_id::text AND (:scope::jsonb IS NULL OR v.metadata @> :scope)
+    AND (:owner_id::text IS NULL OR a.owner_id = :owner_id);
 
 -- name: add_version
 -- Insert a version of an assistant, and make it the current one. Runs after `lock_assistant`.
@@ -41,17 +42,21 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
 -- name: find_schedules_of_others
 -- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
 SELECT 1 FROM /*schema*/schedules s
-WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT s.metadata @> :schedules::jsonb
+WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT (
+    (:scope::jsonb IS NULL OR s.metadata @> :scope)
+    AND (:owner_id::text IS NULL OR s.thread_id IS NOT NULL OR s.owner_id IS NOT DISTINCT FROM :owner_id)
+    AND (:thread_scope::jsonb IS NULL OR s.thread_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.metadata @> :thread_scope
+    ))
+)
 LIMIT 1;
 
 -- name: delete_assistant
--- Delete an assistant with its versions and the schedules that name it, if a caller may delete them. Runs after
--- `lock_assistant`.
+-- Delete an assistant with its versions and the schedules that name it. Runs after `find_schedules_of_others`.
 WITH versions AS (
     DELETE FROM /*schema*/assistant_versions WHERE assistant_id = :assistant_id
 ), schedules AS (
-    DELETE FROM /*schema*/schedules
-    WHERE metadata ->> 'assistant_id' = :assistant_id AND (:schedules::jsonb IS NULL OR metadata @> :schedules)
+    DELETE FROM /*schema*/schedules WHERE metadata ->> 'assistant_id' = :assistant_id
 )
 DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 
@@ -61,23 +66,26 @@ DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 -- variant: sort_assistants_count
 WITH found AS (
     SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
-        1 AS version, g.created_at, g.created_at AS updated_at
+        1 AS version, g.created_at, g.created_at AS updated_at, NULL::text AS owner_id
     FROM jsonb_to_recordset(:others::jsonb) AS g (
         assistant_id text, graph text, name text, description text, metadata jsonb, created_at timestamptz
     )
     UNION ALL
-    SELECT a.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, a.version, a.created_at, a.updated_at
+    SELECT a.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, a.version, a.created_at, a.updated_at,
+        a.owner_id
     FROM /*schema*/assistants a
         JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
 )
 --+count SELECT count(*)
-SELECT f.assistant_id, f.graph, f.name, f.description, f.metadata, f.data, f.version, f.created_at, f.updated_at --!count
+SELECT f.assistant_id, f.graph, f.name, f.description, f.metadata, f.data, f.version, f.created_at, f.updated_at, --!count
+    f.owner_id --!count
 FROM found f
 WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
     AND (:graph::text IS NULL OR f.graph = :graph)
     AND (:name::text IS NULL OR position(lower(:name) IN lower(f.name)) > 0)
     AND (:metadata::jsonb IS NULL OR f.metadata @> :metadata)
     AND (:scope::jsonb IS NULL OR f.metadata @> :scope)
+    AND (:owner_id::text IS NULL OR f.owner_id IS NULL OR f.owner_id = :owner_id)
 ORDER BY --!count
     CASE WHEN :ascending::boolean THEN CASE :by::text WHEN 'assistant_id' THEN f.assistant_id --!count
         WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END, --!count
@@ -92,8 +100,9 @@ LIMIT :page_size OFFSET :offset --!count
 
 -- name: list_versions
 -- Return versions of an assistant, newest first, from an offset.
-SELECT v.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, v.version, v.created_at, v.created_at
-FROM /*schema*/assistant_versions v
+SELECT v.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, v.version, v.created_at, v.created_at,
+    a.owner_id
+FROM /*schema*/assistant_versions v JOIN /*schema*/assistants a ON a.assistant_id = v.assistant_id
 WHERE v.assistant_id = :assistant_id::text AND (:metadata::jsonb IS NULL OR v.metadata @> :metadata)
 ORDER BY v.version DESC
 LIMIT :page_size OFFSET :offset;

@@ -6,17 +6,18 @@ SELECT now();
 -- Store a schedule. One of the same name is replaced; it stays paused if it is and nothing else is said, and keeps its
 -- next tick unless its ticks are other ones.
 INSERT INTO /*schema*/schedules AS stored (
-    name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at, is_paused, end_at, thread_ttl, metadata
+    name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at, is_paused, end_at, thread_ttl,
+    metadata, owner_id
 ) VALUES (
     :name::text, :graph::text, :queue::text, :thread_id::text, :cron::text, :timezone::text, :missed::text,
     :options::jsonb, :data::bytea, CASE WHEN :is_paused::boolean IS NOT TRUE THEN :next_at::timestamptz END,
-    :is_paused IS TRUE, :end_at::timestamptz, :thread_ttl::interval, :metadata::jsonb
+    :is_paused IS TRUE, :end_at::timestamptz, :thread_ttl::interval, :metadata::jsonb, :owner_id::text
 )
 ON CONFLICT (name) DO UPDATE SET
     graph = excluded.graph, queue = excluded.queue, thread_id = excluded.thread_id, cron = excluded.cron,
     timezone = excluded.timezone, missed = excluded.missed, options = excluded.options, data = excluded.data,
     is_paused = coalesce(:is_paused, stored.is_paused), end_at = excluded.end_at, thread_ttl = excluded.thread_ttl,
-    metadata = excluded.metadata,
+    metadata = excluded.metadata, owner_id = excluded.owner_id,
     next_at = CASE
         WHEN coalesce(:is_paused, stored.is_paused) THEN NULL
         WHEN stored.cron = excluded.cron AND stored.timezone = excluded.timezone AND stored.next_at IS NOT NULL
@@ -29,7 +30,8 @@ ON CONFLICT (name) DO UPDATE SET
 UPDATE /*schema*/schedules SET
     queue = :queue::text, cron = :cron::text, timezone = :timezone::text, missed = :missed::text,
     options = :options::jsonb, data = :data::bytea, next_at = :next_at::timestamptz, is_paused = :is_paused::boolean,
-    end_at = :end_at::timestamptz, thread_ttl = :thread_ttl::interval, metadata = :metadata::jsonb, updated_at = now()
+    end_at = :end_at::timestamptz, thread_ttl = :thread_ttl::interval, metadata = :metadata::jsonb,
+    owner_id = :owner_id::text, updated_at = now()
 WHERE name = :name::text;
 
 -- name: list_schedules
@@ -57,6 +59,10 @@ WHERE (:name::text IS NULL OR s.name = :name)
     AND (:is_paused::boolean IS NULL OR s.is_paused = :is_paused)
     AND (:metadata::jsonb IS NULL OR s.metadata @> :metadata)
     AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+    AND (:owner_id::text IS NULL OR s.thread_id IS NOT NULL OR s.owner_id = :owner_id)
+    AND (:thread_scope::jsonb IS NULL OR s.thread_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.metadata @> :thread_scope
+    ))
 ORDER BY --!count
     CASE WHEN :ascending::boolean THEN CASE :by::text --!count
         WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END, --!count
@@ -74,7 +80,7 @@ LIMIT :page_size OFFSET :offset --!count
 -- name: lock_schedule
 -- Lock a schedule that a caller may change until the transaction ends, and return it with the time.
 SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
-    s.metadata, now()
+    s.metadata, s.owner_id, now()
 FROM /*schema*/schedules s
 WHERE s.name = :name::text AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
 FOR NO KEY UPDATE;
@@ -88,3 +94,8 @@ WHERE name = :name::text;
 -- Delete a schedule that a caller may delete.
 DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::jsonb IS NULL OR metadata @> :scope);
+
+-- name: delete_schedules_of
+-- Delete the schedules on a thread that clients of the server have made.
+DELETE FROM /*schema*/schedules
+WHERE thread_id = :thread_id::text AND (owner_id IS NOT NULL OR metadata ? 'assistant_id');
