@@ -197,7 +197,7 @@ def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
     configurable = config.setdefault("configurable", {})
     configurable.pop("thread_id", None)
     if call.user is not None:
-        for name in call.owner_keys:
+        for name in (*call.owner_keys, *call.thread_keys.agent, "lc_agent_name"):
             configurable.pop(name, None)
         configurable |= {name: call.user[name] for name in call.owner_keys if name in call.user}
         configurable |= {**call.user.configurable, "user_id": call.user.identity}
