@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -39,9 +40,13 @@ PROMISES = {
     "post": "token",
     "search": "least",
     "flaky": "token",
+    "hold": "exactly",
     "ship": "most",
 }
 TOOLS = tuple(PROMISES)[:-1]
+# Tools that block also on an event loop, which runs them in threads that no cancellation ends.
+BLOCKING = ("pay", "charge", "plain", "search", "flaky", "hold")
+_HOLD_SECONDS = 0.1
 DEEDS = ("say", "say", "edit", "tools", "tools", "tools", "send", "ask", "sub", "lasting", "many", "ship")
 _MOST_ASKED = 2
 
@@ -80,10 +85,14 @@ class Outside:
     Args:
         directory: Where the files are.
         journal: Of the process whose tools these are.
+
+    Attributes:
+        blocking: The orders of tools that block a thread now.
     """
 
     def __init__(self, directory: Path, journal: Journal) -> None:
         self._directory, self._journal = directory, journal
+        self.blocking: list[str] = []
         directory.mkdir(exist_ok=True)
 
     def perform(self, thread_id: str, tool: str, key: str, token: str, *, once: bool) -> None:
@@ -158,7 +167,7 @@ def build(profile: Profile, journal: Journal, outside: Outside, ledger: Any, *, 
         journal: Of this process.
         outside: What its tools change.
         ledger: What sees to it that they do so once; `None` for an agent without tools.
-        is_async: Whether tools are coroutines.
+        is_async: Whether it runs on an event loop, where some tools are coroutines.
     """
     state = DeltaState if profile.is_delta else State
     builder: StateGraph[Any] = StateGraph(state)
@@ -283,6 +292,13 @@ def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: boo
         journal.point("after an effect")
         return f"{me.tool} {order}"
 
+    def block(order: str) -> str:
+        # Longer than it takes to cancel it, and than `hold` may take.
+        outside.blocking.append(order)
+        time.sleep(0.5 if order.endswith("slow") else random.Random(order).choice((0.0, 0.003, 0.06)))
+        outside.blocking.remove(order)
+        return act(order)
+
     async def aact(order: str) -> str:
         await asyncio.sleep(0.002)
         answer = act(order)
@@ -310,16 +326,22 @@ def make_tools(journal: Journal, outside: Outside, ledger: Any, *, is_async: boo
     by_order: dict[str, Any] = {"key": lambda args: args["order"]}
     ledger.policy("pay", **by_order)
     ledger.policy("charge", **by_order, on_unknown="check", check=tell)
+    ledger.policy("hold", **by_order, on_unknown="check", check=tell, timeout=_HOLD_SECONDS)
     ledger.policy("mail", **by_order, on_unknown="ask")
     ledger.policy("post", **by_order, on_unknown="retry")
     ledger.policy("search", on_unknown="retry")
     ledger.policy("flaky", **by_order, on_unknown="retry", on_error="retry", retry=ToolRetry(3, 0.01))
     functions: dict[str, Callable[..., Any]] = dict.fromkeys(TOOLS, aact if is_async else act)
+    functions |= dict.fromkeys(BLOCKING if is_async else ["hold"], block)
     functions["book"] = abook if is_async else book
     functions["book"].__name__ = "book"
     functions["book"] = ledger.transactional(functions["book"])
-    which = "coroutine" if is_async else "func"
-    tools = [StructuredTool.from_function(**{which: f}, name=n, description=n) for n, f in functions.items()]
+    tools = [
+        StructuredTool.from_function(
+            **{"coroutine" if asyncio.iscoroutinefunction(f) else "func": f}, name=n, description=n
+        )
+        for n, f in functions.items()
+    ]
     shipped = ledger.once(aact if is_async else act, name="ship", **by_order)
 
     def ship(state: Any) -> dict[str, Any]:

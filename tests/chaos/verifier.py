@@ -229,7 +229,8 @@ class Verifier:
             is_deleted = error == "ThreadDeletedError" and self._is_deleted_after(line["thread"], 0)
             is_emptied = error in ("EmptyInputError", "EmptiedError") and self._is_emptied(line)
             is_mixed = self._is_mixed(line["thread"], str(line.get("text")))
-            if not (error in allowed or is_full or is_refused or is_deleted or is_emptied or is_mixed):
+            is_late = error == "ToolTimeoutError" and line["tool"] == "hold"
+            if not (error in allowed or is_full or is_refused or is_deleted or is_emptied or is_mixed or is_late):
                 when = "in recovery" if is_recovery else "in calm" if allowed is _IN_CALM else "in the storm"
                 self._find(f"error {error}", line["thread"], f"{job} {when}: {line.get('text')} ({line['of']})")
 

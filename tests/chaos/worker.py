@@ -25,10 +25,10 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.db.adapters import run_blocking
-from langgraph_pgstate.errors import AlreadyAnsweredError, NotFoundError, ToolOutcomeUnknownError
+from langgraph_pgstate.errors import AlreadyAnsweredError, NotFoundError, ToolOutcomeUnknownError, ToolTimeoutError
 from langgraph_pgstate.tools import ToolSettings
 
-from .agents import DEEDS, TOOLS, Outside, Profile, build, message_of
+from .agents import BLOCKING, DEEDS, TOOLS, Outside, Profile, build, message_of
 from .journal import Journal, digest
 from .operators import Operator
 
@@ -194,6 +194,8 @@ class Worker:
 
     async def _work(self) -> None:
         jobs = {self._turn: 10, self._go_on: 4, self._fork: 1, self._update: 1, self._look: 2, self._roll_back: 0.5}
+        if self.is_async and self.spec.cancels:
+            jobs[self._leave] = 8
         while not self.is_over:
             job = self.draw.choices(list(jobs), list(jobs.values()))[0]
             thread_id = self.draw.choice(self.spec.threads)
@@ -249,6 +251,16 @@ class Worker:
         if asked.get("type") == "tool_outcome_unknown":
             return "done" if self.outside.has_happened(thread_id, asked["tool"], asked["key"]) else "retry"
         return f"{self.draw.getrandbits(32):08x}"
+
+    async def _leave(self, thread_id: str) -> None:
+        """Cancel a run while one of its tools blocks a thread, and go on at once."""
+        if not (self.spec.directory / "storm").exists():
+            return
+        task = self._task()
+        task |= {"do": "tools", "calls": [(self.draw.choice(BLOCKING), f"{task['turn']}.slow")]}
+        about = {"turn": task["turn"], "do": task["do"]}
+        await self.run(thread_id, message_of(task), self._config(thread_id), "thread", **about)
+        await self._go_on(thread_id)
 
     async def _past(self, thread_id: str) -> Any:
         """One of a thread's last states."""
@@ -307,10 +319,13 @@ class Worker:
 
     # One run
 
-    async def run(self, thread_id: str, given: Any, config: dict[str, Any], **more: Any) -> None:
+    async def run(
+        self, thread_id: str, given: Any, config: dict[str, Any], cancel: str | None = None, **more: Any
+    ) -> None:
         """Run a graph once, perhaps to be cancelled, and note what the caller is told."""
         profile, run_id = self.profile(thread_id), config["metadata"]["run_id"]
-        cancel = self.draw.choice(_CANCELS[self.is_async]) if self.draw.random() < self.spec.cancels else None
+        if cancel is None and self.draw.random() < self.spec.cancels:
+            cancel = self.draw.choice(_CANCELS[self.is_async])
         cancel = cancel if (self.spec.directory / "storm").exists() else None
         after = self.draw.choice((0.0005, 0.002, 0.01, 0.03, 0.1))
         durability = self.draw.choice(("async", "async", "async", "sync", "exit"))
@@ -321,7 +336,9 @@ class Worker:
         work = self._stream(self.graph(profile), thread_id, given, config, durability, cancel == "abandon")
         told, error = "error", {}
         try:
-            told = await self._cancelling(cancel, after, work)
+            told = await self._cancelling(cancel, after, work, more.get("turn"))
+        except ToolTimeoutError as raised:
+            error = told_of(raised)
         except (asyncio.CancelledError, KeyboardInterrupt, TimeoutError) as raised:
             told = "cancelled"
             error = {} if cancel else told_of(raised)
@@ -359,7 +376,9 @@ class Worker:
                     return "cancelled"
         return told
 
-    async def _cancelling(self, cancel: str | None, after: float, work: Coroutine[Any, Any, str]) -> str:
+    async def _cancelling(
+        self, cancel: str | None, after: float, work: Coroutine[Any, Any, str], turn: str | None
+    ) -> str:
         """Await the work; cancel it after some seconds if that is so."""
         if cancel == "anyio":
             told = "cancelled"
@@ -372,6 +391,12 @@ class Worker:
         if cancel == "task":
             task = asyncio.create_task(work)
             await asyncio.wait([task], timeout=after)
+            task.cancel()
+            return await task
+        if cancel == "thread":
+            task = asyncio.create_task(work)
+            while not task.done() and f"{turn}.slow" not in self.outside.blocking:
+                await asyncio.sleep(0.002)
             task.cancel()
             return await task
         if cancel == "interrupt":
@@ -413,7 +438,8 @@ class Worker:
                         break
                 except Exception as error:
                     self.journal.note("failed", job="recover", thread=thread_id, **told_of(error))
-                    break
+                    if not isinstance(error, ToolTimeoutError):
+                        break
 
 
 def told_of(error: BaseException) -> dict[str, Any]:

@@ -8,8 +8,11 @@ import random
 import time
 from typing import Annotated, Any, TypedDict
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool
 from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 
 from langgraph_pgstate.tools import Happened, current_execution
@@ -36,8 +39,11 @@ class State(TypedDict, total=False):
 def draw_task(draw: random.Random, name: str, steps: int | None = None) -> dict[str, Any]:
     """A task; with a number of supersteps it does nothing else but count."""
     count = draw.randint(2, 12) if steps is None else steps
+    # Of a thread's runs that are enqueued at about the same time, each asks for the same effects.
+    order = int(time.monotonic() / 2)
     return {
         "id": name,
+        "order": order,
         "do": "count" if steps is not None else draw.choice(DEEDS),
         "steps": count,
         "at": draw.randrange(count),
@@ -69,20 +75,31 @@ def build(journal: Journal, outside: Outside, ledger: Any, *, is_async: bool) ->
         journal.point("after an effect")
         return order
 
+    def block(order: str) -> str:
+        # In a thread, which no cancellation ends.
+        time.sleep(random.Random(order).choice((0.0, 0.003, 0.06, 0.4)))
+        return act(order)
+
     async def aact(order: str) -> str:
         await asyncio.sleep(0.001)
         return act(order)
+
+    async def ablock(order: str) -> str:
+        await asyncio.sleep(0.001)
+        return await asyncio.to_thread(block, order)
 
     def tell(execution: Any) -> Any:
         happened = outside.has_happened(execution.thread_id, execution.tool, execution.idempotency_key)
         return Happened("it had happened") if happened else False
 
     by_order: dict[str, Any] = {"key": lambda args: args["order"]}
-    perform = aact if is_async else act
+    ledger.policy("charge", **by_order, on_unknown="check", check=tell)
     tools = {
-        "charge": ledger.once(perform, name="charge", **by_order, on_unknown="check", check=tell),
-        "post": ledger.once(perform, name="post", **by_order, on_unknown="retry"),
+        "charge": ledger.once(ablock if is_async else act, name="charge"),
+        "post": ledger.once(aact if is_async else act, name="post", **by_order, on_unknown="retry"),
     }
+    blocking = StructuredTool.from_function(block, name="charge", description="charge")
+    node = ToolNode([blocking], awrap_tool_call=ledger.acall)
 
     def begin(state: State, config: RunnableConfig) -> dict[str, Any]:
         about, task, n = config["metadata"], state["task"], state["n"]
@@ -104,14 +121,18 @@ def build(journal: Journal, outside: Outside, ledger: Any, *, is_async: bool) ->
         done = begin(state, config)
         time.sleep(pause_of(state))
         if tool := tools.get(state["task"]["do"]):
-            tool(f"{state['task']['id']}.{state['n']}")
+            tool(f"{state['task']['order']}.{state['n']}")
         return done
 
     async def astep(state: State, config: RunnableConfig) -> dict[str, Any]:
         done = begin(state, config)
         await asyncio.sleep(pause_of(state))
-        if tool := tools.get(state["task"]["do"]):
-            await tool(f"{state['task']['id']}.{state['n']}")
+        order = f"{state['task']['order']}.{state['n']}"
+        if state["task"]["do"] == "charge" and state["n"] % 2:
+            call = {"name": "charge", "args": {"order": order}, "id": f"{state['task']['id']}.{state['n']}"}
+            await node.ainvoke({"messages": [AIMessage("", tool_calls=[call])]}, config)
+        elif tool := tools.get(state["task"]["do"]):
+            await tool(order)
         return done
 
     builder: StateGraph[Any] = StateGraph(State)

@@ -303,7 +303,7 @@ class Verifier:
         for run, task in self._tasks.items():
             thread, status, _ = self._runs.get(run, ("", None, None))
             for n in range(task["steps"]) if status == "success" and task["do"] in ("charge", "post") else ():
-                if (thread, task["do"], f"{task['id']}.{n}") not in keys:
+                if (thread, task["do"], f"{task['order']}.{n}") not in keys:
                     self._find("effect missing", thread, f"{task['do']} of task {task['id']} in superstep {n}")
 
     def _orders(self) -> None:
