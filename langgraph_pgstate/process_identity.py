@@ -34,6 +34,12 @@ def holder_id() -> str:
     return known or _own.setdefault(pid, _SEPARATOR.join([*_place(), str(pid), _start_time(), uuid4().hex]))
 
 
+def short_holder(holder_id: str) -> str:
+    """Return host and process id of a holder as `host:pid`, for people; another id as it is."""
+    place, pid = _parts_of(holder_id)
+    return f"{place[0]}:{pid}" if place else holder_id
+
+
 def is_known_dead(holder_id: str) -> bool:
     """Return whether a holder is certainly dead.
 

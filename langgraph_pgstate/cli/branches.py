@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,11 +34,12 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
-# Reasons for which a thread is interrupted and waits for no answer: it goes on when the graph is invoked with None.
+# Reasons for which a thread is interrupted and waits for no answer: `resume` goes on.
 _STOPS: Final = {
-    "breakpoint": "a breakpoint",
-    "updated": "its state was updated since it asked",
-    "cancelled": "its run was cancelled with the action interrupt, or drained",
+    "breakpoint": "a breakpoint; it waits for no answer",
+    "updated": "its state was updated since it asked; it waits for no answer",
+    "cancelled": "its run was cancelled with the action interrupt, or drained; it waits for no answer",
+    "answered": "it was answered, and has not gone on yet",
 }
 _PLACE_HELP: Final = "THREAD: its newest checkpoint; or THREAD@CHECKPOINT: an id, a part of one, or a label."
 
@@ -95,6 +97,7 @@ def show(
     from langgraph_pgstate.langgraph_compat import next_nodes
     from langgraph_pgstate.operations.checkpoints.differences import read_states
     from langgraph_pgstate.operations.checkpoints.requests import address_of
+    from langgraph_pgstate.threads import Threads
 
     target: Target = ctx.obj
     with target.connect() as parts:
@@ -103,19 +106,33 @@ def show(
         values = parts.database.run(read_states, parts.queries, parts.plain_codec, address, address).after
         newest = parts.threads.get(thread)
         is_newest = newest is not None and newest.head_checkpoint_id == step.checkpoint_id
-        interrupts = parts.threads.interrupts(thread) if is_newest else ()
+        part = Threads(parts.database, parts.queries, parts.plain_codec)
+        interrupts = part.interrupts(thread) if is_newest else ()
+        answers = part.answers(thread) if is_newest else ()
+        status = newest.status if newest is not None and is_newest else ""
         stop = None
-        if newest is not None and is_newest and newest.status == "interrupted" and not interrupts:
+        if answers and not interrupts:
+            stop = "answered"
+        elif status == "interrupted" and not interrupts:
             stop = _stop_of(parts, thread)
     if target.is_json:
-        print_json(as_json(step) | {"values": as_json(values), "interrupts": as_json(interrupts), "stop": stop})
+        found = {"interrupts": interrupts, "answers": answers}
+        print_json(as_json(step) | {"values": as_json(values), **as_json(found), "stop": stop})
         return
     _print_state(step, values, full=full)
     if stop is not None:
         nodes = next_nodes(values)
         before = f", before {', '.join(nodes)}" if nodes else ""
-        line = f"interrupted{before}: {_STOPS[stop]}; it waits for no answer"
-        console.print(Text(line, style="yellow", overflow="fold"))
+        console.print(Text(f"interrupted{before}: {_STOPS[stop]}", style="yellow", overflow="fold"))
+    for given in answers:
+        by = " by default" if given.is_default else f" by {given.answered_by}" if given.answered_by else ""
+        start = f"answer to {given.interrupt_id}{by}, {format_time(given.answered_at)}: "
+        console.print(_line(start, given.value, "yellow", full))
+    if stop is not None and status == "busy":
+        console.print("a run of it is in the queue, or runs (`pgstate runs --queued`)")
+    elif stop is not None:
+        command = shlex.join(["resume", thread, "--checkpoint", step.checkpoint_id])
+        console.print(Text(f"{target.program()} {command}", overflow="fold").append(" goes on", style="dim"))
     for interrupt in interrupts:
         console.print(
             _line(f"interrupt {interrupt.interrupt_id}: ", interrupt.error or interrupt.value, "yellow", full)

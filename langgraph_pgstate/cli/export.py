@@ -13,7 +13,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.options import OTLP_VARIABLE
-from langgraph_pgstate.cli.output import count, one_of, print_json
+from langgraph_pgstate.cli.output import count, log_to_terminal, one_of, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.settings import age
@@ -83,7 +83,7 @@ def _exporter(dsn: str, schema: str, endpoint: str, content: bool, since: timede
 
 
 def _follow(exporter: SpanExporter) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_terminal()
     stopped = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in _SIGNALS}
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated, Any
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.types import Answer
 
 
 def interrupts(
@@ -96,9 +100,16 @@ def answer(
     if given.run_id is not None:
         console.print(f"answered; a worker resumes it with run {given.run_id}", soft_wrap=True)
     else:
-        console.print(f"answered; thread {escape(thread)} goes on when the application passes it `threads.resume(…)`")
+        console.print(
+            f"answered; thread {escape(thread)} goes on with {escape(_resuming(target, given))}", soft_wrap=True
+        )
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
+
+
+def _resuming(target: Target, given: Answer) -> str:
+    command = shlex.join(["resume", given.thread_id, "--checkpoint", given.checkpoint_id])
+    return f"`{target.program()} {command}`, or when the application passes it `threads.resume(…)`"
 
 
 def value_of(text: str) -> Any:

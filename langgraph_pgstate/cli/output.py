@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,9 +84,15 @@ def styled_status(status: str) -> str:
     return f"[{STATUS_STYLES[status]}]{status}[/]" if status in STATUS_STYLES else status
 
 
-def format_time(moment: datetime | None) -> str:
-    """Return a time in the local time zone, to the minute; nothing for `None`."""
-    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
+def format_time(moment: datetime | None, *, seconds: bool = False) -> str:
+    """Return a time in the local time zone, which it names, to the minute or second; nothing for `None`."""
+    return "" if moment is None else moment.astimezone().strftime(f"%Y-%m-%d %H:%M{':%S' if seconds else ''} %Z")
+
+
+def log_to_terminal(process: str = "") -> None:
+    """Print warnings of all loggers on standard error, with the time in the local time zone, which it names."""
+    form = f"%(asctime)s {process}%(levelname)s %(message)s"
+    logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S %Z", level=logging.WARNING)
 
 
 @contextmanager
@@ -171,7 +178,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        # Rows of tables, whose times are in the time zone of the server; those of a state are left as they are.
+        return {field.name: as_json(utc(getattr(value, field.name))) for field in fields(value)}
     if hasattr(value, "model_dump"):
         return as_json(value.model_dump())
     if isinstance(value, Mapping):
@@ -179,6 +187,11 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Sequence | Set):
         return [as_json(item) for item in value]
     return str(value)
+
+
+def utc(value: Any) -> Any:
+    """Return a time in UTC; anything else as it is."""
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
 def one_of(*choices: str) -> Callable[[str | None], str | None]:

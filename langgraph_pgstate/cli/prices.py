@@ -112,7 +112,7 @@ def price(
     console.print(
         f"a million tokens of {escape(model)}: {exact['input']} read, {exact['output']} written"
         + (f", at {escape(provider)}" if provider else "")
-        + (f", from {since:%Y-%m-%d} on" if since else "")
+        + (f", from {since:%Y-%m-%d} on (UTC)" if since else "")
     )
 
 

@@ -6,16 +6,18 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.export import exporting
 from langgraph_pgstate.cli.options import (
     GraphsArgument,
@@ -25,9 +27,11 @@ from langgraph_pgstate.cli.options import (
     ThreadArgument,
 )
 from langgraph_pgstate.cli.output import (
+    INTERRUPTED,
     as_json,
     count,
     format_time,
+    log_to_terminal,
     new_table,
     one_of,
     print_json,
@@ -35,11 +39,12 @@ from langgraph_pgstate.cli.output import (
     shorten,
     show,
 )
-from langgraph_pgstate.cli.record import find_run
+from langgraph_pgstate.cli.record import find_run, why_pending
 from langgraph_pgstate.cli.target import Parts, Target
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, RunTimeoutError, ThreadBusyError
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.runs import RunHandle
     from langgraph_pgstate.runs.graphs import GraphSource
     from langgraph_pgstate.settings import WebhookSettings
     from langgraph_pgstate.state import AsyncPGState
@@ -49,6 +54,8 @@ LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
 # Threads of nodes that block end with the process if they take longer.
 _THREAD_SECONDS: Final = 1.0
+# Whoever waits for a run is told so often why it does not begin.
+_TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="The run, or the beginning or end of its id; else the newest.")
@@ -103,7 +110,7 @@ def worker(
         "drain_timeout": drain_timeout,
         "adopt": adopt,
     }
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log_to_terminal()
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
     with target.connect():
         pass
@@ -144,14 +151,8 @@ def enqueue(
         if key:
             options["key"] = key
         handle = parts.runs.enqueue(graph, given, thread_id=thread, run_id=run, **options)
-        values = as_json(handle.wait()) if wait else None
-    facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}
-    if target.is_json:
-        print_json(facts | ({"values": values} if wait else {}))
-    elif wait:
-        print_json(values)
-    else:
-        console.print(f"enqueued run {handle.run_id}\non thread {escape(handle.thread_id)}", soft_wrap=True)
+        values = _wait(target, parts, handle) if wait else None
+    _print_enqueued(target, handle, values if wait else ...)
 
 
 def join(
@@ -167,13 +168,53 @@ def join(
     If no worker accepts the run, this is said, and it waits for one.
     """
     target: Target = ctx.obj
+    last = after
     with target.connect() as parts:
         found = find_run(parts.runs, thread, run)
-        for queued in parts.runs.queued(thread_id=found.thread_id, status="pending").items:
-            if queued.run_id == found.run_id and not queued.is_accepted:
-                typer.echo(f"run {found.run_id} waits: no worker accepts {queued.graph} of {queued.queue}", err=True)
-        for event in parts.runs.join(found, last_event_id=after):
-            print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
+        if reason := why_pending(parts.runs, found.thread_id, found.run_id):
+            errors.print(f"run {found.run_id} waits: {escape(reason)}")
+        try:
+            for event in parts.runs.join(found, last_event_id=after):
+                print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
+                last = event.id or last
+        except KeyboardInterrupt:
+            _leave_waiting(target, found.thread_id, found.run_id, last)
+
+
+def _wait(target: Target, parts: Parts, handle: RunHandle) -> Any:
+    """Wait for a run's end, and return the state it left. Say on standard error for which run, and why it waits."""
+    errors.print(f"run {handle.run_id} of thread {escape(handle.thread_id)} is enqueued")
+    told: str | None = None
+    try:
+        while True:
+            try:
+                return as_json(handle.wait(_TELL_SECONDS))
+            except RunTimeoutError:
+                reason = why_pending(parts.runs, handle.thread_id, handle.run_id)
+                if reason is not None and reason != told:
+                    errors.print(f"[yellow]it waits: {escape(reason)}[/]")
+                told = reason
+    except KeyboardInterrupt:
+        _leave_waiting(target, handle.thread_id, handle.run_id, None)
+
+
+def _leave_waiting(target: Target, thread_id: str, run_id: str, last: str | None) -> NoReturn:
+    """Say how to go on waiting for a run, after Ctrl-C."""
+    after = [] if last is None else ["--after", last]
+    command = f"{target.program()} {shlex.join(['join', thread_id, run_id, *after])}"
+    errors.print(f"[yellow]stopped waiting; the run stays in the queue, or goes on.[/] Its events: {escape(command)}")
+    raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_enqueued(target: Target, handle: RunHandle, values: Any) -> None:
+    """Print a run that was enqueued, or the state it left."""
+    facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}
+    if target.is_json:
+        print_json(facts if values is ... else facts | {"values": values})
+    elif values is not ...:
+        print_json(values)
+    else:
+        console.print(f"enqueued run {handle.run_id}\non thread {escape(handle.thread_id)}", soft_wrap=True)
 
 
 def input_of(text: str | None) -> Any:
@@ -248,25 +289,98 @@ def dead_letters(
 
 def resume(
     ctx: typer.Context,
+    thread: Annotated[
+        str | None, typer.Argument(metavar="[THREAD]", help="An interrupted thread; else crashed runs.")
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Every crashed run that was not enqueued and can go on.")
     ] = False,
     graph: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only of this graph; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="The graph of THREAD; or only crashed runs of it, may be repeated."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="With THREAD: only if this is its newest checkpoint.", show_default=False),
+    ] = None,
+    queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of a run that was not enqueued.")] = "default",
+    wait: Annotated[bool, typer.Option("--wait", help="With THREAD: wait for the end, as `enqueue` does.")] = False,
 ) -> None:
-    """Enqueue runs of a plain `graph.invoke` whose process died, so that a worker finishes them."""
-    if not everything and not graph:
-        raise ConfigurationError("say which runs: --all or --graph NAME")
+    """Enqueue a run that goes on with an interrupted, answered thread; or runs whose process died. A worker runs them.
+
+    A thread goes on with the answers that it was given, and after a breakpoint.
+    """
     target: Target = ctx.obj
-    with target.connect() as parts:
-        found = parts.runs.adopt(graph or None)
-    if target.is_json:
-        print_json(*({"thread_id": one.thread_id, "run_id": one.run_id} for one in found))
+    if thread is None:
+        if checkpoint is not None or wait:
+            raise ConfigurationError("--checkpoint and --wait go with a THREAD")
+        if not everything and not graph:
+            raise ConfigurationError("say what goes on: THREAD, or crashed runs by --all or --graph NAME")
+        with target.connect() as parts:
+            found = parts.runs.adopt(graph or None)
+        if target.is_json:
+            print_json(*({"thread_id": one.thread_id, "run_id": one.run_id} for one in found))
+            return
+        for one in found:
+            console.print(f"enqueued run {one.run_id}\non thread {escape(one.thread_id)}", soft_wrap=True)
+        console.print(f"{count(len(found), 'crashed run')} enqueued")
         return
-    for one in found:
-        console.print(f"enqueued run {one.run_id}\non thread {escape(one.thread_id)}", soft_wrap=True)
-    console.print(f"{count(len(found), 'crashed run')} enqueued")
+    if everything or len(graph or ()) > 1:
+        raise ConfigurationError("THREAD goes without --all, and with one --graph")
+    with target.connect() as parts:
+        handle = _resume(parts, thread, graph[0] if graph else None, checkpoint, queue)
+        values = _wait(target, parts, handle) if wait else ...
+        reason = None if wait else why_pending(parts.runs, handle.thread_id, handle.run_id)
+    _print_enqueued(target, handle, values)
+    if reason is not None and not target.is_json:
+        console.print(f"[yellow]it waits: {escape(reason)}[/]", soft_wrap=True)
+
+
+def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | None, queue: str) -> RunHandle:
+    """Enqueue the run that resumes an interrupted thread.
+
+    Raises:
+        PGStateError: If the thread is not interrupted, or busy, or has advanced; or its graph is not known.
+    """
+    from langgraph_pgstate.codec.values import ValueCodec
+    from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
+    from langgraph_pgstate.operations.threads import answers
+
+    found = parts.threads.get(thread_id)
+    if found is None or found.head_checkpoint_id is None:
+        raise NotFoundError(f"there is no thread {thread_id!r} with checkpoints")
+    for run in parts.runs.list(thread_id=thread_id, limit=1).items:
+        if run.status in UNFINISHED and not run.is_crashed:
+            raise ThreadBusyError(thread_id, run.run_id, run.started_at)
+    if found.status != "interrupted" and not parts.threads.answers(thread_id):
+        raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
+    at = found.head_checkpoint_id
+    if checkpoint is not None:
+        at = parts.threads.find(thread_id, checkpoint)["configurable"]["checkpoint_id"]
+    owner = {"user_id": found.user_id, "tenant_id": found.tenant_id}
+    configurable = {name: value for name, value in owner.items() if value is not None}
+    known, is_given = _known_graphs(parts), graph is not None
+    if graph is None:
+        graph = found.agent if found.agent in known else min(known) if len(known) == 1 else None
+    arguments = (parts.queries, ValueCodec(), thread_id, at, graph, configurable, queue)
+    try:
+        made = parts.database.run(answers.resume, *arguments)
+    except ConfigurationError as error:
+        if graph is not None or "name its graph" not in str(error):
+            raise
+        names = f"; known are {', '.join(sorted(known))}" if known else ""
+        raise ConfigurationError(f"{error}, as the workers know it, with --graph NAME{names}") from None
+    if not is_given and graph is not None:
+        errors.print(f"graph {escape(graph)}", style="dim")
+    return parts.runs.handle(made.thread_id, made.run_id)
+
+
+def _known_graphs(parts: Parts) -> set[str]:
+    """Return the graphs of the workers that are alive, and of `langgraph.json` here."""
+    found = {name for one in parts.runs.workers() if one.is_alive for name in one.graphs}
+    with suppress(OSError, ValueError):
+        found |= set(json.loads(Path(_CONFIG).read_text(encoding="utf-8")).get("graphs") or ())
+    return found
 
 
 def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: str | None) -> None:

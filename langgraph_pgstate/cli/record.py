@@ -35,17 +35,19 @@ from langgraph_pgstate.cli.output import (
     shorten,
     show,
     styled_status,
+    utc,
 )
 from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.admin.maintenance import note as note_maintenance
+from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.settings import age
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Progress, PruneResult
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs import Runs
-    from langgraph_pgstate.types import Run, Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.types import QueuedRun, Run, Span, SpanNode, ToolStatistics
 
 _KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
 _SWEEP_PAGE: Final = 100
@@ -109,19 +111,41 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
     if target.is_json:
         print_json_page(page.items, page.next)
         return
-    table = new_table("thread", "run", "graph", "queue", "status", "enqueued", "note", right=("attempt",))
+    table = new_table("thread", "run", "graph", "queue", "status", "enqueued", "worker", "note", right=("attempt",))
     for run in page.items:
         run_id = run.run_id[-8:] if console.is_terminal else run.run_id
         note = f"to be ended: {run.cancel}" if run.cancel else ""
         if run.status == "pending" and not run.is_accepted:
             note = "[yellow]no worker accepts it[/]"
-        elif run.is_limited:
-            note = f"key {escape(run.key)} is at its limit"
-        elif not run.is_ready:
-            note = f"after {format_time(run.run_after)}" if run.run_after else "after another run of its thread"
+        else:
+            note = escape(_reason(run) or note)
         names = map(escape, (run.thread_id, run_id, run.graph, run.queue))
-        table.add_row(*names, styled_status(run.status), format_time(run.enqueued_at), note, str(run.attempt))
-    show(table, len(page.items), "queued run", page.next, spare=("queue", "attempt", "enqueued"))
+        worker = escape(short_holder(run.worker_id or ""))
+        times = format_time(run.enqueued_at)
+        table.add_row(*names, styled_status(run.status), times, worker, note, str(run.attempt))
+    show(table, len(page.items), "queued run", page.next, spare=("queue", "attempt", "enqueued", "worker"))
+
+
+def why_pending(part: Runs, thread_id: str, run_id: str) -> str | None:
+    """Return for what a run in the queue waits; `None` if it runs, has ended, or a worker is about to claim it."""
+    for queued in part.queued(thread_id=thread_id, status="pending").items:
+        if queued.run_id == run_id:
+            if queued.is_accepted:
+                return _reason(queued)
+            version = f" of version {queued.version}" if queued.version else ""
+            return (
+                f"no worker is heard that accepts graph {queued.graph}{version} of queue {queued.queue}; "
+                "`pgstate worker` starts one"
+            )
+    return None
+
+
+def _reason(run: QueuedRun) -> str | None:
+    if run.is_limited:
+        return f"key {run.key} is at its limit"
+    if not run.is_ready and run.status == "pending":
+        return f"after {format_time(run.run_after)}" if run.run_after else "after another run of its thread"
+    return None
 
 
 def trace(
@@ -149,7 +173,7 @@ def trace(
         # `started_at` of a run is that of its last attempt.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
-            console.print(f"[dim]{root.span.started_at.astimezone():%Y-%m-%d %H:%M:%S}[/]")
+            console.print(f"[dim]{format_time(root.span.started_at, seconds=True)}[/]")
         drawn = Tree(_line(root.span, beginning), guide_style="dim")
         _draw(drawn, root.children, beginning)
         console.print(drawn)
@@ -251,7 +275,7 @@ def expire(
         else:
             at = parts.threads.set_ttl(thread, None if ttl is None else age(ttl))
     if target.is_json:
-        print_json({"thread_id": thread, "expires_at": at})
+        print_json({"thread_id": thread, "expires_at": utc(at)})
     else:
         console.print(f"{escape(thread)} expires {format_time(at) or 'never'}")
 

@@ -13,7 +13,7 @@ import typer
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.export import exporting
 from langgraph_pgstate.cli.options import SERVER_PORT, GraphsArgument, OtlpContentOption, OtlpEndpointOption
-from langgraph_pgstate.cli.output import fail
+from langgraph_pgstate.cli.output import fail, log_to_terminal
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
@@ -65,7 +65,7 @@ def serve(
         config = Path(_CONFIG)
     worker: Any = False if no_worker else {"concurrency": concurrency}
     process = "%(processName)s[%(process)d] " if workers > 1 else ""
-    logging.basicConfig(format=f"%(asctime)s {process}%(levelname)s %(message)s", level=logging.WARNING)
+    log_to_terminal(process)
     for name in ("server", "worker"):
         logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:

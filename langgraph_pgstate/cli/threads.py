@@ -150,7 +150,7 @@ def events(
     for event in found:
         details = ", ".join(f"{key}={value_text(value)}" for key, value in event.payload.items() if value is not None)
         run_id = (event.run_id or "")[-8:] if console.is_terminal else event.run_id or ""
-        at = event.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        at = format_time(event.created_at, seconds=True)
         cells = [at, event.kind, run_id, event.checkpoint_id or "", event.agent or "", shorten(details, 160)]
         table.add_row(*map(escape, cells))
     show(table, len(found), "event", None, spare=("checkpoint", "agent", "run"), prose=("details",))
@@ -201,7 +201,7 @@ def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
     for lease in page.items:
         host, *rest = lease.holder_id.split("/")
         process = rest[2] if len(rest) > 2 else ""
-        expires = lease.expires_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        expires = format_time(lease.expires_at, seconds=True)
         cells = [lease.thread_id, host, process, format_time(lease.acquired_at), expires, lease.holder_id]
         table.add_row(*map(escape, cells))
     show(table, len(page.items), "lease", page.next, spare=("holder", "acquired", "host", "process"))

@@ -22,6 +22,7 @@ from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
 from langgraph_pgstate.operations.runs import ending, tending
 from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.ending import Ender
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, run_outcome
@@ -199,12 +200,14 @@ class Control:
                 self._webhooks.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
-                log.info("worker %s runs %s from %s, %d at once", self.worker_id, graphs, names, settings.concurrency)
+                known = short_holder(self.worker_id)
+                log.info("worker %s runs %s from %s, %d at once", known, graphs, names, settings.concurrency)
                 while self._turn():
                     self._wake.wait(self._pause())
                     self._wake.clear()
                 self._webhooks.stop()
-                log.info("worker %s has stopped; runs given back: %d", self.worker_id, self._ender.given_back)
+                given_back = self._ender.given_back
+                log.info("worker %s has stopped; runs given back: %d", short_holder(self.worker_id), given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
             if not self._started.is_set():
@@ -335,7 +338,7 @@ class Control:
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
         if is_draining and not self._is_drain_logged:
-            log.info("worker %s drains; runs to stop: %d", self.worker_id, len(self._executions))
+            log.info("worker %s drains; runs to stop: %d", short_holder(self.worker_id), len(self._executions))
             self._is_drain_logged = True
         for execution in [*self._executions.values()]:
             if is_draining:

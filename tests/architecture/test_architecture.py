@@ -55,6 +55,7 @@ from langgraph_pgstate.operations.runs.listing import request_dead_letters, requ
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.operations.runs.webhooks import request_failed
+from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.operations.threads.answers import request_answer
 from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
 from langgraph_pgstate.operations.threads.creating import request_thread
@@ -383,6 +384,12 @@ class Bench:
         run_blocking(put_writes(self.db, self.queries, request_writes(self.codec, self.config, question, "task", "")))
         return "t"
 
+    def answered(self) -> tuple[str, str]:
+        """A thread whose interrupt has an answer, and its newest checkpoint."""
+        request = request_answer(self.codec, "yes", None, None)
+        given = run_blocking(answers.answer(self.db, self.queries, self.codec, self.asked(), request))
+        return given.thread_id, given.checkpoint_id
+
     def writes(self) -> Any:
         return request_writes(self.codec, self.config, [("messages", "x")], "task", "")
 
@@ -629,6 +636,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
         bench.asked(),
         request_answer(bench.codec, "yes", None, None),
     ),
+    "threads.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
     "threads.answers.find_due_defaults": lambda bench: (["graph"],),
     "threads.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import time
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from typer.testing import CliRunner
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import output
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.cli.output import bytes_in_words, money, shorten
+from langgraph_pgstate.cli.output import as_json, bytes_in_words, format_time, money, shorten
 from langgraph_pgstate.cli.record import _seconds
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import age
+from langgraph_pgstate.types import Rate
 from tests.threads.test_interrupts import asking
 
 pytestmark = pytest.mark.smoke
@@ -234,3 +236,15 @@ def test_words_for_seconds_and_money() -> None:
     assert [money(Decimal(value)) for value in ("0", "1234.5", "0.25", "0.02034", "0.00001")] == [
         "", "1,234.50", "0.25", "0.0203", "1.0e-5"
     ]  # fmt: skip
+
+
+def test_times_say_their_zone_and_json_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = datetime(2026, 7, 1, 12, 30, 5, tzinfo=timezone(timedelta(hours=5)))
+    for zone, shown in (("Europe/Prague", "2026-07-01 09:30 CEST"), ("UTC", "2026-07-01 07:30 UTC")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert format_time(moment) == shown
+        assert format_time(moment, seconds=True) == shown.replace(":30", ":30:05")
+    assert as_json(Rate(1, moment))["per"] == "2026-07-01T07:30:05+00:00"  # type: ignore[arg-type]
+    monkeypatch.undo()
+    time.tzset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_join_says_that_no_worker_accepts_the_run_for_which_it_waits(
 ) -> None:
     run("enqueue", "other", '{"said": "you"}', "--thread", "u")
     with Forked("--dsn", dsn, "--schema", schema, "join", "u", cwd=tmp_path) as process:
-        wait_until(lambda: "no worker accepts other of default" in process.said, "the hint")
+        wait_until(lambda: "no worker is heard that accepts graph other of queue default" in process.said, "the hint")
         run("cancel", "u")
         output, _ = process.communicate()
     assert [json.loads(line)["event"] for line in output.splitlines()] == ["end"]
@@ -226,3 +227,70 @@ def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) ->
     assert os.environ.get("PGSTATE_DSN") is None
     missing = CliRunner().invoke(app, ["--dsn", dsn, "--schema", "no_such", "worker", "agent.py:graph"])
     assert missing.exit_code == 1
+
+
+@pytest.fixture
+def asked(run: Any, dsn: str, schema: str, tmp_path: Path) -> Any:
+    """A thread of a plain `graph.invoke` that waits for an answer, and its graph."""
+    scope: dict[str, Any] = {}
+    exec(AGENT, scope)
+    with PGState.open(dsn, schema=schema) as state:
+        graph = state.record(scope["builder"].compile(checkpointer=state.saver, name="agent"))
+        graph.invoke({"said": "ask"}, {"configurable": {"thread_id": "my thread", "user_id": "eve"}})
+        yield graph
+
+
+def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
+    run: Any, asked: Any, dsn: str, schema: str, tmp_path: Path
+) -> None:
+    assert "waits for answers" in run("resume", "my thread", "--graph", "agent", code=1)
+    told = run("answer", "my thread", "tea", "--by", "ada")
+    shown = " ".join(run("show", "my thread").split())
+    assert "interrupted, before answer: it was answered, and has not gone on yet" in shown
+    assert "by ada" in shown
+    found = json.loads(run("--json", "show", "my thread"))
+    assert (found["stop"], found["answers"][0]["value"]) == ("answered", "tea")
+    (command,) = {re.search(r"(resume 'my thread' --checkpoint \S+?)[` ]", text)[1] for text in (told, shown)}  # type: ignore[index]
+    arguments = shlex.split(command)
+    assert "was not enqueued: name its graph" in run(*arguments, code=1)
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    enqueued = run(*arguments)
+    assert "it waits: no worker is heard that accepts graph agent of queue default" in enqueued
+    assert "is busy with run" in run(*arguments, code=1)
+    assert "a run of it is in the queue" in run("show", "my thread")
+    work(dsn, schema, tmp_path)
+    state = asked.get_state({"configurable": {"thread_id": "my thread"}})
+    assert (state.values["heard"], state.next) == ("tea", ()), "the answer was taken, and nothing asked again"
+    assert json.loads(run("--json", "runs", "--thread", "my thread", "--limit", "1"))["user_id"] == "eve"
+    assert "has advanced from checkpoint" in run(*arguments, code=1) + run(*arguments, "--graph", "agent", code=1)
+    assert "is not interrupted: its status is idle" in run("resume", "my thread", code=1)
+
+
+def test_an_answer_whose_run_was_cancelled_goes_on(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    run("enqueue", "agent", '{"said": "ask"}', "--thread", "t")
+    work(dsn, schema, tmp_path, "agent.py:graph")
+    assert "a worker resumes it with run" in run("answer", "t", "tea")
+    run("cancel", "t")
+    assert "it was answered, and has not gone on yet" in " ".join(run("show", "t").split())
+    enqueued = json.loads(run("--json", "resume", "t"))
+    work(dsn, schema, tmp_path, "agent.py:graph")
+    assert json.loads(run("--json", "show", "t"))["values"]["heard"] == "tea"
+    assert json.loads(run("--json", "runs", "--thread", "t", "--limit", "1"))["run_id"] == enqueued["run_id"]
+
+
+def test_whoever_waits_is_told_that_no_worker_is_there(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    options = ("--dsn", dsn, "--schema", schema)
+    with Forked(*options, "enqueue", "agent", '{"said": "hi"}', "--thread", "t", "--wait", cwd=tmp_path) as process:
+        wait_until(lambda: "no worker is heard that accepts graph agent of queue default" in process.said, "the hint")
+        process.send_signal(signal.SIGINT)
+        output, log = process.communicate()
+        assert (process.returncode, output) == (130, "")
+    (run_id,) = {run["run_id"] for run in map(json.loads, run("--json", "runs", "--queued").splitlines())}
+    assert f"run {run_id} of thread t is enqueued" in log
+    assert f"join t {run_id}" in log
+    with Forked(*options, "enqueue", "agent", '{"said": "you"}', "--thread", "t", "--wait", cwd=tmp_path) as process:
+        wait_until(lambda: "after another run of its thread" in process.said or "no worker" in process.said, "why")
+        log = work(dsn, schema, tmp_path, "agent.py:graph")
+        output, _ = process.communicate()
+        assert json.loads(output)["heard"] == "YOU"
+    assert re.search(rf"^\d+-\d+-\d+ [0-9:]+ \S+ INFO worker {socket.gethostname()}:\d+ runs agent", log, re.MULTILINE)

@@ -84,7 +84,7 @@ async def resumption(
     thread_id: str,
     interrupted_id: str | None,
     run_id: str,
-    command: Command[Any],
+    command: Command[Any] | None,
 ) -> RunRequest | None:
     """Return the run that resumes an interrupted one with a command; `None` if that one was not enqueued.
 
@@ -97,7 +97,7 @@ async def resumption(
         thread_id: The thread.
         interrupted_id: The interrupted run, if it is known.
         run_id: Id of the new run.
-        command: The command.
+        command: The command; `None` to go on without input.
     """
     if interrupted_id is None:
         return None

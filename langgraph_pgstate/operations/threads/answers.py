@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import uuid4
@@ -12,15 +12,23 @@ from langgraph.types import Command
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    StaleHeadError,
+)
 from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
+from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
+from langgraph_pgstate.settings import EnqueueOptions
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Answer, PendingInterrupt
+from langgraph_pgstate.types import Answer, EnqueuedRun, PendingInterrupt
 
 _SHOWN: Final = 60
 _DEFAULT_AGAIN: Final = timedelta(hours=1)
@@ -105,6 +113,68 @@ async def answer(
     raise NotFoundError(
         f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
     )
+
+
+async def resume(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    checkpoint_id: str,
+    graph: str | None,
+    configurable: Mapping[str, Any],
+    queue: str,
+) -> EnqueuedRun:
+    """Enqueue a run that resumes an interrupted thread with its answers; without any, it goes on as with no input.
+
+    One transaction. If the interrupted run was enqueued, the run has its graph, its queue, its config and its options.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Reads the answers, and encodes the run.
+        thread_id: The thread.
+        checkpoint_id: The newest checkpoint of the thread, as the caller has seen it.
+        graph: The graph of a thread whose interrupted run was not enqueued.
+        configurable: Its config.
+        queue: Its queue.
+
+    Raises:
+        StaleHeadError: If the thread has advanced from the checkpoint.
+        ThreadBusyError: If the thread has a run in the queue.
+        ConfigurationError: If interrupts have no answer yet, or no graph is given and the run was not enqueued.
+        NotFoundError: If there is no thread.
+    """
+    async with db.transaction():
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        head = await db.fetch(queries.get_head, {"thread_id": thread_id})
+        if not head:
+            raise NotFoundError(f"there is no thread {thread_id!r}")
+        if head[0][0] != checkpoint_id:
+            raise StaleHeadError(thread_id, "", checkpoint_id, head[0][0])
+        interrupted = await read_interrupted(db, queries, codec, thread_id)
+        if interrupted is not None and interrupted.open_interrupts:
+            raise ConfigurationError(f"thread {thread_id!r} waits for answers: {_listed(interrupted)}")
+        answers = [] if interrupted is None else interrupted.answers
+        asked_by = None if interrupted is None else interrupted.interrupts[-1].run_id
+        if asked_by is None:
+            rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
+            asked_by = rows[0][0] if rows else None
+        run_id = str(uuid4())
+        # The run of the only answer has its id, by which it is found.
+        if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
+            run_id = interrupted.answer_ids[answers[0].interrupt_id]
+        command = command_of(answers)
+        request = await resumption(db, queries, codec, thread_id, asked_by, run_id, command)
+        if request is None:
+            if graph is None:
+                raise ConfigurationError(
+                    f"the interrupted run of thread {thread_id!r} was not enqueued: name its graph"
+                )
+            options: EnqueueOptions = {"thread_id": thread_id, "run_id": run_id, "queue": queue}
+            options["config"] = {"configurable": dict(configurable)}
+            request = request_run(codec, graph, command=command, **options)
+        return (await enqueue(db, queries, [replace(request, strategy="reject")], notifies=True))[0]
 
 
 async def find_due_defaults(

@@ -10,6 +10,10 @@ FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, check
 WHERE a.thread_id = ANY(:thread_ids)
 ORDER BY a.answered_at, a.interrupt_id;
 
+-- name: get_newest_run
+-- Return the run of a thread that began last.
+SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY started_at DESC NULLS LAST, run_id DESC LIMIT 1;
+
 -- name: put_answer
 -- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
 WITH asked AS (
