@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +10,7 @@ import typer
 
 from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
-from langgraph_pgstate.cli.output import as_json, count, format_time, print_json
+from langgraph_pgstate.cli.output import as_json, count, format_time, print_command, print_json
 from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 
@@ -94,6 +93,7 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
 ) -> None:
     """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
+    from langgraph_pgstate.cli.tree import short_id
     from langgraph_pgstate.langgraph_compat import next_nodes
     from langgraph_pgstate.operations.checkpoints.differences import read_states
     from langgraph_pgstate.operations.checkpoints.requests import address_of
@@ -131,8 +131,8 @@ def show(
     if stop is not None and status == "busy":
         console.print("a run of it is in the queue, or runs (`pgstate runs --queued`)")
     elif stop is not None:
-        command = shlex.join(["resume", thread, "--checkpoint", step.checkpoint_id])
-        console.print(Text(f"{target.program()} {command}", overflow="fold").append(" goes on", style="dim"))
+        console.print("to go on:")
+        print_command(target.program(), "resume", thread, "--checkpoint", short_id(step.checkpoint_id))
     for interrupt in interrupts:
         console.print(
             _line(f"interrupt {interrupt.interrupt_id}: ", interrupt.error or interrupt.value, "yellow", full)

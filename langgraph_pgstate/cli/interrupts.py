@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +15,7 @@ from langgraph_pgstate.cli.output import (
     count,
     format_time,
     new_table,
+    print_command,
     print_json,
     print_json_page,
     shorten,
@@ -23,9 +23,6 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.types import Answer
 
 
 def interrupts(
@@ -100,16 +97,14 @@ def answer(
     if given.run_id is not None:
         console.print(f"answered; a worker resumes it with run {given.run_id}", soft_wrap=True)
     else:
-        console.print(
-            f"answered; thread {escape(thread)} goes on with {escape(_resuming(target, given))}", soft_wrap=True
-        )
+        console.print("answered; its run was not enqueued")
+        if not left:
+            from langgraph_pgstate.cli.tree import short_id
+
+            console.print("to go on, if the application does not pass the graph `threads.resume(…)`:", style="dim")
+            print_command(target.program(), "resume", thread, "--checkpoint", short_id(given.checkpoint_id))
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
-
-
-def _resuming(target: Target, given: Answer) -> str:
-    command = shlex.join(["resume", given.thread_id, "--checkpoint", given.checkpoint_id])
-    return f"`{target.program()} {command}`, or when the application passes it `threads.resume(…)`"
 
 
 def value_of(text: str) -> Any:

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -150,6 +151,15 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
         place = f" at {done:,} of {count(total, 'thread')}" if total else ""
         errors.print(f"[yellow]stopped{place}; run it again to go on[/]")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def print_command(program: str, *arguments: str) -> None:
+    """Print a command to be pasted; on a terminal too narrow for it, as two lines that a shell takes as one."""
+    rest = shlex.join(arguments)
+    is_narrow = console.is_terminal and len(program) + len(rest) + 3 > console.width
+    parts = [f"{program} \\", f"    {rest}"] if is_narrow else [f"{program} {rest}"]
+    for part in parts:
+        console.print(f"  {part}", soft_wrap=True, markup=False)
 
 
 def print_json(*documents: Any) -> None:

@@ -41,7 +41,13 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.record import find_run, why_pending
 from langgraph_pgstate.cli.target import Parts, Target
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, RunTimeoutError, ThreadBusyError
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    RunTimeoutError,
+    StaleHeadError,
+    ThreadBusyError,
+)
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs import RunHandle
@@ -352,11 +358,13 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
     for run in parts.runs.list(thread_id=thread_id, limit=1).items:
         if run.status in UNFINISHED and not run.is_crashed:
             raise ThreadBusyError(thread_id, run.run_id, run.started_at)
-    if found.status != "interrupted" and not parts.threads.answers(thread_id):
-        raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
     at = found.head_checkpoint_id
     if checkpoint is not None:
         at = parts.threads.find(thread_id, checkpoint)["configurable"]["checkpoint_id"]
+    if at != found.head_checkpoint_id:
+        raise StaleHeadError(thread_id, "", at, found.head_checkpoint_id)
+    if found.status != "interrupted" and not parts.threads.answers(thread_id):
+        raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
     owner = {"user_id": found.user_id, "tenant_id": found.tenant_id}
     configurable = {name: value for name, value in owner.items() if value is not None}
     known, is_given = _known_graphs(parts), graph is not None

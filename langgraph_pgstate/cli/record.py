@@ -41,7 +41,7 @@ from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.admin.maintenance import note as note_maintenance
 from langgraph_pgstate.process_identity import short_holder
-from langgraph_pgstate.settings import age
+from langgraph_pgstate.settings import DEFAULT_QUEUE, age
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Progress, PruneResult
 
@@ -133,9 +133,11 @@ def why_pending(part: Runs, thread_id: str, run_id: str) -> str | None:
             if queued.is_accepted:
                 return _reason(queued)
             version = f" of version {queued.version}" if queued.version else ""
+            options = {"--queue": "" if queued.queue == DEFAULT_QUEUE else queued.queue, "--version": queued.version}
+            given = "".join(f" {name} {value}" for name, value in options.items() if value)
             return (
                 f"no worker is heard that accepts graph {queued.graph}{version} of queue {queued.queue}; "
-                "`pgstate worker` starts one"
+                f"one is started by pgstate worker {queued.graph}=FILE.py:NAME{given}"
             )
     return None
 

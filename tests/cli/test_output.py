@@ -23,7 +23,7 @@ from langgraph_pgstate.cli.record import _seconds
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import age
-from langgraph_pgstate.types import Rate
+from langgraph_pgstate.types import Label
 from tests.threads.test_interrupts import asking
 
 pytestmark = pytest.mark.smoke
@@ -245,6 +245,6 @@ def test_times_say_their_zone_and_json_is_in_utc(monkeypatch: pytest.MonkeyPatch
         time.tzset()
         assert format_time(moment) == shown
         assert format_time(moment, seconds=True) == shown.replace(":30", ":30:05")
-    assert as_json(Rate(1, moment))["per"] == "2026-07-01T07:30:05+00:00"  # type: ignore[arg-type]
+    assert as_json(Label("t", "", "c", "paid", moment))["created_at"] == "2026-07-01T07:30:05+00:00"
     monkeypatch.undo()
     time.tzset()

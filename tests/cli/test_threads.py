@@ -125,7 +125,7 @@ def test_messages_are_searched(run: Run, record: Record) -> None:
 
 
 def test_the_newest_events_are_listed(run: Run, record: Record) -> None:
-    assert [line.split()[2] for line in run("events", "t").splitlines() if "place" in line] == [
+    assert [line.split()[3] for line in run("events", "t").splitlines() if "place" in line] == [
         "status",
         "handoff",
         "status",
