@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
-from langgraph_pgstate.operations.runs.streams import decode_batch
+from langgraph_pgstate.operations.runs.streams import Decoded, decode_batch
 from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
+
+T = TypeVar("T")
 
 # Status of a run that was rolled back, or whose thread was deleted.
 _DELETED: Final = "deleted"
@@ -62,17 +65,24 @@ class Cursor:
         if self._is_first:
             self._check(page)
             self._is_first = False
-        for batch in page.batches:
+        # What was taken is dropped: the reader may wait long between two events, and other readers share the page.
+        batches = [*reversed(page.batches)]
+        page = page._replace(batches=[])
+        while batches:
+            batch = batches.pop()
             if batch.last_seq <= self._after:
                 self._attempt = batch.attempt
                 continue
             yield from self._gap(batch.first_seq)
             self._attempt = batch.attempt
-            for number, mode, namespace, data, is_replayed in decode_batch(self._codec, batch, self._where):
-                if number > self._after:
-                    self._after = number
-                    stored_at = batch.created_at
-                    yield StreamEvent(str(number), mode, namespace, data, batch.attempt, is_replayed, stored_at)
+            decoded, created_at = deque(decode_batch(self._codec, batch, self._where)), batch.created_at
+            del batch
+            while decoded:
+                if (number := decoded[0][0]) <= self._after:
+                    decoded.popleft()
+                    continue
+                self._after = number
+                yield _event_of(decoded.popleft(), self._attempt, created_at)
         self.is_behind = page.is_full
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
@@ -170,9 +180,9 @@ class ThreadCursor:
             return
         assert self._cursor is not None
         assert self._run is not None
-        for event in self._cursor.take(page):
-            self._last[self._run.run_id] = event.id
-            yield ThreadEvent(self._run.run_id, self._run.graph, event)
+        for held in map(held_once, self._cursor.take(page)):
+            self._last[self._run.run_id] = held[0].id
+            yield ThreadEvent(self._run.run_id, self._run.graph, held.pop())
         if self._cursor.has_ended:
             self._cursor = self._run = None
 
@@ -206,6 +216,16 @@ class ThreadCursor:
             return False
         is_wanted = run.run_id in self._expected or run.ended_at > self._after
         return is_wanted and not self._last.get(run.run_id, "").endswith(_END)
+
+
+def held_once(event: T) -> list[T]:
+    """Return an event in a list, from which a generator yields it without holding it while the reader waits."""
+    return [event]
+
+
+def _event_of(decoded: Decoded, attempt: int, stored_at: datetime | None) -> StreamEvent:
+    number, mode, namespace, data, is_replayed = decoded
+    return StreamEvent(str(number), mode, namespace, data, attempt, is_replayed, stored_at)
 
 
 def _number_of(last_event_id: str | int | None) -> int | None:

@@ -28,7 +28,7 @@ from langgraph_pgstate.operations.runs import enqueue as enqueueing
 from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor, held_once
 from langgraph_pgstate.runs.feedback import AsyncRunFeedback, RunFeedback
 from langgraph_pgstate.runs.following import AsyncFollower, Follower
 from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
@@ -456,8 +456,8 @@ class AsyncRuns(AsyncRunQueue):
 
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
-            for event in cursor.take(await self._follower.next(cursor)):
-                yield event
+            for held in map(held_once, cursor.take(await self._follower.next(cursor))):
+                yield held.pop()
 
     async def cancel(self, thread_id: str, run_id: str, action: str = "cancel", *, by: str | None = None) -> str:
         """Async twin of `Runs.cancel`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -25,8 +24,9 @@ from langgraph_pgstate.runs.worker import AsyncWorker
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
-from langgraph_pgstate.server.json import MOST_LEVELS, answer, is_deeper
+from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.rates import RateLimit
+from langgraph_pgstate.server.reading import json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
 from langgraph_pgstate.settings import WorkerOptions, check_options
@@ -38,9 +38,6 @@ DEFAULT_BODY_SIZE: Final = 16 * 1024 * 1024
 _SWEEP_SECONDS: Final = 60.0
 # The headers that clients read in a browser.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
-_NUL: Final = b"\\u0000"
-# Fields of bodies with content of the application.
-_CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
 
 
 class ServerOptions(TypedDict, total=False):
@@ -199,56 +196,21 @@ async def _answer(operation: Operation, request: Request) -> Response:
         raise refuse(
             503, "the server is not running: the host application has not entered its lifespan", {"Retry-After": "1"}
         )
-    body = _parsed(await request.body(), request)
-    user = None
-    if service.authority is not None and not operation.is_open:
-        user = await service.authority.authenticate(request, body)
+    authority = None if operation.is_open else service.authority
+    # Before the body is read: whoever is not known must cost nothing.
+    body = await json_of(request) if authority is not None and authority.needs_body else None
+    user = None if authority is None else await authority.authenticate(request, body)
     if service.rate_limit is not None and not operation.is_unlimited:
         service.rate_limit.check(request, user)
     if operation.handler is None:
         raise refuse(501, f"{operation.name} is not implemented")
     if service.is_read_only and not operation.is_read:
         raise refuse(403, "the server is read-only")
+    if authority is None or not authority.needs_body:
+        body = await json_of(request)
     model = None if operation.body is None else operation.body.of(body)
     found = await operation.handler(Call(service, request, model, user))
     return found if isinstance(found, Response) else answer(found)
-
-
-def _parsed(raw: bytes, request: Request) -> Any:
-    """Return a body as JSON types, its content without NUL."""
-    if not raw:
-        return None
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # A page of another origin can send other types without asking.
-        raise refuse(415, "the body must be application/json")
-    try:
-        # UTF-8 alone: in other encodings a NUL would be overlooked.
-        found = json.loads(raw.decode())
-    except (ValueError, RecursionError) as error:
-        raise refuse(422, f"the body is not JSON: {error}") from None
-    if is_deeper(found, MOST_LEVELS):
-        raise refuse(422, f"the body has more than {MOST_LEVELS} levels of lists and objects")
-    return _without_nul(found, is_content=False) if _NUL in raw else found
-
-
-def _without_nul(value: Any, is_content: bool) -> Any:
-    """Return a value without the NULs of content. Elsewhere they are refused: without it, an id is another's.
-
-    Raises:
-        HTTPException: 422 if NUL is elsewhere.
-    """
-    if isinstance(value, str):
-        if "\0" in value and not is_content:
-            raise refuse(422, "NUL, which PostgreSQL cannot store, may be in content only")
-        return value.replace("\0", "")
-    if isinstance(value, list):
-        return [_without_nul(item, is_content) for item in value]
-    if isinstance(value, dict):
-        return {
-            _without_nul(name, is_content): _without_nul(item, is_content or name in _CONTENT)
-            for name, item in value.items()
-        }
-    return value
 
 
 async def _sweep(state: AsyncPGState) -> None:

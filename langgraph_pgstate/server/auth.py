@@ -115,6 +115,11 @@ class Authority:
                 ", ".join(is_open),
             )
 
+    @property
+    def needs_body(self) -> bool:
+        """Whether the authentication handler takes the body, which must then be read and parsed before."""
+        return "body" in self._arguments
+
     async def authenticate(self, request: Request, body: Any) -> User:
         """Return the user of a request.
 

@@ -21,8 +21,9 @@ from langgraph_pgstate.server.assistants import choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
+from langgraph_pgstate.server.pacing import batches_of, pieces
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import ClosingResponse, batches_of, kept_modes, location, with_client
+from langgraph_pgstate.server.streams import ClosingResponse, kept_modes, location, with_client
 from langgraph_pgstate.types import Run, Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
@@ -365,10 +366,13 @@ def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
 
 async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
-        async for values in batches_of(call, _outcome(handle)):
-            if values:
-                ended.set()
-            yield b"".join(values) or b"\n"
+        async for batch in batches_of(call, _outcome(handle), lambda values: (None, values)):
+            if not batch:
+                yield b"\n"
+                continue
+            for piece in pieces(batch):
+                yield piece
+            ended.set()
 
 
 async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -17,14 +17,11 @@ from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.pacing import batches_of, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
 from langgraph_pgstate.types import StreamEvent
 
-# A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
-HEARTBEAT_SECONDS: Final = 5.0
-# Events that are read before the client has taken those before them.
-_AHEAD: Final = 64
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # The modes of the SDK, by those of LangGraph that they are made of.
@@ -35,8 +32,6 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {
 }
 # What a part of a path may have unquoted (RFC 3986).
 _SAFE: Final = "!$&'()*+,;=:@"
-T = TypeVar("T")
-
 _CONTROL: Final = ("metadata", "gap", "error", "end")
 
 
@@ -109,11 +104,19 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
         yield HEARTBEAT
+
+        def encode(event: StreamEvent) -> tuple[str, bytes]:
+            return event.event, b"".join(encoded(event.id, *part) for part in conversion.convert(event))
+
         try:
-            async for batch in batches_of(call, events):
-                parts = [encoded(event.id, *part) for event in batch for part in conversion.convert(event)]
-                yield b"".join(parts) if batch else HEARTBEAT
-                if batch and batch[-1].event == "end":
+            async for batch in batches_of(call, events, encode):
+                if not batch:
+                    yield HEARTBEAT
+                    continue
+                is_end = batch[-1].mark == "end"
+                for piece in pieces(batch):
+                    yield piece
+                if is_end:
                     ended.set()
         except (UnavailableError, ServerStoppingError):
             raise ServerStoppingError("the stream goes on elsewhere") from None
@@ -144,47 +147,6 @@ async def with_client(
     finally:
         if deletes and ended.is_set():
             await clean_up(lambda: call.state.saver.adelete_thread(handle.thread_id))
-
-
-async def batches_of(call: Call, source: AsyncIterator[T]) -> AsyncIterator[list[T]]:
-    """Yield the items of an iterator in batches: all that have come, or an empty one when a heartbeat is due.
-
-    Raises:
-        ServerStoppingError: If the server stops.
-    """
-    found: asyncio.Queue[T] = asyncio.Queue(_AHEAD)
-    has_come = asyncio.Event()
-
-    async def read() -> None:
-        async for item in source:
-            await found.put(item)
-            has_come.set()
-
-    # One task for all that comes: one for each item would cost more than the item.
-    reading = asyncio.ensure_future(read())
-    stopping = asyncio.ensure_future(call.service.stopping.wait())
-    coming: asyncio.Future[Any] | None = None
-    try:
-        while True:
-            coming = asyncio.ensure_future(has_come.wait())
-            await asyncio.wait([coming, reading, stopping], timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED")
-            coming.cancel()
-            has_come.clear()
-            if items := [found.get_nowait() for _ in range(found.qsize())]:
-                yield items
-            elif reading.done():
-                reading.result()
-                return
-            elif stopping.done():
-                raise ServerStoppingError("the server is stopping")
-            else:
-                yield []
-    finally:
-        for task in (coming, reading, stopping):
-            if task is not None:
-                task.cancel()
-        with suppress(asyncio.CancelledError, PGStateError):
-            await reading
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:

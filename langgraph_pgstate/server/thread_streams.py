@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
+from langgraph_pgstate.server.pacing import HEARTBEAT_SECONDS, batches_of, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import (
     HEADERS,
     HEARTBEAT,
-    HEARTBEAT_SECONDS,
     ClosingResponse,
     Conversion,
-    batches_of,
     encoded,
 )
 from langgraph_pgstate.server.translation import EventFilter, Translation
@@ -113,19 +112,27 @@ async def _chunks(
     yield HEARTBEAT
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None
+
+    def encode(found: ThreadEvent) -> tuple[str, bytes]:
+        return found.run_id, b"".join(convert(found))
+
     try:
-        async for batch in batches_of(call, events):
+        async for batch in batches_of(call, events, encode):
             # The thread may be somebody else's by now: checked after the events were read, before they are sent.
             is_due = time.monotonic() - checked_at >= HEARTBEAT_SECONDS
-            if not batch or is_due or any(found.run_id != run_id for found in batch):
+            if not batch or is_due or any(one.mark != run_id for one in batch):
                 if not await is_allowed():
                     return
                 checked_at = time.monotonic()
-            run_id = batch[-1].run_id if batch else run_id
-            chunk = b"".join(part for found in batch for part in convert(found))
+            run_id = batch[-1].mark if batch else run_id
             # Of events that the client does not want, nothing would be sent for long.
-            if chunk or not batch or time.monotonic() - sent_at >= HEARTBEAT_SECONDS:
-                yield chunk or HEARTBEAT
+            is_silent = not any(one.data for one in batch)
+            if is_silent and (not batch or time.monotonic() - sent_at >= HEARTBEAT_SECONDS):
+                yield HEARTBEAT
+                sent_at = time.monotonic()
+            elif not is_silent:
+                for piece in pieces(batch):
+                    yield piece
                 sent_at = time.monotonic()
     except (UnavailableError, ServerStoppingError):
         raise ServerStoppingError("the stream goes on elsewhere") from None

@@ -17,7 +17,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from support_http import ANSWER, HELLO, http, listening, sdk, serving, until_running
 
-from langgraph_pgstate.server import AgentServer, streams
+from langgraph_pgstate.server import AgentServer, pacing, streams
 from langgraph_pgstate.types import StreamEvent
 
 ALL: Any = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
@@ -120,7 +120,7 @@ async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> 
 async def test_a_live_stream_begins_at_once_and_has_heartbeats(
     server: AgentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(pacing, "HEARTBEAT_SECONDS", 0.1)
     async with listening(server) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         await client.post("/threads", json={"thread_id": "t"})
         body = {"assistant_id": "slow", "input": {"count": 3}, "after_seconds": 1, "stream_mode": "values"}

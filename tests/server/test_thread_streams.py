@@ -16,7 +16,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from support_http import ANSWER, HELLO, Steps, listening, sdk, serving
 
-from langgraph_pgstate.server import AgentServer, streams
+from langgraph_pgstate.server import AgentServer, pacing
 from langgraph_pgstate.server.translation import CHANNELS
 from tests.server.test_auth import USERS, owners
 
@@ -26,7 +26,7 @@ ALL: Any = list(CHANNELS)
 @pytest.fixture(autouse=True)
 def frequent_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server finds by them that a client has gone."""
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(pacing, "HEARTBEAT_SECONDS", 0.1)
 
 
 class Stream:

@@ -28,6 +28,8 @@ from langgraph_pgstate.types import (
 METADATA: Final = "metadata"
 # Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
 NO_STEP: Final = -2
+PAGE_BYTES: Final = 64 * 1024
+"""Bytes of batches after which a page of events ends: what a reader holds that takes nothing."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
 
@@ -136,6 +138,7 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
         "run_ids": [one.run_id for one in wanted],
         "afters": [one.after for one in wanted],
         "page_size": page_size,
+        "page_bytes": PAGE_BYTES,
     }
     found: dict[int, StreamPage] = {}
     for row in await db.fetch(queries.read_streams, parameters):
@@ -144,7 +147,7 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
         if row[6] is not None:
             page.batches.append(StoredBatch(*row[6:]))
     pages = [found[number] for number in range(1, len(wanted) + 1)]
-    return [page._replace(is_full=len(page.batches) == page_size) for page in pages]
+    return [page._replace(is_full=_is_full(page.batches, page_size)) for page in pages]
 
 
 async def read_threads(db: Connection, queries: Queries, wanted: Sequence[WantedRuns]) -> list[ThreadPage]:
@@ -167,6 +170,11 @@ async def read_threads(db: Connection, queries: Queries, wanted: Sequence[Wanted
         if run_id is not None:
             page.runs.append(ThreadRun(run_id, *run))
     return [found[number] for number in range(1, len(wanted) + 1)]
+
+
+def _is_full(batches: Sequence[StoredBatch], page_size: int) -> bool:
+    """Return whether a page has ended where it had to, so that more may follow."""
+    return len(batches) == page_size or sum(len(batch.data) for batch in batches) >= PAGE_BYTES
 
 
 def _columns(batches: Sequence[EventBatch]) -> dict[str, Any]:

@@ -60,16 +60,20 @@ FROM given g;
 
 -- name: read_streams
 -- Return the status of runs and their batches of events after a number, as of one moment, so that the events of a run
--- that has ended are complete. A run that no longer exists has no status.
+-- that has ended are complete. A run that no longer exists has no status. After as many bytes a page ends, so that a
+-- reader of large events holds one of them.
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
     b.replayed_step, b.data, b.created_at
 FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDINALITY
         AS g (thread_id, run_id, after, number)
     LEFT JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id
     LEFT JOIN LATERAL (
-        SELECT n.* FROM /*schema*/stream_batches n
-        WHERE n.thread_id = g.thread_id AND n.run_id = g.run_id AND n.last_seq > g.after
-        ORDER BY n.last_seq LIMIT :page_size::integer
+        SELECT m.* FROM (
+            SELECT n.*, sum(octet_length(n.data)) OVER (ORDER BY n.last_seq) - octet_length(n.data) AS bytes_before
+            FROM /*schema*/stream_batches n
+            WHERE n.thread_id = g.thread_id AND n.run_id = g.run_id AND n.last_seq > g.after
+            ORDER BY n.last_seq LIMIT :page_size::integer
+        ) AS m WHERE m.bytes_before < :page_bytes::integer
     ) AS b ON true
 ORDER BY g.number, b.last_seq;
 

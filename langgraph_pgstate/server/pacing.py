@@ -1,0 +1,141 @@
+"""Events on their way to a client: read as fast as the client takes them, and held once for all who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+import xxhash
+
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.server.errors import ServerStoppingError
+from langgraph_pgstate.server.service import Call
+
+# A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
+HEARTBEAT_SECONDS: Final = 5.0
+# Bytes that are read before the client has taken those before them; at least one item.
+_AHEAD: Final = 64 * 1024
+# Bytes that are given to a connection at once: it waits for the client before it takes more.
+_PIECE: Final = 32 * 1024
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class _Content:
+    """Bytes that several streams hold."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+_contents: Final[WeakValueDictionary[bytes, _Content]] = WeakValueDictionary()
+
+
+class Waiting(Generic[M]):
+    """An item that a client has not taken yet.
+
+    Large ones are held once in a process: the readers of one run that take nothing mostly wait at the same place.
+
+    Attributes:
+        mark: What the stream needs to know of the item.
+
+    Args:
+        mark: The same.
+        data: Its bytes.
+    """
+
+    __slots__ = ("_content", "mark")
+
+    def __init__(self, mark: M, data: bytes) -> None:
+        self.mark = mark
+        self._content = _Content(data)
+        if len(data) > _PIECE:
+            self._content = _contents.setdefault(xxhash.xxh3_128_digest(data), self._content)
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return self._content.data
+
+
+def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
+    """Yield the bytes of a batch, small items together and large ones in pieces, and empty it meanwhile."""
+    while batch:
+        small: list[bytes] = []
+        size = 0
+        while batch and (size := size + len(batch[0].data)) <= _PIECE:
+            small.append(batch.popleft().data)
+        if small:
+            yield b"".join(small)
+        else:
+            data = batch.popleft().data
+            for start in range(0, len(data), _PIECE):
+                yield data[start : start + _PIECE]
+
+
+async def batches_of(
+    call: Call, source: AsyncIterator[T], encode: Callable[[T], tuple[M, bytes]]
+) -> AsyncIterator[deque[Waiting[M]]]:
+    """Yield the items of an iterator as bytes, in batches: all that have come, or none when a heartbeat is due.
+
+    No more is read ahead than a few dozen kilobytes, or one item, before the caller asks for the next batch.
+
+    Args:
+        call: The request.
+        source: The items.
+        encode: Returns what the stream needs to know of an item, and its bytes.
+
+    Raises:
+        ServerStoppingError: If the server stops.
+    """
+    found: deque[Waiting[M]] = deque()
+    has_come, has_room = asyncio.Event(), asyncio.Event()
+
+    async def read() -> None:
+        size = 0
+        async for item in source:
+            found.append(Waiting(*encode(item)))
+            # Not held while the client takes nothing.
+            del item
+            has_come.set()
+            size += len(found[-1].data)
+            while size > _AHEAD:
+                has_room.clear()
+                await has_room.wait()
+                size = sum(len(one.data) for one in found)
+
+    # One task for all that comes: one for each item would cost more than the item.
+    reading = asyncio.ensure_future(read())
+    stopping = asyncio.ensure_future(call.service.stopping.wait())
+    coming: asyncio.Future[Any] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(has_come.wait())
+            await asyncio.wait([coming, reading, stopping], timeout=HEARTBEAT_SECONDS, return_when="FIRST_COMPLETED")
+            coming.cancel()
+            has_come.clear()
+            if found:
+                batch = deque(found)
+                found.clear()
+                yield batch
+                has_room.set()
+            elif reading.done():
+                reading.result()
+                return
+            elif stopping.done():
+                raise ServerStoppingError("the server is stopping")
+            else:
+                yield deque()
+    finally:
+        for task in (coming, reading, stopping):
+            if task is not None:
+                task.cancel()
+        with suppress(asyncio.CancelledError, PGStateError):
+            await reading

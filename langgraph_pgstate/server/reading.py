@@ -1,0 +1,108 @@
+"""Bodies of requests as JSON types: read within a time, and parsed so that the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import json.decoder
+import json.scanner
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
+
+MOST_VALUES: Final = 500_000
+"""Lists, objects and their items that a body may have: each takes up to a hundred times its bytes in memory."""
+_SECONDS: Final = 60.0
+# More of them are parsed in a thread, by Python code that lets the event loop go on. For these, C takes 20 ms at most.
+_FEW_VALUES: Final = 20_000
+_NUL: Final = b"\\u0000"
+# Fields of bodies with content of the application.
+_CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
+# Also one without its end, so that each byte is read once.
+_STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_SEPARATORS: Final = (b",", b"[", b"{")
+# One: what several requests need at once in memory is bounded, too.
+_parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
+
+
+class _Decoder(json.JSONDecoder):
+    """The standard library's decoder without its C code, which would not release the interpreter until it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+async def json_of(request: Request) -> Any:
+    """Return the body of a request as JSON types, its content without NUL; `None` if it is empty.
+
+    Raises:
+        HTTPException: 408 if the body does not arrive in time, 413 if it has too many values, 415 if it is of another
+            type, 422 if it is not JSON.
+    """
+    try:
+        async with asyncio.timeout(_SECONDS):
+            raw = await request.body()
+    except TimeoutError:
+        raise refuse(408, f"the body must arrive within {_SECONDS:.0f} seconds") from None
+    if not raw:
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        # A page of another origin can send other types without asking.
+        raise refuse(415, "the body must be application/json")
+    if sum(map(raw.count, _SEPARATORS)) <= _FEW_VALUES:
+        return _parsed(raw, json.JSONDecoder())
+    return await asyncio.get_running_loop().run_in_executor(_parser, _parsed_slowly, raw)
+
+
+def _parsed_slowly(raw: bytes) -> Any:
+    if _has_more(raw, MOST_VALUES):
+        raise refuse(413, f"the body must have at most {MOST_VALUES} values")
+    return _parsed(raw, _Decoder())
+
+
+def _has_more(raw: bytes, most: int) -> bool:
+    """Return whether JSON has more than a number of values; separators in strings do not count."""
+    count = start = 0
+    for string in _STRING.finditer(raw):
+        count += sum(raw.count(one, start, string.start()) for one in _SEPARATORS)
+        if count > most:
+            return True
+        start = string.end()
+    return count + sum(raw.count(one, start) for one in _SEPARATORS) > most
+
+
+def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
+    try:
+        # UTF-8 alone: in other encodings a NUL would be overlooked.
+        found = decoder.decode(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise refuse(422, f"the body is not JSON: {error}") from None
+    if is_deeper(found, MOST_LEVELS):
+        raise refuse(422, f"the body has more than {MOST_LEVELS} levels of lists and objects")
+    return _without_nul(found, is_content=False) if _NUL in raw else found
+
+
+def _without_nul(value: Any, is_content: bool) -> Any:
+    """Return a value without the NULs of content. Elsewhere they are refused: without it, an id is another's.
+
+    Raises:
+        HTTPException: 422 if NUL is elsewhere.
+    """
+    if isinstance(value, str):
+        if "\0" in value and not is_content:
+            raise refuse(422, "NUL, which PostgreSQL cannot store, may be in content only")
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_without_nul(item, is_content) for item in value]
+    if isinstance(value, dict):
+        return {
+            _without_nul(name, is_content): _without_nul(item, is_content or name in _CONTENT)
+            for name, item in value.items()
+        }
+    return value
