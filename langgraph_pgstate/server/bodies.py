@@ -191,11 +191,21 @@ class StateUpdate(Update):
     checkpoint: CheckpointBody | None = None
 
 
+def _place(value: Any) -> Any:
+    """Return the id of the checkpoint that a config, a checkpoint or an id names."""
+    if isinstance(value, Mapping):
+        configurable = value.get("configurable", value)
+        value = configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None
+        if not isinstance(value, str):
+            raise ValueError("it must be the id of a checkpoint, or a checkpoint or a config that has a checkpoint_id")
+    return value
+
+
 class History(Body):
     """Conditions on the states of a thread."""
 
     limit: Limit = 10
-    before: str | CheckpointBody | Json | None = None
+    before: Annotated[str | None, BeforeValidator(_place)] = None
     metadata: Json | None = None
     checkpoint: CheckpointBody | None = None
     select: list[str] | None = None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import xxhash
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from langgraph_pgstate.db.finishing import finish
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.server.errors import ServerStoppingError
+from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
 
 # A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
@@ -21,9 +26,30 @@ HEARTBEAT_SECONDS: Final = 5.0
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once: it waits for the client before it takes more.
 _PIECE: Final = 32 * 1024
+# Values of a list that are read first, when their size is not known; by how much more then, and until how many bytes.
+_FIRST: Final = 4
+_GROWTH: Final = 8
+_LIST_BYTES: Final = 1024 * 1024
+
+_log = logging.getLogger("langgraph_pgstate.server")
 
 T = TypeVar("T")
 M = TypeVar("M")
+
+
+class ClosingResponse(StreamingResponse):
+    """A response whose source is closed when the client goes, whatever it was waiting for."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response; without its end if the server stops, which closes the connection."""
+        try:
+            await super().__call__(scope, receive, send)
+        except ServerStoppingError:
+            pass
+        finally:
+            closing = getattr(self.body_iterator, "aclose", None)
+            if closing is not None:
+                await clean_up(closing)
 
 
 class _Content:
@@ -75,9 +101,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            data = batch.popleft().data
-            for start in range(0, len(data), _PIECE):
-                yield data[start : start + _PIECE]
+            yield from _parts(batch.popleft().data)
 
 
 async def batches_of(
@@ -139,3 +163,64 @@ async def batches_of(
                 task.cancel()
         with suppress(asyncio.CancelledError, PGStateError):
             await reading
+
+
+async def answer_list(pages: AsyncGenerator[Sequence[Any], int], headers: Mapping[str, str] | None = None) -> Response:
+    """Answer a list of values that are read while it is sent: as many at once as are about a megabyte of JSON.
+
+    Args:
+        pages: Yields nothing first; then it is sent how many values it is to yield next at most, until none are left.
+        headers: Headers of the response.
+
+    Raises:
+        Exception: What `pages` raises first. If it raises later, the response breaks off.
+    """
+    encoded = _encoded(pages)
+    try:
+        begun = [await anext(encoded, b"")]
+    except BaseException:
+        await pages.aclose()
+        raise
+
+    async def chunks() -> AsyncIterator[bytes]:
+        try:
+            yield b"["
+            for piece in _parts(begun.pop()):
+                yield piece
+            async for page in encoded:
+                yield b","
+                for piece in _parts(page):
+                    yield piece
+            yield b"]"
+        except Exception:
+            _log.exception("a list could not be read to its end")
+            raise ServerStoppingError("the list breaks off") from None
+        finally:
+            await clean_up(pages.aclose)
+
+    return ClosingResponse(chunks(), 200, headers, "application/json")
+
+
+async def _encoded(pages: AsyncGenerator[Sequence[Any], int]) -> AsyncIterator[bytes]:
+    count = _FIRST
+    await anext(pages)
+    with suppress(StopAsyncIteration):
+        while page := await pages.asend(count):
+            length, parts = len(page), [to_json(one) for one in page]
+            del page
+            data = b",".join(parts)
+            del parts
+            yield data
+            count = max(1, min(count * _GROWTH, _LIST_BYTES * length // len(data)))
+            del data
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    for start in range(0, len(data), _PIECE):
+        yield data[start : start + _PIECE]
+
+
+async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Clean up after a request, even if it is cancelled; what fails is mended by the sweep of expired threads."""
+    with suppress(Exception):
+        await finish(do())

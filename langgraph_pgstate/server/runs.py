@@ -21,9 +21,9 @@ from langgraph_pgstate.server.assistants import choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
-from langgraph_pgstate.server.pacing import batches_of, pieces
+from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import ClosingResponse, kept_modes, location, with_client
+from langgraph_pgstate.server.streams import kept_modes, location, with_client
 from langgraph_pgstate.types import Run, Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
@@ -76,17 +76,16 @@ async def stream(call: Call) -> Response:
 
 async def join_stream(call: Call) -> Response:
     """Answer the events of a run, past and live."""
-    run = await _run(call)
+    run, cancels = await _joined(call)
     handle = call.state.runs.handle(run.thread_id, run.run_id)
     last_event_id = call.request.headers.get("last-event-id") or None
-    cancels = call.flag("cancel_on_disconnect")
     return streams.stream(call, handle, call.names("stream_mode") or (), last_event_id=last_event_id, cancels=cancels)
 
 
 async def join(call: Call) -> Response:
     """Answer the values that a run leaves."""
-    run = await _run(call)
-    return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), cancels=call.flag("cancel_on_disconnect"))
+    run, cancels = await _joined(call)
+    return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), cancels=cancels)
 
 
 async def list_runs(call: Call) -> Any:
@@ -226,7 +225,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
         # After a lost connection the runs may have been enqueued.
         if not getattr(error, "retryable", False):
             for thread_id in made:
-                await streams.clean_up(partial(call.state.saver.adelete_thread, thread_id))
+                await clean_up(partial(call.state.saver.adelete_thread, thread_id))
         raise
 
 
@@ -331,6 +330,20 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
     run_id = call.path("run_id")
     thread = await call.thread(action, {**(value or {}), "run_id": run_id})
     return await found_run(call, thread.thread_id, run_id)
+
+
+async def _joined(call: Call) -> tuple[Run, bool]:
+    """Return the run that a client joins, and whether it is cancelled if the client goes, which it may not be by all.
+
+    Raises:
+        HTTPException: 403 or 404 otherwise.
+    """
+    run, cancels = await _run(call), call.flag("cancel_on_disconnect")
+    if cancels:
+        if call.service.is_read_only:
+            raise refuse(403, "the server is read-only: cancel_on_disconnect cannot be true")
+        await _run(call, "update", {"action": "interrupt"})
+    return run, cancels
 
 
 async def found_run(call: Call, thread_id: str, run_id: str) -> Run:

@@ -6,9 +6,10 @@ import asyncio
 import re
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -29,6 +30,9 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
+# After which a connection is closed that sends no whole head of a request, or takes nothing of a response.
+_HEAD_SECONDS: Final = 15.0
+_TAKING_SECONDS: Final = 60.0
 # After which requests are broken off when the server stops: a client that reads nothing would keep it for ever.
 _GRACE_SECONDS: Final = 10
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -120,6 +124,8 @@ def run(
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,
+        # It bounds the head of a request; httptools does not.
+        http="h11",
     )
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
@@ -143,6 +149,37 @@ async def _serve(app: AgentServer, server: _Server, listener: socket.socket, mem
         await server.serve([listener])
 
 
+class _Stall(NamedTuple):
+    """Since when a connection waits for its client.
+
+    Attributes:
+        cycle: The last request.
+        is_between: Whether the head of the next request is awaited.
+        pending: Bytes that the client has not taken.
+        since: The time, by the monotonic clock.
+    """
+
+    cycle: Any
+    is_between: bool
+    pending: int
+    since: float
+
+    @classmethod
+    def of(cls, connection: Any, known: _Stall | None, now: float) -> _Stall:
+        """Return the stall of a connection of uvicorn's, which goes on from what is known of it."""
+        cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
+        is_between = cycle is None or (cycle.response_complete and not pending)
+        if known is not None and known.cycle is cycle and known.is_between == is_between:
+            # Heartbeats are added to what waits.
+            has_taken = not is_between and (pending == 0 or pending < known.pending)
+            return cls(cycle, is_between, pending, now if has_taken else known.since)
+        return cls(cycle, is_between, pending, now)
+
+    def is_over(self, now: float) -> bool:
+        """Return whether it has lasted too long."""
+        return now - self.since > (_HEAD_SECONDS if self.is_between else _TAKING_SECONDS)
+
+
 class _Server(uvicorn.Server):
     """A server that tells its application of a signal at once, so that open streams end.
 
@@ -155,7 +192,18 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._app, self._member, self._loop = app, member, loop
+        self._stalls: dict[Any, _Stall] = {}
         self.exit_code = 0
+
+    async def on_tick(self, counter: int) -> bool:
+        """Every second, close the connections that have stalled: uvicorn itself would keep them."""
+        if counter % 10 == 0:
+            now = time.monotonic()
+            self._stalls = {one: _Stall.of(one, self._stalls.get(one), now) for one in self.server_state.connections}
+            for connection, stall in self._stalls.items():
+                if stall.is_over(now):
+                    connection.transport.abort()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams; at the second signal, break requests and runs off."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
-from langgraph_pgstate.db.finishing import finish
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
-from langgraph_pgstate.server.pacing import batches_of, pieces
+from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
 from langgraph_pgstate.types import StreamEvent
@@ -45,21 +43,6 @@ def kept_modes(modes: Sequence[str]) -> list[str]:
         if mode not in _KEPT:
             raise refuse(501, f"stream_mode {mode!r} is not implemented")
     return [*dict.fromkeys(kept for mode in modes for kept in _KEPT[mode])]
-
-
-class ClosingResponse(StreamingResponse):
-    """A response whose source is closed when the client goes, whatever it was waiting for."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; without its end if the server stops, which closes the connection."""
-        try:
-            await super().__call__(scope, receive, send)
-        except ServerStoppingError:
-            pass
-        finally:
-            closing = getattr(self.body_iterator, "aclose", None)
-            if closing is not None:
-                await clean_up(closing)
 
 
 def stream(
@@ -147,12 +130,6 @@ async def with_client(
     finally:
         if deletes and ended.is_set():
             await clean_up(lambda: call.state.saver.adelete_thread(handle.thread_id))
-
-
-async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled; what fails is mended by the sweep of expired threads."""
-    with suppress(Exception):
-        await finish(do())
 
 
 def location(handle: AsyncRunHandle) -> str:

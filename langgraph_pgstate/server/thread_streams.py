@@ -12,12 +12,11 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
-from langgraph_pgstate.server.pacing import HEARTBEAT_SECONDS, batches_of, pieces
+from langgraph_pgstate.server.pacing import HEARTBEAT_SECONDS, ClosingResponse, batches_of, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import (
     HEADERS,
     HEARTBEAT,
-    ClosingResponse,
     Conversion,
     encoded,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -12,13 +14,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Delt
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
-from langgraph_pgstate.errors import ThreadExistsError
+from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadExistsError
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.auth import Scope
-from langgraph_pgstate.server.bodies import CheckpointBody
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
-from langgraph_pgstate.server.json import answer, extracted, page_headers, selected, to_json
+from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
+from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Thread
 
@@ -113,8 +115,14 @@ async def search(call: Call) -> Response:
         plain = orjson.loads(to_json(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
-    page = [shown(one) for one in await _describe_all(call, found, wanted)]
-    return answer(page, headers=page_headers(body.offset, len(page), len(page) == body.limit))
+    async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
+        left = deque(found)
+        count = yield []
+        while left:
+            those = [left.popleft() for _ in range(min(count, _AT_ONCE, len(left)))]
+            count = yield [shown(one) for one in await _describe_all(call, those, wanted)]
+
+    return await answer_list(pages(), page_headers(body.offset, len(found), len(found) == body.limit))
 
 
 async def count(call: Call) -> int:
@@ -221,9 +229,21 @@ async def get_history(call: Call) -> Any:
     if name is None or limit == 0:
         return []
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
-    options: Any = {"limit": limit, "filter": metadata, "before": _before(before)}
-    async with call.service.graphs.open(name) as graph:
-        return [selected(state_of(one), names) async for one in graph.aget_state_history(config, **options)]
+    options: Any = {"filter": metadata, "before": before and {"configurable": {"checkpoint_id": before}}}
+
+    async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
+        left = limit
+        count = yield []
+        async with call.service.graphs.open(name) as graph:
+            while left > 0:
+                asked = min(count, left)
+                states = [one async for one in graph.aget_state_history(config, **options, limit=asked)]
+                left = left - asked if len(states) == asked else 0
+                if left:
+                    options["before"] = states[-1].config
+                count = yield [selected(state_of(one), names) for one in states]
+
+    return await answer_list(pages())
 
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -238,14 +258,46 @@ async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[s
     graphs = {one.thread_id: name for one in threads if (name := served.of_thread(one)) is not None}
     ids = [*graphs] if _is_with_state(names) else []
     snapshots: dict[str, StateSnapshot] = {}
-    for start in range(0, len(ids), _AT_ONCE):
-        found = await saver.aget_latest(ids[start : start + _AT_ONCE])
-        for name in {graphs[id] for id in found}:
+    unreadable: dict[str, Exception] = {}
+    found = await _latest(saver, ids, unreadable)
+    for name in {graphs[id] for id in found}:
+        of_graph = [id for id in found if graphs[id] == name]
+        with _noting(unreadable, of_graph):
             async with served.open(name, saver=_Newest(saver, found)) as graph:
-                for id in found:
-                    if graphs[id] == name:
+                for id in of_graph:
+                    with _noting(unreadable, [id]):
                         snapshots[id] = await graph.aget_state(config_at(id))
-    return [await _described(call, one, snapshots.get(one.thread_id), names) for one in threads]
+    return [
+        await _described(call, one, snapshots.get(one.thread_id), names, unreadable.get(one.thread_id))
+        for one in threads
+    ]
+
+
+async def _latest(
+    saver: AsyncPGStateSaver, ids: Sequence[str], unreadable: dict[str, Exception]
+) -> dict[str, CheckpointTuple]:
+    """Return the newest checkpoints of threads; one at a time if they cannot be read together."""
+    try:
+        return dict(await saver.aget_latest(ids))
+    except DatabaseError:
+        raise
+    except Exception:
+        found: dict[str, CheckpointTuple] = {}
+        for id in ids:
+            with _noting(unreadable, [id]):
+                found.update(await saver.aget_latest([id]))
+        return found
+
+
+@contextmanager
+def _noting(unreadable: dict[str, Exception], ids: Sequence[str]) -> Iterator[None]:
+    """Note why the states of some threads cannot be read, so that the others are listed."""
+    try:
+        yield
+    except DatabaseError:
+        raise
+    except Exception as error:
+        unreadable.update((id, error) for id in ids if id not in unreadable)
 
 
 def _is_with_state(names: Sequence[str] | None) -> bool:
@@ -276,10 +328,19 @@ class _Newest(BaseCheckpointSaver[str]):
 
 
 async def _described(
-    call: Call, thread: Thread, snapshot: StateSnapshot | None, names: Sequence[str] | None
+    call: Call,
+    thread: Thread,
+    snapshot: StateSnapshot | None,
+    names: Sequence[str] | None,
+    unreadable: Exception | None = None,
 ) -> dict[str, Any]:
     error = None
-    if thread.status == "error" and (names is None or "error" in names):
+    if snapshot is None and unreadable is not None:
+        kind = type(unreadable).__name__
+        # What other code says may be meant for nobody outside.
+        reason = str(unreadable) if isinstance(unreadable, PGStateError) else kind
+        error = {"error": kind, "message": f"the values cannot be read: {reason}"}
+    elif thread.status == "error" and (names is None or "error" in names):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         error = error_of(newest[0]) if newest else None
     has_state = snapshot is not None and snapshot.created_at is not None
@@ -402,11 +463,3 @@ def graph_of(call: Call, thread: Thread) -> str:
     if name is None:
         raise refuse(400, f"thread {thread.thread_id!r} has no graph: run one on it, or create it with a graph_id")
     return name
-
-
-def _before(given: Any) -> RunnableConfig | None:
-    if given is None:
-        return None
-    if isinstance(given, CheckpointBody):
-        return {"configurable": given.configurable()}
-    return {"configurable": {"checkpoint_id": given} if isinstance(given, str) else given.get("configurable", given)}
