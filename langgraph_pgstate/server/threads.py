@@ -259,7 +259,7 @@ async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[s
     ids = [*graphs] if _is_with_state(names) else []
     snapshots: dict[str, StateSnapshot] = {}
     unreadable: dict[str, Exception] = {}
-    found = await _latest(saver, ids, unreadable)
+    found = await _latest(saver, ids, unreadable) if ids else {}
     for name in {graphs[id] for id in found}:
         of_graph = [id for id in found if graphs[id] == name]
         with _noting(unreadable, of_graph):
