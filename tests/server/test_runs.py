@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError, UnprocessableEntityError
 from support_http import ANSWER, HELLO, http, sdk, serving, until_running
@@ -259,3 +260,30 @@ async def test_a_webhook_is_kept_and_one_of_this_machine_is_refused(
     url = "https://example.com/done"
     await client.runs.create(thread, "chat", input=HELLO, webhook=url, after_seconds=1000)
     assert Queue(connection, schema).execute("SELECT webhook FROM {}.runs") == [(url,)]
+
+
+async def test_who_may_only_read_cancels_no_run_by_leaving(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str) -> str:
+        return authorization
+
+    @auth.on.threads.update
+    async def change(ctx: Auth.types.AuthContext, value: Any) -> bool:
+        return bool(ctx.user.identity == "eve")
+
+    leaving = "?cancel_on_disconnect=true"
+    async with (
+        serving(dsn, schema, auth=auth, worker=False) as server,
+        serving(dsn, schema, read_only=True) as read_only,
+        sdk(server, {"authorization": "eve"}) as eve,
+        http(server, {"authorization": "bob"}) as bob,
+        http(read_only) as reader,
+    ):
+        run = await eve.runs.create("t", "slow", input={"count": 1}, if_not_exists="create")
+        path = f"/threads/t/runs/{run['run_id']}"
+        for client in (bob, reader):
+            for what in ("join", "stream"):
+                assert (await client.get(f"{path}/{what}{leaving}")).status_code == 403
+        assert (await eve.runs.get("t", run["run_id"]))["status"] == "pending"

@@ -6,10 +6,12 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
+import psycopg
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
-from support_http import ANSWER, HELLO, sdk, serving
+from support_http import ANSWER, HELLO, chat, sdk, serving
 from support_pages import statements
 
 from langgraph_pgstate.server import AgentServer
@@ -98,6 +100,9 @@ async def test_states_are_read_at_every_checkpoint(client: LangGraphClient) -> N
     assert await client.threads.get_history("t", limit=1) == [newest]
     assert await client.threads.get_history("t", before=newest["checkpoint"]) == [middle, first]
     assert await client.threads.get_history("t", before=middle["checkpoint"]["checkpoint_id"]) == [first]
+    assert await client.threads.get_history("t", before={"configurable": middle["checkpoint"]}) == [first]
+    with pytest.raises(UnprocessableEntityError, match="checkpoint_id"):
+        await client.threads.get_history("t", before={"configurable": {}})
     assert await client.threads.get_history("t", metadata={"source": "input"}) == [first]
     assert await client.threads.get_state("t", select=["next", "values.messages"]) == {
         "next": [],
@@ -251,3 +256,31 @@ async def test_nul_is_taken_out_of_content_and_refused_elsewhere(client: LangGra
         await client.runs.create("t", "chat", input={"messages": []}, config=config)
     found: Any = await client.runs.wait("t", "chat", input={"messages": [{"role": "user", "content": "a\0b"}]})
     assert found["messages"][0]["content"] == "ab"
+
+
+async def test_threads_that_cannot_be_read_are_listed_without_values(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """A factory that needs a key of the config, a graph whose types are not allowed, a damaged row."""
+
+    def demanding(config: RunnableConfig) -> Any:
+        if "tier" not in config["configurable"]:
+            raise KeyError("tier")
+        return chat()
+
+    async with serving(dsn, schema, graphs={"chat": chat(), "demanding": demanding}) as server, sdk(server) as client:
+        for thread_id in ("damaged", "good"):
+            await client.runs.wait(thread_id, "chat", input=HELLO, if_not_exists="create")
+        given: Any = {"configurable": {"tier": "gold"}}
+        await client.runs.wait("built", "demanding", input=HELLO, config=given, if_not_exists="create")
+        connection.execute(
+            f"UPDATE {schema}.checkpoints SET state = '\\xff00', revision = revision + 1 WHERE thread_id = 'damaged'"
+        )
+        found = {one["thread_id"]: one for one in await client.threads.search()}
+        assert found["good"]["values"]["messages"][-1]["content"] == ANSWER
+        assert (found["built"]["values"], found["built"]["error"]) == (
+            None,
+            {"error": "KeyError", "message": "the values cannot be read: KeyError"},
+        )
+        assert found["damaged"]["values"] is None
+        assert "the values cannot be read" in found["damaged"]["error"]["message"]

@@ -1,0 +1,107 @@
+"""What a server holds of a stream or a list for a client that takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from langgraph_pgstate.server.errors import ServerStoppingError
+from langgraph_pgstate.server.pacing import Waiting, answer_list, batches_of, pieces
+from langgraph_pgstate.server.service import Call
+
+
+def call() -> Call:
+    return cast("Call", SimpleNamespace(service=SimpleNamespace(stopping=asyncio.Event())))
+
+
+@pytest.mark.parametrize(("size", "most"), [(100_000, 1), (30_000, 3), (100, 660)])
+async def test_a_client_that_takes_nothing_stops_what_is_read(size: int, most: int) -> None:
+    read: list[int] = []
+
+    async def source() -> AsyncIterator[int]:
+        for number in range(1000):
+            read.append(number)
+            yield number
+            await asyncio.sleep(0)
+
+    batches = batches_of(call(), source(), lambda number: (number, bytes([number % 256]) * size))
+    async with aclosing(cast("AsyncGenerator[Any, None]", batches)) as running:
+        first = await anext(running)
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert len(read) <= most
+        # And all of it comes, in order.
+        marks = [one.mark for one in first]
+        async for batch in running:
+            marks += [one.mark for one in batch]
+        assert marks == [*range(1000)]
+
+
+def test_large_events_are_held_once_by_all_who_wait_for_them() -> None:
+    one, other = (Waiting(n, b"x" * 100_000 + str(0).encode()) for n in (1, 2))
+    assert one.data is other.data
+    assert Waiting(3, b"y" * 100_000).data != one.data
+
+
+def test_bytes_are_sent_in_pieces() -> None:
+    given = [b"a" * 10, b"b" * 20_000, b"c" * 100_000, b"", b"d"]
+    batch = deque(Waiting(None, data) for data in given)
+    sent = [*pieces(batch)]
+    assert b"".join(sent) == b"".join(given)
+    assert max(map(len, sent)) <= 32 * 1024
+    assert sent[0] == b"a" * 10 + b"b" * 20_000
+    assert not batch
+
+
+async def listed(size: int, count: int, fails_at: int | None = None) -> tuple[bytes, list[int]]:
+    """A list of values of some size, and how many were asked for at once."""
+    asked: list[int] = []
+    closed: list[bool] = []
+
+    async def pages() -> AsyncGenerator[list[str], int]:
+        try:
+            want = yield []
+            sent = 0
+            while sent < count:
+                asked.append(want)
+                if fails_at is not None and sent >= fails_at:
+                    raise ValueError("damaged")
+                page = ["x" * size] * min(want, count - sent)
+                sent += len(page)
+                want = yield page
+        finally:
+            closed.append(True)
+
+    response = await answer_list(pages())
+    parts: list[bytes] = []
+    try:
+        async for part in cast("AsyncIterator[bytes]", response.body_iterator):  # type: ignore[attr-defined]
+            parts.append(part)
+    finally:
+        assert closed == [True]
+        assert all(len(part) <= 32 * 1024 for part in parts)
+    return b"".join(parts), asked
+
+
+async def test_a_list_is_read_as_it_is_sent() -> None:
+    body, asked = await listed(10, 500)
+    assert orjson.loads(body) == ["x" * 10] * 500
+    assert asked == [4, 32, 256, 2048]
+    body, asked = await listed(1_000_000, 7)
+    assert len(orjson.loads(body)) == 7
+    assert asked == [4, 1, 1, 1]
+    assert await listed(1, 0) == (b"[]", [])
+
+
+async def test_a_list_that_fails_is_an_error_or_breaks_off() -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        await listed(10, 5, fails_at=0)
+    with pytest.raises(ServerStoppingError):
+        await listed(10, 50, fails_at=4)

@@ -1,0 +1,119 @@
+"""Bodies of requests: who is read from, how long, and how much of one is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from support import examples
+from support_http import serving
+
+from langgraph_pgstate.server import AgentServer, reading
+from tests.server.test_auth import owners
+
+JSON = [(b"content-type", b"application/json")]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def arriving(*parts: bytes, ends: bool = True) -> Receive:
+    """A body that arrives in parts, and perhaps never ends."""
+    left = [*parts]
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or not ends}
+
+    return receive
+
+
+def request_of(receive: Receive) -> Request:
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": JSON}, receive)
+
+
+async def parsed(body: bytes) -> Any:
+    return await reading.json_of(request_of(arriving(body)))
+
+
+async def status_of(server: AgentServer, path: str, receive: Receive) -> int:
+    """The status of a request without credentials."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    await server({**scope, "headers": JSON, "client": ("127.0.0.1", 1), "app": server}, receive, send)
+    return int(sent[0]["status"])
+
+
+async def test_nothing_is_read_from_whoever_is_not_known(dsn: str, schema: str) -> None:
+    async def refuse_to_read() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    async with serving(dsn, schema, auth=owners()) as server:
+        for path in ("/threads", "/threads/search", "/runs/wait", "/store/items/search", "/threads/t/commands"):
+            assert await status_of(server, path, refuse_to_read) == 401
+
+
+async def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_SECONDS", 0.05)
+    with pytest.raises(HTTPException) as refused:
+        await reading.json_of(request_of(arriving(b'{"a":', ends=False)))
+    assert refused.value.status_code == 408
+
+
+async def test_a_body_of_many_values_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    parse = reading._parsed
+
+    def noting(*given: Any) -> Any:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return parse(*given)
+
+    monkeypatch.setattr(reading, "_parsed", noting)
+    value = [{"a": [1, 2.5, None, "x,[{"]}] * 10_000
+    assert await parsed(json.dumps(value).encode()) == value
+    assert threads == {"pgstate-parser"}
+    assert await parsed(b'{"a": 1}') == {"a": 1}
+    assert threads == {"pgstate-parser", "MainThread"}
+
+
+async def test_a_body_has_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_FEW_VALUES", 5)
+    monkeypatch.setattr(reading, "MOST_VALUES", 20)
+    assert await parsed(b'["' + b"a,[{" * 1000 + b'"]') == ["a,[{" * 1000]
+    assert len(await parsed(b"[1" + b",1" * 19 + b"]")) == 20
+    for hostile in (b"[1" + b",1" * 30 + b"]", b"[" + b"[]," * 30 + b"1]", b"[" + b'{"a":1},' * 30 + b"1]"):
+        with pytest.raises(HTTPException) as refused:
+            await parsed(hostile)
+        assert refused.value.status_code == 413
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(value=VALUES)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+def test_both_parsers_find_the_same(value: Any) -> None:
+    raw = json.dumps(value).encode()
+    assert reading._Decoder().decode(raw.decode()) == json.loads(raw)
+
+
+@given(raw=st.binary(max_size=50).map(lambda raw: b'"' + raw) | st.text('",[{\\ a').map(str.encode))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+def test_values_are_counted_in_whatever_is_no_json(raw: bytes) -> None:
+    """Never more than the separators that are there, and in one pass."""
+    most = sum(map(raw.count, (b",", b"[", b"{")))
+    assert not reading._has_more(raw, most)
