@@ -46,7 +46,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 # is PostgreSQL's own.
 _QUALIFIED = re.compile(
     r"--(?!\+)[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
-    r"|->>|->|\|\||@>|@@|&&|\?|!?~\*?"
+    r"|(?=[-|@&?!~])(?:->>|->|\|\||@>|@@|&&|\?|!?~\*?)"
 )
 # Calls of the grammar itself, which lead to no other schema.
 GRAMMAR: Final = ("coalesce(", "extract(", "greatest(", "grouping(", "least(", "nullif(", "position(", "substring(")

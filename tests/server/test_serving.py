@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import Any
 
 import pytest
+import uvicorn
 from support_http import chat, http, serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server import create_app
+from langgraph_pgstate.server import serving as serving_module
 from langgraph_pgstate.server.serving import LocalOnly, listen, run
 
 
@@ -51,3 +55,38 @@ def test_nothing_that_is_sent_waits_for_an_acknowledgement() -> None:
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_connections_that_stall_are_closed(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sends no whole head, one between two requests, and one that takes nothing of a response."""
+    monkeypatch.setattr(serving_module, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(serving_module, "_TAKING_SECONDS", 0.5)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": bytes(100_000), "more_body": True})
+
+    async with serving(dsn, schema) as app:
+        config = uvicorn.Config(large, lifespan="off", log_level="error", ws="none", http="h11")
+        server = serving_module._Server(config, app, None, asyncio.get_running_loop())
+        listener = listen("127.0.0.1", 0)
+        running = asyncio.create_task(server._serve([listener]))
+        address = listener.getsockname()
+        try:
+            (head, slow), (body, taking), (alive, live) = [await asyncio.open_connection(*address) for _ in range(3)]
+            slow.write(b"GET / HTTP/1.1\r\nHost: ")
+            for writer in (taking, live):
+                writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            # It takes what the other one does not.
+            whole = asyncio.create_task(alive.readexactly(100_000_000))
+            async with asyncio.timeout(100):
+                assert await head.read() == b""
+                assert len(await whole) == 100_000_000
+                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                    await body.readexactly(100_000_000)
+        finally:
+            for writer in (slow, taking, live):
+                writer.close()
+            server.should_exit = True
+            await running
