@@ -97,7 +97,7 @@ async def test_what_the_store_cannot_do_is_refused(dsn: str, schema: str, store:
                 kind = {"content-type": "application/json"}
                 refused = await client.request(method, path, content=json.dumps(body), headers=kind)
                 assert (refused.status_code, refused.json()["detail"][:17]) == (422, "the store refuses"), body
-            assert (await client.get("/store/items?namespace=a&key=%00b")).json()["value"] == {"c": 1}
+            assert (await client.get("/store/items?namespace=a&key=%00b")).status_code == 422
 
 
 async def test_without_a_store_that_is_said(dsn: str, schema: str) -> None:
