@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
@@ -11,6 +12,9 @@ from langgraph_pgstate.record.records import RunRecord
 
 enqueued_run: Final[ContextVar[tuple[str, str] | None]] = ContextVar("enqueued_run", default=None)
 """Thread and id of the enqueued run that a worker executes here. It has a row already, unless it was deleted."""
+
+attempt_is_lost: Final[ContextVar[Callable[[], bool]]] = ContextVar("attempt_is_lost", default=lambda: False)
+"""Returns whether the attempt that a worker executes here is not its own any more: it then tells no status."""
 
 
 class OpenRuns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -48,6 +49,7 @@ class RunRecord:
         "is_changed",
         "is_encrypted",
         "is_interrupted",
+        "is_lost",
         "is_new",
         "is_unsettled",
         "key",
@@ -106,6 +108,7 @@ class RunRecord:
         # False while the run may still be refused because another run holds the thread.
         self.is_begun = False
         self.is_new = True
+        self.is_lost: Callable[[], bool] = lambda: False
         self.is_unsettled = True
         self.is_changed = True
         self.is_interrupted = False

@@ -18,7 +18,7 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest, check_key_size, check_names, identifier
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.capture import capture, status_of, targets_of
-from langgraph_pgstate.record.open_runs import OpenRuns, enqueued_run, place_of
+from langgraph_pgstate.record.open_runs import OpenRuns, attempt_is_lost, enqueued_run, place_of
 from langgraph_pgstate.record.records import REFUSED, EventRecord, RunRecord, SpanRecord
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.settings import ThreadKeys
@@ -302,6 +302,7 @@ class Tracker:
         run.has_thread = thread_id is not None
         # Metadata does not tell: LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
+        run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)
         run.agent = _first(metadata, ("lc_agent_name", *self.keys.agent)) or (graph if graph != _UNNAMED else None)
         run.tenant_id = _first(metadata, self.keys.tenant)
@@ -338,7 +339,8 @@ class Tracker:
         facts = {"status": run.status}
         if run.error is not None:
             facts["error_type"] = type(run.error).__qualname__
-        self._queue.event_happened(EventRecord(run, "status", facts))
+        if not run.is_lost():
+            self._queue.event_happened(EventRecord(run, "status", facts))
         self._queue.run_changed(run, ended_at=root.ended_at)
         self.runs.remove(run)
 

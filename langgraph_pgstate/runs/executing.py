@@ -30,7 +30,7 @@ from langgraph_pgstate.leases.checking import LeaseCheck
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of, open_input
-from langgraph_pgstate.record.open_runs import enqueued_run
+from langgraph_pgstate.record.open_runs import attempt_is_lost, enqueued_run
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
@@ -270,11 +270,13 @@ class GraphExecutor:
     def _hold(self, execution: RunExecution) -> Iterator[None]:
         claimed = execution.claimed
         enqueued_run.set((claimed.thread_id, claimed.run_id))
+        attempt_is_lost.set(lambda: execution.held.is_lost)
         try:
             with self._saver.lease_manager.hold_claimed(execution.held):
                 yield
         finally:
             enqueued_run.set(None)
+            attempt_is_lost.set(lambda: False)
 
     def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed

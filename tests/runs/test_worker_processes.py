@@ -214,6 +214,45 @@ def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
 
 
 @pytest.mark.parametrize("kind", WORKERS)
+def test_what_a_worker_writes_late_of_a_run_that_it_lost_changes_nothing(
+    kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    def told() -> list[Any]:
+        found = []
+        for query in (
+            "SELECT to_jsonb(r) FROM {}.runs r WHERE thread_id = 't'",
+            "SELECT to_jsonb(t) - 'updated_at' FROM {}.threads t WHERE thread_id = 't'",
+            "SELECT run FROM {}.webhooks WHERE thread_id = 't'",
+            "SELECT to_jsonb(e) FROM {}.events e WHERE thread_id = 't' ORDER BY event_id",
+            "SELECT thread_id, run_id, last_seq FROM {}.stream_batches WHERE thread_id = 't' ORDER BY 3",
+        ):
+            found.append(connection.execute(query.replace("{}", schema).encode()).fetchall())
+        return found
+
+    graphs = {"agent": place.graph()}
+    place.hold("step 2")
+    with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, graphs, lease_ttl=1.0) as first:
+        run = enqueue(state, thread_id="t", webhook="https://example.invalid/")
+        place.wait_for("begin step 2")
+        wait_until(lambda: stored(state, "t") == 2, "the checkpoint before")
+        stop(first)
+        place.release("step 2")
+        with worker(kind, dsn, schema, graphs) as other:
+            wait_for_ends(connection, schema)
+            found = lambda: state.runs.get("t", run.run_id) or run  # noqa: E731
+            wait_until(lambda: found().steps >= 2, "the run's record")
+            stop(other)
+            before = told()
+            os.kill(first.pid or 0, signal.SIGCONT)
+            # It has noticed, and has written what it had to write before it writes of this run.
+            enqueue(state, thread_id="u").wait(GUARD_SECONDS)
+            wait_until(lambda: bool(state.runs.list(thread_id="u").items[0].steps), "its record")
+            time.sleep(1)
+            assert told() == before
+    assert place.notes()[-1][1] == first.pid
+
+
+@pytest.mark.parametrize("kind", WORKERS)
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     kind: type,
     place: Place,

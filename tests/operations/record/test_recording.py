@@ -73,6 +73,36 @@ def left_of(connection: Connection, schema: str) -> set[str]:
     return {table for table in ("runs", "spans", "events", "journal") if rows(connection, schema, table)}
 
 
+def test_a_superstep_that_a_lost_attempt_ends_late_does_not_count(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    """It is repeated by the next attempt."""
+    with recording(dsn, schema, RecorderSettings(interval=NEVER)) as (saver, recorder):
+        Recorded(saver, recorder, connection).store()
+        connection.execute(f"DELETE FROM {schema}.spans".encode())
+        first = [("graph", None, 0, None), ("node", 1, 1, 2), ("node", 2, 3, None)]
+        second = [("graph", None, 5, 9), ("node", 2, 6, 7), ("node", 3, 7, 8)]
+        insert = f"""INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind,
+            name, status, checkpoint_ns, step, semconv_version)
+            SELECT 't', 'r', %s, r.started_at + make_interval(secs => %s), r.started_at + make_interval(secs => %s), %s,
+            %s, 'x', 'success', '', %s, '' FROM {schema}.runs r""".encode()
+        for number, (kind, step, began, ended) in enumerate((*first, *second)):
+            parent = None if kind == "graph" else "root"
+            connection.execute(insert, [f"{number:016}", began, ended, parent, kind, step])
+        connection.execute(f"UPDATE {schema}.runs SET attempt = 2, steps = 2".encode())
+
+        def total() -> Any:
+            given = {"thread_ids": ["t"], "run_ids": ["r"]}
+            run_blocking(BlockingConnection(connection).execute(saver._queries.total_runs, given))
+            return rows(connection, schema, "runs")[0]["steps"]
+
+        assert total() == 3
+        connection.execute(
+            f"UPDATE {schema}.spans SET ended_at = started_at + interval '10 seconds' WHERE ended_at IS NULL".encode()
+        )
+        assert total() == 3
+
+
 @pytest.mark.parametrize("stores_begin", [False, True])
 def test_an_enqueued_run_that_was_rolled_back_stays_deleted(
     dsn: str, schema: str, connection: Connection, stores_begin: bool

@@ -219,7 +219,8 @@ ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
 -- Sum the tokens and the cost of some runs from the LLM spans of all their attempts, and their supersteps, if an
--- attempt was killed before it stored their number.
+-- attempt was killed before it stored their number. Of an attempt that another has followed, supersteps count that ended
+-- before: those in which its process died or lost the run are repeated, and end late or never.
 UPDATE /*schema*/runs SET
     input_tokens = sums.input_tokens, output_tokens = sums.output_tokens, cost = sums.cost,
     steps = greatest(runs.steps, seen.steps)
@@ -236,14 +237,18 @@ CROSS JOIN LATERAL (
     SELECT sum(a.steps) AS steps FROM (
         SELECT max(n.step) - min(n.step) + 1 AS steps FROM (
             -- Each attempt begins with a root span.
-            SELECT s.kind, s.checkpoint_ns, s.step, count(*) FILTER (WHERE s.parent_span_id IS NULL)
-                OVER (ORDER BY s.started_at, s.parent_span_id IS NOT NULL) AS attempt
+            SELECT s.kind, s.checkpoint_ns, s.step, s.ended_at, count(*) FILTER (WHERE s.parent_span_id IS NULL)
+                OVER (ORDER BY s.started_at, s.parent_span_id IS NOT NULL) AS attempt, min(s.started_at)
+                FILTER (WHERE s.parent_span_id IS NULL) OVER (
+                    ORDER BY s.started_at, s.parent_span_id IS NOT NULL
+                    ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+                ) AS followed_at
             FROM /*schema*/spans s
             WHERE s.thread_id = ended.thread_id AND s.run_id = ended.run_id
                 AND s.started_at >= coalesce(r.first_started_at, r.started_at)
                 AND (r.attempt > 1 OR r.error_type IN ('ProcessDied', 'WorkerDied'))
         ) AS n
-        WHERE n.kind = 'node' AND n.checkpoint_ns = ''
+        WHERE n.kind = 'node' AND n.checkpoint_ns = '' AND (n.followed_at IS NULL OR n.ended_at < n.followed_at)
         GROUP BY n.attempt
     ) AS a
 ) AS seen
