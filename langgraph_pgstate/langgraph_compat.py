@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, reduce
 from operator import attrgetter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,6 +34,7 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import BaseRunManager
+    from langgraph.channels.delta import DeltaChannel
     from langgraph.types import Send
 
 __all__ = [
@@ -58,12 +59,13 @@ __all__ = [
     "calling_loop",
     "convert",
     "current_run",
+    "delta_channel_class",
     "extension_hook_of",
     "has_own_hook",
-    "ignores_remove_all",
     "interrupt_counter",
     "is_schedule_channel",
     "is_strict",
+    "messages_delta_reducer",
     "next_nodes",
     "parts_of",
     "run_manager_of",
@@ -281,6 +283,14 @@ def current_run() -> Any:
     return None if runtime is None else getattr(runtime, "control", None) or runtime
 
 
+@cache
+def delta_channel_class() -> type[DeltaChannel[Any]]:
+    """Return LangGraph's `DeltaChannel`, whose module takes too long to import with a saver."""
+    from langgraph.channels.delta import DeltaChannel
+
+    return DeltaChannel
+
+
 def is_schedule_channel(name: str) -> bool:
     """Return whether a channel is LangGraph's own, which no user's graph has declared."""
     return name in _SCHEDULE or name.startswith(_SCHEDULE_PREFIXES)
@@ -400,17 +410,16 @@ def parts_of(value: Any) -> tuple[int, list[Any]] | None:
     return None
 
 
-def ignores_remove_all(channel: Any) -> bool:
-    """Return whether a graph's channel is a DeltaChannel whose reducer ignores `REMOVE_ALL_MESSAGES`.
-
-    LangGraph's own reducer does; any other is taken to empty its channel.
-    """
-    from langgraph.channels.delta import DeltaChannel
+def messages_delta_reducer() -> Callable[[Any, Any], Any]:
+    """Return LangGraph's own reducer of messages in a DeltaChannel; `add_messages`, write by write, if it has none."""
     from langgraph.graph import message
 
+    def add_all(state: Any, writes: Any) -> Any:
+        return reduce(message.add_messages, writes, state)
+
     # It is experimental, so it may have gone.
-    own = getattr(message, "_messages_delta_reducer", object())
-    return isinstance(channel, DeltaChannel) and channel.reducer is own
+    own: Callable[[Any, Any], Any] = getattr(message, "_messages_delta_reducer", add_all)
+    return own
 
 
 def is_strict() -> bool:

@@ -147,7 +147,6 @@ class _State:
     _recorder: Recorder | AsyncRecorder
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
-    _message_hook: MessageHook | None
     _keys: ThreadKeys | None
     _graphs: Collection[str] | None
     _run_key: KeySource | None
@@ -178,9 +177,8 @@ class _State:
         """
         project, thread_ttl = options.get("project") or (), options.get("thread_ttl")
         members: list[PutHook] = [self._recorder]
-        self._message_hook = MessageHook() if self._codec.is_native else None
-        if self._message_hook is not None:
-            members.append(self._message_hook)
+        if self._codec.is_native:
+            members.append(MessageHook())
         if project:
             members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
@@ -207,10 +205,7 @@ class _State:
         """
         if self._project:
             check_projectable(graph, self._project)
-        recorded = self._recorder.record(graph)
-        if self._message_hook is not None:
-            self._message_hook.learn(graph)
-        return recorded
+        return self._recorder.record(graph)
 
     def _run_of(self, config: Mapping[str, Any]) -> str | None:
         return self._recorder.run_id_of(thread_id_of(configurable_of(config).get("thread_id")))

@@ -7,9 +7,9 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 import pytest
+from langchain_core.messages import HumanMessage, RemoveMessage
 from langgraph._internal import _constants
 from langgraph._internal._scratchpad import PregelScratchpad
-from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import _with_msgpack_allowlist
 from langgraph.checkpoint.base import id as ids
 from langgraph.checkpoint.memory import InMemorySaver
@@ -50,10 +50,11 @@ def test_classes_and_functions_are_those_of_langgraph() -> None:
     assert hasattr(ids, "_last_v6_timestamp")
 
 
-def test_the_reducer_that_ignores_remove_all_is_known() -> None:
-    assert compat.ignores_remove_all(DeltaChannel(message._messages_delta_reducer, list))
-    assert not compat.ignores_remove_all(DeltaChannel(message.add_messages, list))
-    assert not compat.ignores_remove_all(None)
+def test_the_reducer_of_messages_is_langgraphs_own_or_add_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compat.messages_delta_reducer() is message._messages_delta_reducer
+    monkeypatch.delattr(message, "_messages_delta_reducer")
+    said = HumanMessage("a", id="1")
+    assert compat.messages_delta_reducer()([], [said, [HumanMessage("b", id="2")], RemoveMessage(id="2")]) == [said]
 
 
 def test_hooks_of_a_serializer_are_found() -> None:

@@ -14,6 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
 
 from langgraph_pgstate.errors import ArgumentTypeError
+from langgraph_pgstate.operations.checkpoints.delta_channels import learn
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import check_names, identifier
 from langgraph_pgstate.operations.record.put_hook import Statement
@@ -268,6 +269,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
         raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
         raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
+    learn(graph)
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
     if not isinstance(bound, _Recorded):

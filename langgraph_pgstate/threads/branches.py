@@ -53,7 +53,7 @@ class Branches(ThreadsBase):
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
 
         For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
-        is rebuilt without its reducer, as by `diff`.
+        is rebuilt as by `diff`.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
@@ -147,7 +147,8 @@ class Branches(ThreadsBase):
     def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
-        Values of a DeltaChannel are compared without its reducer: messages by id, other values in order.
+        A DeltaChannel's value is rebuilt by its reducer if this process has recorded a graph with it. Otherwise
+        LangGraph's own reducer merges messages, and other values are appended.
 
         Args:
             first: Config of the first checkpoint; the thread's newest if it names none.

@@ -8,14 +8,15 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import BaseMessage, RemoveMessage
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from pydantic import BaseModel
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, REMOVE_ALL_MESSAGES, DeltaSnapshot, is_schedule_channel
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, DeltaSnapshot, is_schedule_channel
+from langgraph_pgstate.operations.checkpoints import delta_channels
 from langgraph_pgstate.operations.checkpoints.getting import get_tuple
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.reading import load_tuple
@@ -84,8 +85,7 @@ async def read_state(
     if deltas := _delta_channels(loaded):
         # A checkpoint without the channel's value: rebuild the value from the ancestors' writes.
         history = await get_delta_channel_history(db, queries, codec, found[0].address, deltas, versions or UNVERSIONED)
-        for name, received in history.items():
-            values[name] = _rebuilt(_unwrapped(received.get("seed")), [value for _, _, value in received["writes"]])
+        values |= {name: delta_channels.value_of(name, received) for name, received in history.items()}
     return loaded, values
 
 
@@ -97,24 +97,6 @@ def _delta_channels(loaded: CheckpointTuple) -> list[str]:
 def _unwrapped(value: Any) -> Any:
     """Return the value inside a DeltaChannel's snapshot; any other value unchanged."""
     return value.value if type(value) is DeltaSnapshot else value
-
-
-def _rebuilt(seed: Any, writes: Sequence[Any]) -> Any:
-    """Return a DeltaChannel's value, approximated without its reducer: messages merged by id, others appended."""
-    items = [*seed] if isinstance(seed, list | tuple) else [] if seed is None else [seed]
-    for write in writes:
-        items += write if isinstance(write, list | tuple) else [write]
-    if not items or not _may_be_messages(items):
-        return items
-    known: dict[Any, BaseMessage] = {}
-    for item in items:
-        if item.id == REMOVE_ALL_MESSAGES:
-            known.clear()
-        elif isinstance(item, RemoveMessage):
-            known.pop(item.id, None)
-        else:
-            known[item.id or object()] = item
-    return [*known.values()]
 
 
 def compare(states: States) -> Difference:

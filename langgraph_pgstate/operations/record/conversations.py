@@ -18,6 +18,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
+from langgraph_pgstate.operations.checkpoints.delta_channels import rules_of
 from langgraph_pgstate.operations.checkpoints.reading import Segments, load_value
 from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.record import journal
@@ -307,7 +308,7 @@ class _Comparison:
                 "parent_checkpoint_id": row.parent_id,
                 "run_id": row.run_id,
                 "channel": channel,
-                "hears_remove_all": True,
+                **rules_of(channel)._asdict(),
             }
             for channel in row.counters
             if row.parent_id

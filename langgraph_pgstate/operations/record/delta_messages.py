@@ -2,9 +2,9 @@
 
 Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the writes of the superstep's tasks, which
 are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
-only notes that there were writes, and this module reads them. It applies them like a message reducer: by id, a message
-appends or replaces, a `RemoveMessage` removes. Other effects of a reducer are recorded with the channel's next
-snapshot.
+only notes that there were writes, and this module reads them, maybe in a process without the graph. It applies them as
+a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ, the
+put notes what this one does (`MessageRules`). Other effects of a reducer are recorded with the channel's next snapshot.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    for message in _messages(values, is_lenient=hears):
+    # An entry of an earlier version has one rule for both.
+    for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:
                 if hears:
@@ -119,17 +120,16 @@ def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | N
     }
 
 
-def _messages(values: Sequence[Any], *, is_lenient: bool) -> Iterator[BaseMessage]:
+def _messages(values: Sequence[Any], *, keeps_place: bool) -> Iterator[BaseMessage]:
     """Return the written messages in order.
 
     Args:
         values: The writes.
-        is_lenient: Whether the reducer derives from `add_messages`, so that a message removed and added again in one
-            write keeps its place.
+        keeps_place: See `MessageRules`.
     """
     for value in values:
         items = value if isinstance(value, list) else [value]
-        last = {getattr(item, "id", None): item for item in items} if is_lenient else {}
+        last = {getattr(item, "id", None): item for item in items} if keeps_place else {}
         for item in items:
             if isinstance(item, BaseMessage):
                 if isinstance(item, RemoveMessage) and not isinstance(last.get(item.id, item), RemoveMessage):

@@ -19,7 +19,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_pgstate.codec.messages import is_message
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.states import Elements
-from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, ignores_remove_all
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
+from langgraph_pgstate.operations.checkpoints.delta_channels import rules_of
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.requests import PutRequest
 from langgraph_pgstate.operations.record.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
@@ -47,17 +48,6 @@ class MessageHook:
         self._familiar: set[tuple[str, str]] = set()
         # Channels in which several messages had one id at the same time.
         self._doubled: set[tuple[str, str, str]] = set()
-        self._deaf: set[str] = set()
-
-    def learn(self, graph: Any) -> None:
-        """Note the DeltaChannels of a compiled graph and its subgraphs that ignore `REMOVE_ALL_MESSAGES`.
-
-        LangGraph's own reducer ignores it. Every other reducer is assumed to empty its channel.
-        """
-        for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
-            for name, channel in one.channels.items():
-                if ignores_remove_all(channel):
-                    self._deaf.add(name)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
         """Add the new messages of each channel to the journal entry. Returns no statement."""
@@ -130,7 +120,7 @@ class MessageHook:
                     "parent_checkpoint_id": request.parent.checkpoint_id,
                     "run_id": request.columns_without_owner["run_id"],
                     "channel": channel,
-                    "hears_remove_all": channel not in self._deaf,
+                    **rules_of(channel)._asdict(),
                 }
                 yield WRITTEN, orjson.dumps(found)
 

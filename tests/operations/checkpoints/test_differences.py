@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from support import config_of, examples, put_arguments
 from support_record import ask
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import NotFoundError, UnsafeTypeError
-from langgraph_pgstate.operations.checkpoints.differences import States, _rebuilt, compare
+from langgraph_pgstate.operations.checkpoints.differences import States, compare
 from langgraph_pgstate.types.branches import Difference, ValueChange
 from tests.test_state import APIS, open_state
 
@@ -292,12 +290,3 @@ async def test_delta_channels(state: Any) -> None:
         found = await ask(state.threads.diff(states[older].config, states[newer].config))
         before, after = states[older].values["log"], states[newer].values["log"]
         assert (found["log"].before, found["log"].after) == (before, after)
-
-
-def test_delta_channels_of_messages() -> None:
-    seed = [HumanMessage("a", id="1"), HumanMessage("b", id="2")]
-    writes: list[Any] = [HumanMessage("c", id="3"), [RemoveMessage(id="1"), HumanMessage("B", id="2")]]
-    assert [item.content for item in _rebuilt(seed, writes)] == ["B", "c"]
-    assert _rebuilt(seed, [RemoveMessage(id=REMOVE_ALL_MESSAGES)]) == []
-    assert _rebuilt(None, ["a", ["b"]]) == ["a", "b"]
-    assert CheckpointMetadata.__annotations__["counters_since_delta_snapshot"]

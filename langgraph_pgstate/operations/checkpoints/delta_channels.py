@@ -1,0 +1,130 @@
+"""The DeltaChannels of this process's graphs, which are asked what their reducers do.
+
+Most checkpoints hold no value of a DeltaChannel, and only its reducer knows what the stored writes add up to. Reducers
+differ, LangGraph's own from version to version, so none is imitated. A graph that is recorded makes its channels known
+here, for all of the process. Of any other channel, such as one that a command reads without the graph, LangGraph's own
+reducer is asked if it holds messages; otherwise its writes are taken to be appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
+
+from langgraph_pgstate.langgraph_compat import (
+    REMOVE_ALL_MESSAGES,
+    DeltaSnapshot,
+    delta_channel_class,
+    messages_delta_reducer,
+)
+
+if TYPE_CHECKING:
+    from langgraph.channels.delta import DeltaChannel
+
+# By name; `None` for a name under which graphs have different reducers.
+_known: Final[dict[str, DeltaChannel[Any] | None]] = {}
+_rules: Final[dict[str, MessageRules]] = {}
+
+
+class MessageRules(NamedTuple):
+    """What a reducer of messages does where reducers differ.
+
+    Attributes:
+        hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.
+        keeps_place: Whether a message that one write removes and adds again keeps its place.
+    """
+
+    hears_remove_all: bool
+    keeps_place: bool
+
+
+def learn(graph: Any) -> None:
+    """Make the DeltaChannels of a compiled graph and of its subgraphs known."""
+    for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):
+        for name, channel in one.channels.items():
+            if isinstance(channel, delta_channel_class()):
+                _learn(name, channel)
+
+
+def rules_of(name: str) -> MessageRules:
+    """Return what a channel's reducer does with messages: that of the last graph that made such a channel known."""
+    return _rules.get(name) or _assumed_rules()
+
+
+def value_of(name: str, received: Mapping[str, Any]) -> Any:
+    """Return a channel's value.
+
+    Args:
+        name: The channel.
+        received: What `get_delta_channel_history` returns for it: its writes, and the value before them if there is
+            one.
+    """
+    if (channel := _known.get(name)) is not None:
+        try:
+            return _replay(channel, received)
+        except Exception:
+            # A reducer may raise anything on application types that are read as plain data.
+            pass
+    items = _replay(delta_channel_class()(_append), received)
+    if items and all(isinstance(item, BaseMessage) for item in items):
+        return _replay(delta_channel_class()(messages_delta_reducer()), received)
+    return items
+
+
+def _learn(name: str, channel: DeltaChannel[Any]) -> None:
+    known = _known.setdefault(name, channel)
+    if known is not None and known is not channel and not _is_same(known.reducer, channel.reducer):
+        _known[name] = None
+    if known is not channel or name not in _rules:
+        rules = _probe(channel)
+        if rules is not None:
+            _rules[name] = rules
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two reducers are the same function; factories of graphs may make a function anew for each."""
+    code = getattr(one, "__code__", None)
+    return one is other or (code is not None and code is getattr(other, "__code__", None) and not one.__closure__)
+
+
+def _probe(channel: DeltaChannel[Any]) -> MessageRules | None:
+    """Try a channel's reducer. Return `None` if it takes no messages."""
+
+    def ids_after(write: Sequence[BaseMessage]) -> list[Any]:
+        tried = channel.from_checkpoint(DeltaSnapshot([HumanMessage("", id="first"), HumanMessage("", id="second")]))
+        tried.update([write])
+        return [message.id for message in tried.get()]
+
+    try:
+        if type(channel.typ()) is not list:
+            return None
+        hears = ids_after([RemoveMessage(id=REMOVE_ALL_MESSAGES), HumanMessage("", id="third")]) == ["third"]
+        keeps = ids_after([RemoveMessage(id="first"), HumanMessage("", id="first")]) == ["first", "second"]
+    except Exception:
+        return None
+    return MessageRules(hears, keeps)
+
+
+@cache
+def _assumed_rules() -> MessageRules:
+    rules = _probe(delta_channel_class()(messages_delta_reducer()))
+    assert rules is not None
+    return rules
+
+
+def _replay(channel: DeltaChannel[Any], received: Mapping[str, Any]) -> Any:
+    """Return a channel's value as LangGraph makes it from its history."""
+    seed = received["seed"] if "seed" in received else DeltaSnapshot(channel.typ())
+    replayed = channel.from_checkpoint(seed)
+    replayed.replay_writes(received["writes"])
+    return replayed.get()
+
+
+def _append(state: Any, writes: Sequence[Any]) -> list[Any]:
+    items = [*state] if isinstance(state, list | tuple) else [] if state is None else [state]
+    for write in writes:
+        items += write if isinstance(write, list | tuple) else [write]
+    return items
