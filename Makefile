@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Versions that were tested together; `make constraints` writes it. The bounds in pyproject.toml stay open.
+CONSTRAINTS := .ci/constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # A worker more than most machines have cores, for tests also wait; each has a server of its own. On a server that was
 # named they would get in each other's way.
 WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
@@ -14,15 +17,16 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-browser chat chaos check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
+.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+# An isolated build would take the newest setuptools.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@echo "Setting up $(VENV); this takes half a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' && touch $@
+	@$(PIP) setuptools && $(PIP) --no-build-isolation -e '.[dev]' && touch $@
 
 demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute)
 	@$(BIN)/pgstate demo
@@ -47,7 +51,7 @@ test-all: $(STAMP) ## Run all tests, with all of Hypothesis' examples
 	@PGSTATE_TEST_ALL=1 $(PYTEST) -m ''
 
 test-versions: $(STAMP) test-servers ## Run the tests on PostgreSQL 16 and 15, and some with the lowest versions of all dependencies
-	@$(BIN)/python tests/run_lowest.py $(WORKERS)
+	@$(BIN)/python tests/run_versions.py lowest $(WORKERS)
 
 test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 where it is installed; some with MARKS=smoke
 	@PGSTATE_TEST_VERSION=16 $(PYTEST) -m '$(MARKS)'
@@ -66,18 +70,28 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+constraints: $(STAMP) ## Write the newest versions that fit together to .ci/constraints.txt; run all tests before you commit it
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --extra dev \
+		--custom-compile-command 'make constraints' --output-file $(CONSTRAINTS) pyproject.toml >/dev/null
+
+test-newest: $(STAMP) ## Run some tests with the newest versions of all dependencies, and print how they differ
+	@$(BIN)/python tests/run_versions.py newest $(WORKERS)
+
+test-package: $(STAMP) ## Build wheel and sdist, install them in fresh environments, and run the commands of each extra
+	@$(PYTEST) -m '' tests/acceptance/test_package.py
+
 check: lint test ## What a commit has to pass
 
 bench: $(STAMP) ## Measure against the official saver; writes benchmarks/results/
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@$(PIP) --no-build-isolation -e '.[bench]'
 	@$(BIN)/python -m benchmarks
 
 bench-quick: $(STAMP) ## The same in two minutes, with fewer rounds; writes nothing to the README
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@$(PIP) --no-build-isolation -e '.[bench]'
 	@$(BIN)/python -m benchmarks --quick
 
 bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and DBOS; QUICK=--quick for two minutes
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench-queue]'
+	@$(PIP) --no-build-isolation -e '.[bench-queue]'
 	@$(BIN)/python -m benchmarks.queue $(QUICK)
 
 bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our saver and its own (eight minutes)

@@ -36,6 +36,7 @@ from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import entered_in_thread
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
+from langgraph_pgstate.langgraph_compat import warn_if_untested
 from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.threads.expiry import ExpiryHook
 from langgraph_pgstate.process_identity import holder_id
@@ -331,6 +332,7 @@ def _read_files(schema: str) -> None:
     """Do work that reads files and is done once per process, so that no event loop has to."""
     preload(schema)
     holder_id()
+    warn_if_untested()
     # Loads the compression dictionary.
     frames.pack(bytes(100))
 

@@ -1,6 +1,6 @@
 """The private names of LangGraph that this package touches; nothing else may touch one.
 
-Tried with langgraph 1.2.22 and langgraph-checkpoint 4.3.2.
+Tried with `TESTED_VERSIONS` of langgraph.
 
 LangGraph draws a checkpoint's id from the process's clock (UUIDv6: a time, then noise), and a thread goes on from its
 greatest id. The generator never draws the same time twice: it keeps the last one in `_last_v6_timestamp`. A process
@@ -50,6 +50,7 @@ __all__ = [
     "SCRATCHPAD",
     "SEND",
     "TASK_ID",
+    "TESTED_VERSIONS",
     "TOOLS_MODE",
     "TUPLE",
     "DeltaSnapshot",
@@ -72,8 +73,12 @@ __all__ = [
     "send_class",
     "strict_hook",
     "unwind_when_cancelled",
+    "warn_if_untested",
     "with_msgpack_allowlist",
 ]
+
+TESTED_VERSIONS: Final = ("1.2.15", "1.2.24")
+"""The oldest and the newest version of langgraph with which the tests of this package passed."""
 
 _LAST: Final = "_last_v6_timestamp"
 _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -420,6 +425,27 @@ def messages_delta_reducer() -> Callable[[Any, Any], Any]:
     # It is experimental, so it may have gone.
     own: Callable[[Any, Any], Any] = getattr(message, "_messages_delta_reducer", add_all)
     return own
+
+
+@cache
+def warn_if_untested() -> None:
+    """Log once if the installed langgraph is not of `TESTED_VERSIONS`. Reads a file, for about a millisecond."""
+    try:
+        from langgraph.version import __version__ as installed
+    except ImportError:
+        return
+    oldest, newest = map(_release, TESTED_VERSIONS)
+    if installed and not oldest <= _release(installed) <= newest:
+        _logger.warning(
+            "langgraph %s is outside of the versions that langgraph_pgstate was tested with, %s to %s",
+            installed,
+            *TESTED_VERSIONS,
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers at the beginning of a version."""
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
 
 
 def is_strict() -> bool:

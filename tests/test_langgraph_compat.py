@@ -6,8 +6,10 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypedDict
 from uuid import UUID
 
+import psycopg
 import pytest
 from langchain_core.messages import HumanMessage, RemoveMessage
+from langgraph import version
 from langgraph._internal import _constants
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.checkpoint.base import _with_msgpack_allowlist
@@ -22,6 +24,7 @@ from langgraph.pregel._loop import AsyncPregelLoop, SyncPregelLoop
 from langgraph.types import Send
 from support import config_of
 
+from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate import langgraph_compat as compat
 
 
@@ -152,3 +155,34 @@ def test_a_serializer_builds_with_the_functions_it_is_given() -> None:
     serde.use_extension_hook(lambda code, data: "built")
     assert serde.loads_typed(serde.dumps_typed(UUID(int=0))) == "built"
     assert serde.loads_typed(("json", b'[{"lc": 2}, {"a": 1}]')) == ["revived", {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("installed", "lines"),
+    [
+        ("1.2.14", 1),
+        ("1.2.15", 0),
+        ("1.2.24.post1", 0),
+        ("1.2.24", 0),
+        ("1.2.25", 1),
+        ("1.3.0rc1", 1),
+        ("2.0", 1),
+        ("", 0),
+    ],
+)
+def test_another_langgraph_than_the_tested_is_logged_once(
+    installed: str,
+    lines: int,
+    connection: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(version, "__version__", installed)
+    monkeypatch.setattr(compat, "TESTED_VERSIONS", ("1.2.15", "1.2.24"))
+    compat.warn_if_untested.cache_clear()
+    try:
+        PGStateSaver(connection)
+        PGStateSaver(connection)
+    finally:
+        compat.warn_if_untested.cache_clear()
+    assert len(caplog.messages) == lines

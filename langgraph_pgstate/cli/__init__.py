@@ -19,7 +19,7 @@ def main() -> None:
         if find_spec("rich") is None:
             raise ImportError("rich")
     except ImportError:
-        sys.stderr.write("pgstate needs its `cli` extra: pip install 'langgraph-pgstate[cli]'\n")
+        sys.stderr.write("pgstate needs the extra `cli` of langgraph-pgstate\n")
         raise SystemExit(2) from None
     del typer
     from langgraph_pgstate.cli.app import app

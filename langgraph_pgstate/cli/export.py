@@ -75,7 +75,7 @@ def _exporter(dsn: str, schema: str, endpoint: str, content: bool, since: timede
     try:
         from langgraph_pgstate.otlp.exporter import SpanExporter
     except ImportError as error:
-        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[otlp]'") from error
+        raise ConfigurationError(f"{error}; install the extra `otlp` of langgraph-pgstate") from error
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
     # The package's own messages say what it means for the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)

@@ -25,7 +25,7 @@ def inspect(
         from langgraph_pgstate.server.app import create_app
         from langgraph_pgstate.server.serving import listen, run
     except ImportError as error:
-        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
+        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
     from langgraph_pgstate.codec.serializer import plain_serializer
     from langgraph_pgstate.state import AsyncPGState
 

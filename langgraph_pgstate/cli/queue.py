@@ -453,7 +453,7 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
 
         from langgraph_pgstate.metrics import Metrics
     except ImportError as error:
-        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[metrics]'") from error
+        raise ConfigurationError(f"{error}; install the extra `metrics` of langgraph-pgstate") from error
     try:
         server, _ = start_http_server(port, host, Metrics(state).registry)
     except OSError as error:

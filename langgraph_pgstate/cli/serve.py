@@ -55,7 +55,7 @@ def serve(
         from langgraph_pgstate.server.serving import listen
         from langgraph_pgstate.server.supervising import Supervisor
     except ImportError as error:
-        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
+        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
     target: Target = ctx.obj
     if target.is_json:
         raise ConfigurationError("a server prints no JSON")

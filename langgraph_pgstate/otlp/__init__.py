@@ -1,4 +1,4 @@
-"""Export of recorded spans to OpenTelemetry: `pip install 'langgraph-pgstate[otlp]'`."""
+"""Export of recorded spans to OpenTelemetry; needs the extra `otlp`."""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,7 @@ from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, CorruptStateError
-from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.langgraph_compat import advance_ids_past, warn_if_untested
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.operations.checkpoints import getting
 from langgraph_pgstate.operations.checkpoints.listing import Page
@@ -98,6 +98,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
             raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
         if type(cache_bytes) is not int or cache_bytes < 0:
             raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
+        warn_if_untested()
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)
         self._queries = queries(schema_of(options))

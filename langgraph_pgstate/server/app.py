@@ -178,7 +178,7 @@ def _pages() -> Mount:
     try:
         from langgraph_pgstate.server.pages.app import mount
     except ImportError as error:
-        raise ConfigurationError(f"{error}; pip install 'langgraph-pgstate[server]'") from error
+        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
     return mount()
 
 

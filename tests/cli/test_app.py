@@ -66,7 +66,7 @@ def test_without_its_extra_the_script_says_so(missing: str) -> None:
     blocked = f"import sys; sys.modules[{missing!r}] = None; from langgraph_pgstate.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr == "pgstate needs its `cli` extra: pip install 'langgraph-pgstate[cli]'\n"
+    assert result.stderr == "pgstate needs the extra `cli` of langgraph-pgstate\n"
 
 
 def test_choices_are_those_of_the_operations() -> None:
