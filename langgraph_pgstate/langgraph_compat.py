@@ -41,7 +41,9 @@ __all__ = [
     "CHECKPOINTER",
     "DELTA_COUNTERS",
     "DURABILITY",
+    "HANDLER_PATH",
     "PACK_OPTIONS",
+    "PULL_PATH",
     "REMOVE_ALL_MESSAGES",
     "REPLAY_STATE",
     "RESUME",
@@ -119,6 +121,10 @@ RESUME: Final = "__resume__"
 """The channel of resume values."""
 DELTA_COUNTERS: Final = "counters_since_delta_snapshot"
 """The key of a checkpoint's metadata that names the DeltaChannels that took no snapshot."""
+PULL_PATH: Final = "~__pregel_pull, "
+"""The beginning of the path of a task that an edge of the graph has triggered; the node's name follows."""
+HANDLER_PATH: Final = ", node_error_handler, 0000000000"
+"""The end of the path of a node's error handler, after that of the task that failed."""
 REMOVE_ALL_MESSAGES: Final = "__remove_all__"
 """`langgraph.graph.message.REMOVE_ALL_MESSAGES`, whose module takes too long to import with a saver."""
 SAFE_TYPES: Final[frozenset[tuple[str, ...]]] = _msgpack.SAFE_MSGPACK_TYPES
@@ -322,10 +328,8 @@ def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:
     with _replacing_counters:
         before: _C | Any = lazy._counter
         if type(before) is not kind:
-            found = re.fullmatch(r"count\((\d+)\)", repr(getattr(before, "__self__", None)))
-            if before is not None and found is None:
-                return None
-            lazy._counter = kind(0 if found is None else int(found[1]))
+            # The next number is the count.
+            lazy._counter = kind(0 if before is None else before())
         counter: _C = lazy._counter
         return counter
 

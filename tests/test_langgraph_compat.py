@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, ExitStack
+from itertools import pairwise
 from typing import Any, TypedDict
 from uuid import UUID
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langgraph import version
 from langgraph._internal import _constants
@@ -19,7 +22,7 @@ from langgraph.checkpoint.serde import _msgpack, types
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph, message
-from langgraph.pregel._algo import LazyAtomicCounter
+from langgraph.pregel._algo import LazyAtomicCounter, task_path_str
 from langgraph.pregel._loop import AsyncPregelLoop, SyncPregelLoop
 from langgraph.types import Send
 from support import config_of
@@ -116,6 +119,30 @@ def test_channels_of_a_graph_that_its_state_does_not_declare_are_known() -> None
     reserved = ("INPUT", "INTERRUPT", "RESUME", "ERROR", "NO_WRITES", "TASKS")
     assert all(compat.is_schedule_channel(getattr(_constants, name)) for name in reserved)
     assert compat.is_schedule_channel(types.SCHEDULED)
+
+
+@given(st.text(min_size=1))
+def test_paths_of_tasks_are_those_of_langgraph(node: str) -> None:
+    path = task_path_str((_constants.PULL, node))
+    assert path.removeprefix(compat.PULL_PATH) == node
+    assert task_path_str((_constants.PULL, node, "node_error_handler", False)) == path + compat.HANDLER_PATH
+
+
+@given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True), st.data())
+def test_channels_of_any_graph_that_its_state_does_not_declare_are_known(nodes: list[str], data: st.DataObject) -> None:
+    """Graphs of edges, joins, conditions and deferred nodes."""
+    state: Any = TypedDict("State", {"branch": int, "join": int, "start": int})  # type: ignore[operator]
+    builder: Any = StateGraph(state)
+    for name in nodes:
+        builder.add_node(name, lambda state: {}, defer=data.draw(st.booleans()))
+    builder.add_edge(START, nodes[0])
+    for first, second in pairwise(nodes):
+        builder.add_edge(data.draw(st.sampled_from([first, [first], [nodes[0], first]])), second)
+    if data.draw(st.booleans()):
+        builder.add_conditional_edges(nodes[-1], lambda state: nodes[0], [nodes[0]])
+    own = {name for name in builder.compile().channels if compat.is_schedule_channel(name)}
+    assert builder.compile().channels.keys() - own == {"branch", "join", "start"}
+    assert compat.next_nodes(own) == sorted(nodes)
 
 
 class Counter(int):

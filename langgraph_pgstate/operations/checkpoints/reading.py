@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
+from langgraph.checkpoint.base import CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_pgstate.codec import frames
@@ -258,7 +258,7 @@ def flatten_writes(rows: Iterable[WritesRow], where: str) -> list[tuple[str, str
         for row in rows
         for write in unpack_writes(row.data, f"writes of task {row.task_id!r} at {where}")
     ]
-    return sorted(found, key=lambda item: (item[0], item[1], item[2][0]))
+    return sorted(found, key=lambda item: writes_sort_key(item[0], item[1], item[2][0]))
 
 
 def load_writes(codec: ValueCodec, rows: Iterable[WritesRow], where: str) -> list[PendingWrite]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.langgraph_compat import is_schedule_channel
+from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
 from langgraph_pgstate.operations.checkpoints.requests import Address, identifier, thread_id_of
@@ -14,9 +14,6 @@ from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types.branches import CheckpointState, CheckpointTree, TreeNode
-
-# How LangGraph begins the path of a task that an edge of the graph has triggered; the node's name follows.
-_PULL: Final = "~__pregel_pull, "
 
 
 def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> dict[str, Any]:
@@ -30,7 +27,8 @@ def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, 
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
         "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
         "page_size": page_size(limit) + 1,
-        "pull": _PULL,
+        "pull": PULL_PATH,
+        "handler": HANDLER_PATH,
     }
 
 

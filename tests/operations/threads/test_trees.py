@@ -102,5 +102,22 @@ async def test_nodes_that_were_sent_are_named_by_their_spans(state: Any) -> None
     assert tasks[1] == [(), ("", ""), ("plan",), ("__start__",)]
 
 
+async def test_a_handler_of_an_error_is_not_named_like_the_node_that_failed(state: Any) -> None:
+    def fail(_: Any) -> Any:
+        raise ValueError("no hotel")
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("book, pay", fail, error_handler=lambda _: {"messages": ["sorry"]})
+    graph = builder.add_edge(START, "book, pay").compile(checkpointer=state.saver)
+    [handler] = graph.node_error_handler_map.values()
+    for thread_id, chosen in (("recorded", state.record(graph)), ("other", graph)):
+        config = config_of(thread_id)
+        given: Any = {"messages": ["hello"]}
+        await (chosen.ainvoke(given, config) if is_async(state) else asyncio.to_thread(chosen.invoke, given, config))
+    trees = [await ask(state.threads.tree(thread_id)) for thread_id in ("recorded", "other")]
+    tasks = [tree.nodes[1].tasks for tree in trees]
+    assert tasks == [("book, pay", handler), ("book, pay", "")]
+
+
 def is_async(state: Any) -> bool:
     return type(state).__name__.startswith("Async")

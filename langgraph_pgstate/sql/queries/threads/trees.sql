@@ -1,8 +1,8 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
 -- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not
--- gone on, the answered ones, and the run that was interrupted. The path of a task that was sent names no node: its
--- span does, which began about then.
+-- gone on, the answered ones, and the run that was interrupted. The path of a task that was sent, or
+-- that handles an error, does not name its node: its span does, which began about then.
 WITH shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
@@ -36,7 +36,8 @@ WITH shown AS MATERIALIZED (
 )
 SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, s.run_id, l.label,
     ARRAY(
-        SELECT CASE WHEN starts_with(w.task_path, :pull::text) THEN substr(w.task_path, length(:pull) + 1)
+        SELECT CASE WHEN starts_with(w.task_path, :pull::text) AND right(w.task_path, length(:handler)) <> :handler
+            THEN substr(w.task_path, length(:pull) + 1)
             ELSE coalesce((SELECT n.nodes ->> w.task_id FROM named n), '') END
         FROM /*schema*/writes w
         WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = s.checkpoint_id
