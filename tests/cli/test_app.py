@@ -52,7 +52,7 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
 
 @pytest.mark.bare
 @pytest.mark.parametrize(
-    "arguments", [("tree", "one"), ("prune", "--keep-last", "1"), ("check",), ("export-langgraph", "--to", "x")]
+    "arguments", [("tree", "one"), ("prune", "--keep-last", "1"), ("check",), ("export-langgraph", "--to", "dbname=x")]
 )
 def test_a_missing_schema_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
     shown = words(run(*arguments, code=1))
