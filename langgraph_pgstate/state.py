@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
@@ -23,6 +24,7 @@ from langgraph_pgstate.db.database import (
 )
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
+from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.leases.leases import AsyncLeases, Leases
 from langgraph_pgstate.operations.admin import integrity, maintenance, overview
@@ -70,6 +72,9 @@ from langgraph_pgstate.types import BackfillReport, DatabaseOverview, Maintenanc
 G = TypeVar("G")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+# Seconds for which the end of a process waits for an event loop that runs in another thread.
+_EXIT_SECONDS: Final = 10.0
 
 
 class _Fresh(Database):
@@ -246,6 +251,8 @@ class PGState(_State):
 
     _recorder: Recorder
     _fresh: Database
+    _resources: ExitStack
+    _at_exit: AtExit[Any]
 
     def __init__(self, connection: PsycopgConnection | ConnectionPool[Any], **options: Unpack[StateOptions]) -> None:
         check_options(type(self), options, StateOptions)
@@ -270,11 +277,12 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        # What `close` closes, besides its own parts.
+        self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
     @classmethod
-    @contextmanager
-    def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Iterator[Self]:
-        """Connect; write waiting records and disconnect at the end of the `with` block.
+    def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Self:
+        """Connect. At the end of a `with` block, or by `close`, write waiting records and disconnect.
 
         Args:
             dsn: A libpq connection string or URI.
@@ -284,18 +292,28 @@ class PGState(_State):
             UnavailableError: If the server does not answer.
             ConfigurationError: If an argument is not usable.
         """
-        check_options(cls, options, OpenStateOptions)
-        with Database.open(dsn, **database_options(options)) as database:
-            state = cls._over(database, options)
-            try:
-                state._recorder.learn_clock()
-                yield state
-            finally:
-                state.close()
+        return cls._open(nullcontext(dsn), options)
 
     @classmethod
-    @contextmanager
-    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]) -> Iterator[Self]:
+    def _open(cls, server: AbstractContextManager[str], options: OpenStateOptions) -> Self:
+        check_options(cls, options, OpenStateOptions)
+        with ExitStack() as stack:
+            dsn = stack.enter_context(server)
+            database = stack.enter_context(Database.open(dsn, **database_options(options)))
+            state = cls._over(database, options)
+            stack.callback(state._at_exit.cancel)
+            state._recorder.learn_clock()
+            state._resources = stack.pop_all()
+        return state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @classmethod
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]) -> Self:
         """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
 
         Args:
@@ -303,9 +321,13 @@ class PGState(_State):
             options: As for `open`.
         """
         check_options(cls, options, OpenStateOptions)
-        with embedded_server(path) as dsn, cls.open(dsn, **options) as state:
+        state = cls._open(embedded_server(path), options)
+        try:
             state.setup()
-            yield state
+        except BaseException:
+            state.close()
+            raise
+        return state
 
     def setup(self, *, metadata_index: bool = False) -> None:
         """Make the tables, or bring them up to date; see `PGStateSaver.setup`."""
@@ -452,7 +474,22 @@ class PGState(_State):
         self._recorder.flush()
 
     def close(self) -> None:
-        """Write waiting records. Call it before you close a pool of your own. Safe to repeat."""
+        """Write waiting records, and disconnect if `open` has connected. Safe to repeat.
+
+        Call it before you close a pool of your own, and at the latest when the process exits if you use no `with`
+        block: what is still open then is closed in a few seconds. In a forked child it does nothing.
+
+        Raises:
+            PGStateError: If waiting records could not be written.
+        """
+        self._at_exit.cancel()
+        if self._database.is_forked:
+            return
+        with self._resources.pop_all():
+            self._stop()
+
+    def _stop(self) -> None:
+        """Write waiting records, and stop what runs in the background."""
         if "runs" in self.__dict__:
             self.runs._end_listener.close()
         if "tools" in self.__dict__:
@@ -466,6 +503,8 @@ class AsyncPGState(_State):
 
     _recorder: AsyncRecorder
     _fresh: AsyncDatabase
+    _resources: AsyncExitStack
+    _at_exit: AtExit[Any]
 
     def __init__(
         self, connection: AsyncPsycopgConnection | AsyncConnectionPool[Any], **options: Unpack[StateOptions]
@@ -492,30 +531,39 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
     @classmethod
-    @asynccontextmanager
-    async def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> AsyncIterator[Self]:
-        """Async twin of `PGState.open`."""
+    def open(cls, dsn: str, **options: Unpack[OpenStateOptions]) -> Opening[Self]:
+        """Async twin of `PGState.open`: enter what it returns as `async with`, or await it and `close` the state."""
+        return Opening(partial(cls._open, nullcontext(dsn), options), cls.close)
+
+    @classmethod
+    async def _open(cls, server: AbstractAsyncContextManager[str], options: OpenStateOptions) -> Self:
         check_options(cls, options, OpenStateOptions)
-        async with AsyncDatabase.open(dsn, **database_options(options)) as database:
+        async with AsyncExitStack() as stack:
+            dsn = await stack.enter_async_context(server)
+            database = await stack.enter_async_context(AsyncDatabase.open(dsn, **database_options(options)))
             state = cls._over(database, options)
-            try:
-                await state._recorder.learn_clock()
-                yield state
-            finally:
-                await complete(state.close())
+            stack.callback(state._at_exit.cancel)
+            await state._recorder.learn_clock()
+            state._resources = stack.pop_all()
+        return state
 
     @classmethod
-    @asynccontextmanager
-    async def embedded(
-        cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]
-    ) -> AsyncIterator[Self]:
-        """Async twin of `PGState.embedded`."""
-        check_options(cls, options, OpenStateOptions)
-        async with entered_in_thread(embedded_server(path)) as dsn, cls.open(dsn, **options) as state:
-            await state.setup()
-            yield state
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, **options: Unpack[OpenStateOptions]) -> Opening[Self]:
+        """Async twin of `PGState.embedded`, used like `open`."""
+
+        async def open() -> Self:
+            state = await cls._open(entered_in_thread(embedded_server(path)), options)
+            try:
+                await state.setup()
+            except BaseException:
+                await state.close()
+                raise
+            return state
+
+        return Opening(open, cls.close)
 
     async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGState.setup`."""
@@ -642,7 +690,25 @@ class AsyncPGState(_State):
         await self._recorder.flush()
 
     async def close(self) -> None:
-        """Async twin of `PGState.close`."""
+        """Async twin of `PGState.close`. A cancellation does not shorten it."""
+        self._at_exit.cancel()
+        if not self._database.is_forked:
+            await complete(self._close())
+
+    async def _close(self) -> None:
+        async with self._resources.pop_all():
+            await self._stop()
+
+    def _close_at_exit(self) -> None:
+        """Write waiting records. The sessions end with the process; the event loop has ended before it, mostly."""
+        loop = self.saver._loop
+        if loop is not None and loop.is_running():
+            # It runs in a daemon thread.
+            asyncio.run_coroutine_threadsafe(self.close(), loop).result(_EXIT_SECONDS)
+        else:
+            self._recorder.write_at_exit()
+
+    async def _stop(self) -> None:
         if "runs" in self.__dict__:
             self.runs._end_listener.close()
         if "tools" in self.__dict__:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -28,6 +30,26 @@ _CONNECT_TIMEOUT = 10
 # For a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and starts again.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
+_OWN: Final = "_pgstate_own"
+_POOL_NAME: Final = "pgstate"
+_pool_log: Final = logging.getLogger("psycopg.pool")
+
+
+class _Reported(logging.Filter):
+    """Removes what psycopg logs of pools of this package: a line for each attempt and connection of an outage.
+
+    This package logs one line for the outage (`Outage`). With the level DEBUG all remain.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged."""
+        if record.levelno > logging.WARNING or _pool_log.isEnabledFor(logging.DEBUG):
+            return True
+        about = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        return about != _POOL_NAME and not hasattr(about, _OWN)
+
+
+_pool_log.addFilter(_Reported())
 
 
 class Connector:
@@ -45,6 +67,8 @@ class Connector:
         self.error: Exception | None = None
         self.callers: set[object] = set()
         self._first = [*first]
+        for one in first:
+            setattr(one, _OWN, True)
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
         """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
@@ -56,6 +80,7 @@ class Connector:
             self.error = error
             raise
         self.error = None
+        setattr(made, _OWN, True)
         return made
 
     def close(self) -> None:
@@ -71,6 +96,8 @@ class AsyncConnector:
         self.error: Exception | None = None
         self.callers: set[object] = set()
         self._first = [*first]
+        for one in first:
+            setattr(one, _OWN, True)
 
     async def connect(self, conninfo: str = "", **options: Any) -> AsyncPsycopgConnection:
         """Async twin of `Connector.connect`."""
@@ -82,6 +109,7 @@ class AsyncConnector:
             self.error = error
             raise
         self.error = None
+        setattr(made, _OWN, True)
         return made
 
     async def close(self) -> None:
@@ -134,6 +162,7 @@ def _pool_options(settings: PoolSettings, options: dict[str, Any]) -> dict[str, 
         "max_lifetime": settings.max_lifetime,
         "reconnect_timeout": _RECONNECT_SECONDS,
         "open": False,
+        "name": _POOL_NAME,
     }
 
 
@@ -169,7 +198,7 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
         ConfigurationError: If the server refuses the connection (password, role, database) or its host is unknown.
         UnavailableError: If the server does not answer within the pool's timeout.
     """
-    deadline = time.monotonic() + settings.timeout
+    process, deadline = os.getpid(), time.monotonic() + settings.timeout
     while True:
         try:
             first = psycopg.Connection.connect(dsn, **options)
@@ -193,14 +222,13 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             connector.close()
         yield pool
     finally:
-        pool.close()
+        # In a forked child, closing would end the parent's sessions.
+        if os.getpid() == process:
+            pool.close()
 
 
-@asynccontextmanager
-async def open_pool_async(
-    dsn: str, settings: PoolSettings, options: dict[str, Any]
-) -> AsyncIterator[AsyncConnectionPool[Any]]:
-    """Async twin of `open_pool`."""
+async def open_pool_async(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> AsyncConnectionPool[Any]:
+    """Open a pool as `open_pool` does; the caller closes it."""
     deadline = time.monotonic() + settings.timeout
     while True:
         try:
@@ -223,9 +251,15 @@ async def open_pool_async(
             raise _no_answer(connector.error or error, settings) from error
         finally:
             await connector.close()
-        yield pool
-    finally:
+    except BaseException:
         await complete(pool.close())
+        raise
+    return pool
+
+
+def bounded_dsn(dsn: str, seconds: float) -> str:
+    """Return a connection string for a connection that waits for a server that does not answer so long at most."""
+    return make_conninfo(dsn, connect_timeout=max(2, int(seconds)), tcp_user_timeout=int(seconds * 1000))
 
 
 def dsn_of(

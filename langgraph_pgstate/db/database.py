@@ -35,7 +35,8 @@ from langgraph_pgstate.db.connecting import (
     open_pool_async,
     prepare_threshold_of,
 )
-from langgraph_pgstate.db.finishing import finish, take
+from langgraph_pgstate.db.finishing import complete, finish, take
+from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_read_only, translate, unknown_host
@@ -70,12 +71,28 @@ def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> O
     return Outage(PoolSettings().timeout if pool is None else pool.timeout)
 
 
-def _forked() -> ConfigurationError:
-    """Return the error for connections shared by two processes after a fork: each would read the other's results."""
-    return ConfigurationError(
-        "this saver was made before a fork, and its connections belong to the parent process; make one saver in each "
-        "process, after the fork"
-    )
+class _OfProcess:
+    """What belongs to the process that made it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a forked child, whose connections are the parent's."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Refuse connections shared by two processes after a fork: each would read the other's results.
+
+        Raises:
+            ConfigurationError: If this is a forked child.
+        """
+        if os.getpid() != self._process:
+            raise ConfigurationError(
+                "this saver was made before a fork, and its connections belong to the parent process; make one saver "
+                "in each process, after the fork"
+            )
 
 
 def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
@@ -84,7 +101,7 @@ def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, 
         connection.pgconn.finish()
 
 
-class Database:
+class Database(_OfProcess):
     """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently.
 
     Attributes:
@@ -115,7 +132,7 @@ class Database:
         self._single = BlockingConnection(source) if isinstance(source, psycopg.Connection) else None
         self.is_borrowed = self._single is not None
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        super().__init__()
 
     @classmethod
     @contextmanager
@@ -146,7 +163,8 @@ class Database:
                 yield database
             finally:
                 database._connect, database._retry = None, _ONCE
-                if database._single is not None:
+                # In a forked child, closing would end the parent's session.
+                if database._single is not None and not database.is_forked:
                     database._single.connection.close()
             return
         with open_pool(dsn, settings, options) as connections:
@@ -300,8 +318,7 @@ class Database:
             tries: The tries of the call; `None` for a first try that waits as long as the pool lets it, and may find
                 by failing that its connection is lost.
         """
-        if os.getpid() != self._process:
-            raise _forked()
+        self.check_process()
         db = self._acquire_single() if self._pool is None else self._acquire_pooled(self._pool, tries)
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
@@ -381,7 +398,7 @@ async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDa
     return database
 
 
-class AsyncDatabase:
+class AsyncDatabase(_OfProcess):
     """Async twin of `Database`. Bound to the event loop in which it was opened."""
 
     observer: Observer | None = None
@@ -407,11 +424,10 @@ class AsyncDatabase:
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self.is_borrowed = self._single is not None
         self._lock = asyncio.Lock()
-        self._process = os.getpid()
+        super().__init__()
 
     @classmethod
-    @asynccontextmanager
-    async def open(
+    def open(
         cls,
         dsn: str,
         *,
@@ -419,25 +435,37 @@ class AsyncDatabase:
         pool: PoolSettings | bool | int = True,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
-    ) -> AsyncIterator[AsyncDatabase]:
+    ) -> Opening[AsyncDatabase]:
         """Async twin of `Database.open`."""
-        settings = PoolSettings.of(pool)
-        options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
-        if settings is None:
+
+        async def open() -> AsyncDatabase:
+            settings = PoolSettings.of(pool)
+            options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
+            if settings is not None:
+                return cls(await open_pool_async(dsn, settings, options), schema=schema, retry=retry)
             database = cls(lambda: psycopg.AsyncConnection.connect(dsn, **options), schema=schema, retry=retry)
             try:
-                try:
-                    await database.run(_ping)
-                except UnavailableError as error:
-                    raise unknown_host(error.__cause__) or error from error.__cause__
-                yield database
-            finally:
-                database._connect, database._retry = None, _ONCE
-                if database._single is not None:
-                    await database._single.connection.close()
+                await database.run(_ping)
+            except UnavailableError as error:
+                raise unknown_host(error.__cause__) or error from error.__cause__
+            except BaseException:
+                await database._disconnect()
+                raise
+            return database
+
+        # No generator: those that are left open when a loop ends are closed in an order that fails.
+        return Opening(open, cls._disconnect)
+
+    async def _disconnect(self) -> None:
+        # In a forked child, closing would end the parent's sessions.
+        if self.is_forked:
             return
-        async with open_pool_async(dsn, settings, options) as connections:
-            yield cls(connections, schema=schema, retry=retry)
+        if self._pool is not None:
+            await complete(self._pool.close())
+            return
+        self._connect, self._retry = None, _ONCE
+        if self._single is not None:
+            await self._single.connection.close()
 
     @property
     def dsn(self) -> str:
@@ -561,8 +589,7 @@ class AsyncDatabase:
 
     async def _acquire(self, tries: Tries | None) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
-        if os.getpid() != self._process:
-            raise _forked()
+        self.check_process()
         if self._pool is None:
             db = await self._acquire_single()
         else:

@@ -1,7 +1,8 @@
-"""The rules for retrying an operation and waiting for a connection; no I/O and no clock."""
+"""The rules for retrying an operation and waiting for a connection; no I/O but the log, and no clock."""
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Final
 
@@ -26,6 +27,10 @@ _MIN_SECONDS: Final = 2.0
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
 # A new connection has none of the first one's prepared statements.
 _VIOLATION_TRIES: Final = 2
+# Seconds within which lost connections are reported once.
+_QUIET_SECONDS: Final = 10.0
+
+_log = logging.getLogger("langgraph_pgstate.connections")
 
 
 class Outage:
@@ -41,12 +46,13 @@ class Outage:
         since: The monotonic time at which it began. `None` if there is none; an operation that succeeds sets it so.
     """
 
-    __slots__ = ("_seen_at", "_timeout", "since")
+    __slots__ = ("_reported_at", "_seen_at", "_timeout", "since")
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self.since: float | None = None
         self._seen_at = 0.0
+        self._reported_at = float("-inf")
 
     def wait_seconds(self, now: float) -> float:
         """Return the number of seconds that a call may wait from now on."""
@@ -55,10 +61,13 @@ class Outage:
             return self._timeout
         return min(self._timeout, max(_MIN_SECONDS, since + self._timeout - now))
 
-    def begin(self, now: float) -> None:
-        """Record that a connection was lost or could not be made."""
+    def begin(self, now: float, error: Exception) -> None:
+        """Record that a connection was lost or could not be made, and log the first of several."""
         if self.since is None or self._is_stale(now):
             self.since = now
+            if now - self._reported_at > _QUIET_SECONDS:
+                self._reported_at = now
+                _log.warning("no connection to PostgreSQL, trying again: %s", reason_of(error))
         self._seen_at = now
 
     def _is_stale(self, now: float) -> bool:
@@ -161,7 +170,7 @@ class Tries:
         # The pool's errors are subclasses of psycopg's OperationalError.
         is_pool_error = isinstance(error, PoolClosed | PoolTimeout | TooManyRequests)
         if is_not_connected or (isinstance(error, psycopg.Error) and not is_pool_error and is_connection_loss(error)):
-            self._outage.begin(now)
+            self._outage.begin(now, reason if is_not_connected and reason is not None else error)
             self._seconds = min(self._seconds, self._outage.wait_seconds(now))
         if is_not_connected and reason is not None:
             return UnavailableError(f"no connection to PostgreSQL: {reason_of(reason)}")

@@ -224,6 +224,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(AsyncRunner(database), queries, settings)
+        self._database = database
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -361,7 +362,7 @@ class AsyncLeaseManager(LeaseTaker):
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
         # A blocking run on another thread, whose reads and writes wait for the loop likewise.
-        if loop.is_running():
+        if loop.is_running() and not self._database.is_forked:
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 
     def _give_back(self, held: HeldLease) -> asyncio.Task[bool]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.db.connecting import bounded_dsn
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
@@ -23,7 +24,7 @@ from langgraph_pgstate.record.records import RunRecord
 from langgraph_pgstate.record.tracker import Tracker
 from langgraph_pgstate.record.write_queue import WriteQueue
 from langgraph_pgstate.record.writer import Writer
-from langgraph_pgstate.settings import DEFAULT_STREAM_TTL, RecorderSettings, ThreadKeys
+from langgraph_pgstate.settings import DEFAULT_STREAM_TTL, RecorderSettings, RetryPolicy, ThreadKeys
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import MaintenanceReport
 
@@ -41,6 +42,7 @@ class _RecorderBase(RecordingHandler):
         keys: ThreadKeys | None,
         is_encrypted: bool,
     ) -> None:
+        self._owner = database
         self._is_borrowed = database.is_borrowed
         self._settings = settings
         self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
@@ -191,7 +193,7 @@ class Recorder(_RecorderBase):
             PGStateError: If some rows could not be written.
         """
         try:
-            if not self._is_closed:
+            if not self._is_closed and not self._owner.is_forked:
                 self.flush()
         except PGStateError:
             _log.warning("%d spans and events were not written", self._queue.waiting)
@@ -200,7 +202,7 @@ class Recorder(_RecorderBase):
             with self._turn:
                 self._is_closed = True
                 self._turn.notify_all()
-            if self._thread is not None:
+            if self._thread is not None and self._thread.is_alive():
                 self._thread.join(self._settings.patience)
 
     def maintain(
@@ -338,6 +340,27 @@ class AsyncRecorder(_RecorderBase):
         self._writing = asyncio.Lock()
         self._is_urgent = False
 
+    @property
+    def _is_loop_running(self) -> bool:
+        # A forked child has a copy of the loop, which nothing runs.
+        return self._loop is not None and self._loop.is_running() and not self._owner.is_forked
+
+    def write_at_exit(self) -> None:
+        """Write all queued rows on a connection of its own, once the event loop has ended.
+
+        Raises:
+            PGStateError: If the rows could not be written.
+        """
+        if not self._queue.has_news or self._is_borrowed:
+            return
+        schema = self._owner.schema
+        with Database.open(
+            bounded_dsn(self._owner.dsn, self._settings.patience), schema=schema, pool=False, retry=RetryPolicy(1)
+        ) as database:
+            writer = Writer(BlockingRunner(database), queries(schema), self._queue, self._tracker)
+            if (error := run_blocking(writer.write(True))) is not None:
+                raise error
+
     async def learn_clock(self) -> None:
         """Async twin of `Recorder.learn_clock`."""
         # Blocking runs in other threads write on this loop, too.
@@ -401,10 +424,11 @@ class AsyncRecorder(_RecorderBase):
         here = _in_loop()
         if here is not None and here is self._loop:
             return Later(self._flush_patiently) if run is None else Later(lambda: self._write_end(run))
-        if run is None or self._loop is None or not self._loop.is_running():
+        if run is None or not self._is_loop_running:
             self._ended(run)
             return NOTHING
         # A blocking run beside the loop, or a run on another loop.
+        assert self._loop is not None
         writing = asyncio.run_coroutine_threadsafe(self._write_end(run), self._loop)
         if here is not None:
             return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
@@ -420,9 +444,10 @@ class AsyncRecorder(_RecorderBase):
         here = _in_loop()
         if here is not None and (self._loop is None or here is self._loop):
             return Later(read)
-        if self._loop is None or not self._loop.is_running():
+        if not self._is_loop_running:
             return NOTHING
         # A blocking run beside the loop, or a run on another loop.
+        assert self._loop is not None
         reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
         if here is not None:
             return Later(lambda: asyncio.shield(asyncio.wrap_future(reading)))

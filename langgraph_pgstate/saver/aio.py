@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from contextlib import (
     AbstractAsyncContextManager,
-    asynccontextmanager,
+    AsyncExitStack,
     nullcontext,
 )
 from datetime import timedelta
@@ -38,7 +38,8 @@ from langgraph_pgstate.db.database import (
     AsyncPsycopgConnection,
 )
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.db.finishing import entered_in_thread
+from langgraph_pgstate.db.finishing import complete, entered_in_thread
+from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases.manager import AsyncLeaseManager
@@ -114,42 +115,64 @@ class AsyncPGStateSaver(CommonSaver):
         self._database = database
         self.lease_manager = AsyncLeaseManager(database, self._queries, self._guards)
         self._deletions = Shared()
+        self._resources = AsyncExitStack()
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             self._loop = None
 
     @classmethod
-    @asynccontextmanager
-    async def from_conn_string(
+    def from_conn_string(
         cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]
-    ) -> AsyncIterator[Self]:
-        """Async twin of `PGStateSaver.from_conn_string`."""
-        check_options(cls, options, OpenSaverOptions)
-        async with AsyncDatabase.open(dsn, **database_options(options)) as database:
-            saver = cls._over(database, options, hook)
-            try:
-                yield saver
-            finally:
-                await saver.lease_manager.close()
+    ) -> Opening[Self]:
+        """Async twin of `PGStateSaver.from_conn_string`: to be entered, or awaited and then closed by `aclose`."""
+        return Opening(partial(cls._open, nullcontext(dsn), options, hook), cls.aclose)
 
     @classmethod
-    @asynccontextmanager
-    async def embedded(
+    async def _open(
+        cls, server: AbstractAsyncContextManager[str], options: OpenSaverOptions, hook: PutHook | None
+    ) -> Self:
+        check_options(cls, options, OpenSaverOptions)
+        async with AsyncExitStack() as stack:
+            dsn = await stack.enter_async_context(server)
+            database = await stack.enter_async_context(AsyncDatabase.open(dsn, **database_options(options)))
+            saver = cls._over(database, options, hook)
+            saver._resources = stack.pop_all()
+        return saver
+
+    async def aclose(self) -> None:
+        """Async twin of `PGStateSaver.close`, for the saver's own event loop. A cancellation does not shorten it."""
+        if not self._database.is_forked:
+            await complete(self._close())
+
+    async def _close(self) -> None:
+        async with self._resources.pop_all():
+            await self.lease_manager.close()
+
+    def close(self) -> None:
+        """`aclose`, for callers on another thread."""
+        self._wait(self.aclose())
+
+    @classmethod
+    def embedded(
         cls,
         path: str | Path = DEFAULT_EMBEDDED_PATH,
         *,
         hook: PutHook | None = None,
         **options: Unpack[OpenSaverOptions],
-    ) -> AsyncIterator[Self]:
-        """Async twin of `PGStateSaver.embedded`."""
-        check_options(cls, options, OpenSaverOptions)
-        async with (
-            entered_in_thread(embedded_server(path)) as dsn,
-            cls.from_conn_string(dsn, hook=hook, **options) as saver,
-        ):
-            await saver.setup()
-            yield saver
+    ) -> Opening[Self]:
+        """Async twin of `PGStateSaver.embedded`, used like `from_conn_string`."""
+
+        async def open() -> Self:
+            saver = await cls._open(entered_in_thread(embedded_server(path)), options, hook)
+            try:
+                await saver.setup()
+            except BaseException:
+                await saver.aclose()
+                raise
+            return saver
+
+        return Opening(open, cls.aclose)
 
     def _leased(self, lease_ttl: float) -> Self:
         """Return a clone whose runs write under leases."""
@@ -376,6 +399,12 @@ class AsyncPGStateSaver(CommonSaver):
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
         """Wait, on another thread, for a coroutine that runs on the saver's loop."""
+        try:
+            # The loop of the parent does not run in a forked child.
+            self._database.check_process()
+        except BaseException:
+            coroutine.close()
+            raise
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

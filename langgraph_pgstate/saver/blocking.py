@@ -11,11 +11,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -32,6 +28,7 @@ from langgraph.checkpoint.base import (
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.database import ConnectionPool, Database, PsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.owning import AtExit
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases.manager import LeaseManager
@@ -109,13 +106,12 @@ class PGStateSaver(CommonSaver):
         self._prepare(options, hook)
         self._database = database
         self.lease_manager = LeaseManager(database, self._queries, self._guards)
+        self._resources = ExitStack()
+        self._at_exit: AtExit[Any] | None = None
 
     @classmethod
-    @contextmanager
-    def from_conn_string(
-        cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]
-    ) -> Iterator[Self]:
-        """Connect, and disconnect at the end of the `with` block.
+    def from_conn_string(cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]) -> Self:
+        """Connect. Disconnect at the end of a `with` block, or by `close`.
 
         Args:
             dsn: A libpq connection string or URI.
@@ -126,23 +122,46 @@ class PGStateSaver(CommonSaver):
             UnavailableError: If the server does not answer.
             ConfigurationError: If an argument is not usable.
         """
-        check_options(cls, options, OpenSaverOptions)
-        with Database.open(dsn, **database_options(options)) as database:
-            saver = cls._over(database, options, hook)
-            try:
-                yield saver
-            finally:
-                saver.lease_manager.close()
+        return cls._open(nullcontext(dsn), options, hook)
 
     @classmethod
-    @contextmanager
+    def _open(cls, server: AbstractContextManager[str], options: OpenSaverOptions, hook: PutHook | None) -> Self:
+        check_options(cls, options, OpenSaverOptions)
+        with ExitStack() as stack:
+            dsn = stack.enter_context(server)
+            saver = cls._over(stack.enter_context(Database.open(dsn, **database_options(options))), options, hook)
+            saver._resources, saver._at_exit = stack.pop_all(), AtExit(saver, cls.close)
+        return saver
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release all leases, and disconnect if `from_conn_string` has connected. Safe to repeat.
+
+        Without a `with` block, it is called when the process exits. In a forked child it does nothing.
+        """
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+        if not self._database.is_forked:
+            with self._resources.pop_all():
+                self.lease_manager.close()
+
+    async def aclose(self) -> None:
+        """`close`, in a thread."""
+        await asyncio.to_thread(self.close)
+
+    @classmethod
     def embedded(
         cls,
         path: str | Path = DEFAULT_EMBEDDED_PATH,
         *,
         hook: PutHook | None = None,
         **options: Unpack[OpenSaverOptions],
-    ) -> Iterator[Self]:
+    ) -> Self:
         """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
 
         Args:
@@ -151,9 +170,13 @@ class PGStateSaver(CommonSaver):
             options: As for `from_conn_string`.
         """
         check_options(cls, options, OpenSaverOptions)
-        with embedded_server(path) as dsn, cls.from_conn_string(dsn, hook=hook, **options) as saver:
+        saver = cls._open(embedded_server(path), options, hook)
+        try:
             saver.setup()
-            yield saver
+        except BaseException:
+            saver.close()
+            raise
+        return saver
 
     def _leased(self, lease_ttl: float) -> Self:
         """Return a clone whose runs write under leases."""

@@ -278,6 +278,7 @@ def test_every_method_has_an_async_twin_with_its_arguments(cls: type) -> None:
         "copy_thread",
         "prune",
         "get_delta_channel_history",
+        "close",
     }
     for name in twins:
         assert parameters(own[name]) == parameters(own[f"a{name}"]), name

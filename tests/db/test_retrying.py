@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import PoolTimeout
+from psycopg_pool import ConnectionPool, PoolTimeout
 from support import APIS, GUARD_SECONDS, Gate, config_of, open_saver, put_arguments, put_chain, terminate, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, PoolSettings, RetryPolicy
@@ -22,6 +23,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.errors import UnavailableError
 
+LOST = psycopg.OperationalError("connection failed: lost")
 # Nothing listens there.
 NOBODY = "host=127.0.0.1 port=1 dbname=d user=u"
 
@@ -302,14 +304,14 @@ def test_a_call_waits_no_longer_than_its_time_however_it_fails(failures: list[tu
 def test_a_later_call_counts_from_when_the_outage_began() -> None:
     outage = Outage(30.0)
     assert outage.wait_seconds(0.0) == 30.0
-    outage.begin(100.0)
+    outage.begin(100.0, LOST)
     assert outage.wait_seconds(110.0) == 20.0
     assert outage.wait_seconds(150.0) == 2.0
-    outage.begin(159.0)
+    outage.begin(159.0, LOST)
     assert outage.wait_seconds(210.0) == 2.0
     # Nobody has tried for a minute.
     assert outage.wait_seconds(220.0) == 30.0
-    outage.begin(221.0)
+    outage.begin(221.0, LOST)
     outage.since = None
     assert outage.wait_seconds(222.0) == 30.0
 
@@ -325,3 +327,29 @@ async def test_a_saver_goes_on_after_an_outage(api: type, gate: Gate, schema: st
         gate.is_shut = False
         configs.append(await asyncio.wait_for(call, GUARD_SECONDS))
         assert [item.config async for item in saver.alist(config_of("t"))] == configs[::-1]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_outage_is_one_line_of_the_log(api: type, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """psycopg's pool logs each attempt to connect and each connection."""
+    async with database_of(api, gate.dsn, pool=PoolSettings(min_size=4, max_size=4)) as database:
+        await asyncio.gather(*(run(database, look) for _ in range(8)))
+        gate.shut()
+        calls = [asyncio.ensure_future(run(database, look)) for _ in range(8)]
+        asked = gate.taken
+        await asyncio.to_thread(wait_until, lambda: gate.taken > asked + 5, "several attempts to connect")
+        gate.is_shut = False
+        assert await asyncio.gather(*calls) == ["seen"] * 8
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.name == "langgraph_pgstate.connections"
+    assert line.getMessage().startswith("no connection to PostgreSQL, trying again: ")
+
+
+async def test_what_pools_of_the_caller_log_is_left_alone(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    with ConnectionPool(gate.dsn, min_size=1, max_size=1, open=True) as pool:
+        database = Database(pool, schema="pgstate")
+        database.run(look)
+        gate.shut()
+        with pytest.raises(UnavailableError):
+            database.run_within(1.0, look)
+    assert "psycopg.pool" in {record.name for record in caplog.records}

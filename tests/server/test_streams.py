@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
+import anyio
 import httpx
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
@@ -15,9 +18,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from support_http import ANSWER, HELLO, http, listening, sdk, serving, until_running
+from support import examples, wait_until
+from support_http import ANSWER, HELLO, graphs, http, listening, sdk, serving, until_running
 
-from langgraph_pgstate.server import AgentServer, pacing, streams
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.server import AgentServer, create_app, pacing, streams
 from langgraph_pgstate.types import StreamEvent
 
 ALL: Any = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
@@ -287,3 +292,38 @@ def test_events_become_those_of_the_sdk() -> None:
 def test_the_modes_that_are_kept() -> None:
     assert streams.kept_modes(["messages", "messages-tuple", "values"]) == ["messages", "values"]
     assert streams.kept_modes([]) == []
+
+
+async def test_forty_clients_that_disconnect_lose_no_connection(dsn: str, schema: str) -> None:
+    """Starlette cancels what a client has left at every await."""
+    random = Random(7)
+    server = create_app(lambda: AsyncPGState.open(dsn, schema=schema, pool=3), graphs(), worker=False)
+    async with server.lifespan(), listening(server) as url:
+        assert server.service is not None
+        pool = server.service.state._database._pool
+        assert pool is not None
+
+        async def leave(client: httpx.AsyncClient, number: int) -> None:
+            thread = f"/threads/{UUID(int=number)}"
+            body = {"assistant_id": "chat", "input": {"messages": []}, "multitask_strategy": "enqueue"}
+            calls = (
+                lambda: client.post("/threads", json={"thread_id": str(UUID(int=number)), "if_exists": "do_nothing"}),
+                lambda: client.post(f"{thread}/runs/stream", json=body),
+                lambda: client.post(f"{thread}/runs/wait", json=body),
+                lambda: client.post("/runs/stream", json=body),
+                lambda: client.get(f"{thread}/state"),
+            )
+            for round in range(examples(100)):
+                with suppress(httpx.HTTPError), anyio.move_on_after(random.random() * 0.05):
+                    await calls[round % len(calls)]()
+
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
+            await asyncio.gather(*(leave(client, number) for number in range(40)))
+
+        def are_back() -> bool:
+            found = pool.get_stats()
+            return bool(found["pool_available"] == found["pool_size"] and not found.get("requests_waiting"))
+
+        await asyncio.to_thread(wait_until, are_back, "all connections of the pool")
+        await server.service.state.overview()

@@ -1,0 +1,77 @@
+"""What was opened from a connection string and is closed by its owner: at the end of a block, by a call, or at exit.
+
+A process that never leaves its block must still end: at exit, what is open is closed as far as it then can be.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("langgraph_pgstate")
+
+
+class Opening(Generic[T]):
+    """What opens connections on the running event loop: enter it as `async with`, or await it and close the result.
+
+    Args:
+        open: Opens them.
+        close: Closes the result.
+    """
+
+    def __init__(
+        self, open: Callable[[], Coroutine[Any, Any, T]], close: Callable[[T], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._open, self._close = open, close
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await self._close(opened)
+
+
+class AtExit(Generic[T]):
+    """A method that is called when the process exits, unless that is cancelled or the object is gone by then.
+
+    A forked child does not call it.
+
+    Args:
+        owner: The object.
+        close: The method. Must end in bounded time; what it raises is logged.
+    """
+
+    def __init__(self, owner: T, close: Callable[[T], object]) -> None:
+        self._owner, self._close, self._process = weakref.ref(owner), close, os.getpid()
+        atexit.register(self._call)
+        # At exit itself this would come too late.
+        weakref.finalize(owner, self.cancel).atexit = False
+
+    def cancel(self) -> None:
+        """Call nothing."""
+        atexit.unregister(self._call)
+
+    def _call(self) -> None:
+        owner = self._owner()
+        if owner is None or os.getpid() != self._process:
+            return
+        try:
+            self._close(owner)
+        except Exception as error:
+            _log.warning("not everything was closed when the process ended: %s", error)
