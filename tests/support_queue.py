@@ -67,8 +67,10 @@ class Queue:
         graphs: Sequence[str] = ("graph",),
         ttl: float = TTL,
         versions: Mapping[str, Sequence[str]] | None = None,
+        suspects: bool | None = None,
     ) -> list[ClaimedRun]:
-        found: Claims = self.do(claiming.claim, self.worker_id, queue, graphs, limit, ttl, versions)
+        arguments = (self.worker_id, queue, graphs, limit, ttl, versions)
+        found: Claims = self.do(claiming.claim, *arguments, suspects=suspects)
         return found.runs
 
     def claim_one(self, **options: Any) -> ClaimedRun:

@@ -45,6 +45,8 @@ class Claimer:
         self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
+        # Whether runs of a queue wait to be claimed alone. Unknown at first, for this worker may follow one that died.
+        self._suspects: dict[str, bool] = {}
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
         self._opened_at: dict[str, float] = {}
@@ -60,8 +62,27 @@ class Claimer:
         if claimed.queue in self._limited and claimed.queue_key:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 
-    def claim(self, database: Database, queue: str, limit: int) -> list[ClaimedRun]:
+    def may_have_suspects(self, queue: str) -> bool:
+        """Return whether runs of a queue may wait to be claimed alone."""
+        return self._suspects.get(queue, True)
+
+    def is_chosen(self, database: Database, queue: str) -> bool:
+        """Return whether this worker is the one to claim the next run of a queue that is claimed alone.
+
+        Raises:
+            PGStateError: If the database is not available.
+        """
+        chosen = database.run(claiming.choose_isolated, self._queries, queue, self._graphs, self._versions)
+        return chosen == self._worker_id
+
+    def claim(self, database: Database, queue: str, limit: int, *, suspects: bool = False) -> list[ClaimedRun]:
         """Claim runs of a queue, also runs that waited for its limits.
+
+        Args:
+            database: The database.
+            queue: The queue.
+            limit: Number of runs at most.
+            suspects: Whether only runs are claimed that are to be alone, instead of only others.
 
         Raises:
             PGStateError: If the database is not available.
@@ -83,16 +104,18 @@ class Claimer:
             self._versions,
             has_limits=had_limits,
             ended=sorted(ended),
+            suspects=suspects,
         )
         ended.clear()
         _note(self._limited, queue, claims.has_limits)
         _note(self._waiting, queue, claims.has_waiting)
+        self._suspects[queue] = claims.has_suspects
         self._retry_at.pop(queue, None)
         if claims.is_busy:
             self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
         if claims.has_waiting and not had_limits and not claims.runs:
             # Runs may wait although their keys are below their limits.
-            return self.claim(database, queue, limit)
+            return self.claim(database, queue, limit, suspects=suspects)
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:

@@ -26,6 +26,7 @@ from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.runs.claims import Claimer
 from langgraph_pgstate.runs.ending import Ender
 from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, Stop, run_outcome
+from langgraph_pgstate.runs.isolation import ISOLATION
 from langgraph_pgstate.runs.left import LeftRuns
 from langgraph_pgstate.runs.sweeps import Sweeps
 from langgraph_pgstate.runs.webhooks import WebhookThread
@@ -222,6 +223,7 @@ class Control:
                 listener.close()
             for execution in self._executions.values():
                 execution.refuse_writes()
+            ISOLATION.leave(self)
             self._started.set()
 
     def _notice(self, _: str) -> None:
@@ -384,18 +386,49 @@ class Control:
             self._failed_at = time.monotonic()
 
     def _claim(self) -> None:
-        """Claim as many runs as may still be executed at once."""
+        """Claim as many runs as may still be executed at once; one that is to be alone only if nothing else runs."""
         self._claimed_all = False
-        if self._draining_since < float("inf"):
+        try:
+            self._claim_runs()
+        finally:
+            if not self._executions:
+                ISOLATION.leave(self)
+
+    def _claim_runs(self) -> None:
+        if not self._executions:
+            ISOLATION.leave(self)
+        if self._draining_since < float("inf") or any(one.claimed.is_suspect for one in self._executions.values()):
+            return
+        if self._claim_alone() or not ISOLATION.enter(self):
             return
         for queue in self._settings.queues:
             limit = self._settings.concurrency - len(self._executions)
             if limit <= 0:
                 return
-            taken = [self._take(one) for one in self._claimer.claim(self._database, queue, limit)]
-            if begun := [execution for execution in taken if execution.claimed.cancel is None]:
-                self._begin(begun)
+            self._start(self._claimer.claim(self._database, queue, limit))
         self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
+
+    def _claim_alone(self) -> bool:
+        """Claim a run that is to be alone, if this worker is chosen for one. Return whether it must claim nothing else.
+
+        A worker that is chosen claims nothing until its other runs have ended.
+        """
+        for queue in filter(self._claimer.may_have_suspects, self._settings.queues):
+            if not self._claimer.is_chosen(self._database, queue):
+                continue
+            if self._executions or self._left_runs or not ISOLATION.enter_alone(self):
+                return True
+            self._start(self._claimer.claim(self._database, queue, 1, suspects=True))
+            if self._executions:
+                return True
+            ISOLATION.leave(self)
+        return False
+
+    def _start(self, claimed: Sequence[ClaimedRun]) -> None:
+        """Execute claimed runs."""
+        taken = [self._take(one) for one in claimed]
+        if begun := [execution for execution in taken if execution.claimed.cancel is None]:
+            self._begin(begun)
 
     def _take(self, claimed: ClaimedRun) -> RunExecution:
         """Note a claimed run. Report one that is to be cancelled: it does not begin."""

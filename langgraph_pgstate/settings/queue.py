@@ -243,7 +243,8 @@ class WorkerOptions(TypedDict, total=False):
             that blocks is cancelled; 30 by default. So long at most, other runs of a thread wait for code that cannot
             be stopped.
         max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default. It
-            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
+            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. The
+            last death must be one of a worker that ran nothing else; after the first one the run is claimed alone.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
         repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
             the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not

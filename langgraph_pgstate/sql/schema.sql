@@ -271,6 +271,7 @@ CREATE TABLE /*schema*/queue (
     last_event bigint NOT NULL DEFAULT 0,
     streamed bigint NOT NULL DEFAULT 0,
     replayed_step integer,
+    is_suspect boolean NOT NULL DEFAULT false,
     PRIMARY KEY (thread_id, run_id),
     CONSTRAINT queue_running_is_ready CHECK (status = 'pending' OR is_ready),
     CONSTRAINT queue_limited_is_ready CHECK (NOT is_limited OR is_ready AND status = 'pending'),
@@ -286,6 +287,7 @@ CREATE INDEX queue_position_idx ON /*schema*/queue (queue, position)
 CREATE INDEX queue_limited_idx ON /*schema*/queue (queue, key, priority DESC, position) WHERE is_limited;
 CREATE INDEX queue_running_idx ON /*schema*/queue (queue, key, worker_id) WHERE status = 'running';
 CREATE INDEX queue_run_after_idx ON /*schema*/queue (run_after) WHERE run_after IS NOT NULL;
+CREATE INDEX queue_suspect_idx ON /*schema*/queue (queue, priority DESC, position) WHERE is_suspect;
 
 -- What an enqueued run is to do. It stays when the run fails or is interrupted, so that it can be retried or resumed.
 CREATE TABLE /*schema*/run_requests (
@@ -1026,6 +1028,8 @@ COMMENT ON COLUMN /*schema*/queue.last_event IS 'number of its last stored event
 COMMENT ON COLUMN /*schema*/queue.streamed IS 'events stored under its present lease';
 COMMENT ON COLUMN /*schema*/queue.replayed_step IS
     'newest superstep that events under earlier leases are of; null: there are none';
+COMMENT ON COLUMN /*schema*/queue.is_suspect IS
+    'true: its worker died without a new checkpoint, or too often; a worker claims it only if it runs no other run';
 
 COMMENT ON TABLE /*schema*/run_requests IS
     'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';

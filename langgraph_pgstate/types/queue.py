@@ -38,6 +38,7 @@ class ClaimedRun:
         head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.
         cancel: `cancel`, `interrupt` or `rollback` if the run is to end so, without being run.
         timeout_at: Time at which it has run too long, by the database's clock.
+        is_suspect: Whether its last worker died, so that it is to be alone in this one.
     """
 
     thread_id: str
@@ -54,6 +55,7 @@ class ClaimedRun:
     head_id: str | None
     cancel: str | None
     timeout_at: datetime | None
+    is_suspect: bool = False
 
     @property
     def key(self) -> RunKey:
@@ -74,12 +76,14 @@ class Claims(NamedTuple):
         has_limits: Whether the queue has limits, or runs that wait for one.
         has_waiting: Whether runs of the queue wait for limits of their keys.
         is_busy: Whether runs were left because another worker had just claimed runs of their key.
+        has_suspects: Whether runs of the queue wait to be claimed alone.
     """
 
     runs: list[ClaimedRun]
     has_limits: bool
     has_waiting: bool
     is_busy: bool
+    has_suspects: bool
 
 
 class Tended(NamedTuple):

@@ -545,6 +545,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.enqueue.notify": lambda bench: (),
     "runs.claiming.claim": lambda bench: ("worker", bench.enqueued().queue, ["graph"], 1, 12.0),
     "runs.claiming.open_keys": lambda bench: ("default", ["graph"]),
+    "runs.claiming.choose_isolated": lambda bench: ("default", ["graph"]),
     "runs.limits.put_limit": lambda bench: (request_limit("default", None, 1, None),),
     "runs.limits.list_limits": lambda bench: (),
     "runs.ending.notify": lambda bench: (["run"],),

@@ -253,6 +253,39 @@ def test_what_a_worker_writes_late_of_a_run_that_it_lost_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", WORKERS)
+def test_a_run_that_kills_its_workers_takes_no_neighbours_into_the_dead_letters(
+    kind: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    def kill(state: Any) -> Any:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def rest(state: Any) -> Any:
+        time.sleep(0.5)
+        return {}
+
+    killer, harmless = StateGraph(dict), StateGraph(dict)
+    killer.add_node("kill", kill)
+    killer.add_edge(START, "kill")
+    harmless.add_node("rest", rest)
+    harmless.add_edge(START, "rest")
+    graphs = {"killer": killer, "harmless": harmless}
+    with PGState.open(dsn, schema=schema) as state:
+        for number in range(4):
+            enqueue(state, "harmless", {}, thread_id=f"a{number}")
+        enqueue(state, "killer", {}, thread_id="k")
+        for number in range(4):
+            enqueue(state, "harmless", {}, thread_id=f"b{number}")
+        while connection.execute(f"SELECT 1 FROM {schema}.queue".encode()).fetchall():
+            with worker(kind, dsn, schema, graphs, "run_until_idle", concurrency=20, lease_ttl=1) as process:
+                process.join(GUARD_SECONDS)
+    found = {thread: status for thread, status, _ in runs(connection, schema)}
+    assert found.pop("k") == "error"
+    assert len(found) == 8
+    assert {*found.values()} == {"success"}
+
+
+@pytest.mark.parametrize("kind", WORKERS)
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     kind: type,
     place: Place,

@@ -32,6 +32,7 @@ async def claim(
     *,
     has_limits: bool = False,
     ended: Sequence[str] = (),
+    suspects: bool | None = None,
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
@@ -50,6 +51,7 @@ async def claim(
         versions: By graph, the versions that the worker accepts besides runs without a version.
         has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
         ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
+        suspects: Whether only runs are claimed that are to be alone in their worker, or only others; all by default.
     """
     accepted = _accepted(graphs, versions)
     parameters: dict[str, Any] = {
@@ -57,8 +59,9 @@ async def claim(
         "queue": queue,
         **accepted,
         "ttl": repr(ttl),
+        "suspects": suspects,
     }
-    claims = Claims([], has_limits=has_limits, has_waiting=False, is_busy=False)
+    claims = Claims([], has_limits=has_limits, has_waiting=False, is_busy=False, has_suspects=False)
     for _ in range(_MOST_STATEMENTS):
         statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
@@ -77,6 +80,7 @@ async def claim(
             has_limits=not kinds.isdisjoint(_LIMITED),
             has_waiting="waiting" in kinds or "full" in kinds,
             is_busy="busy" in kinds,
+            has_suspects="suspects" in kinds,
         )
         full = [row[1] for row in rows if row[0] == "full"]
         if full:
@@ -87,6 +91,28 @@ async def claim(
         if is_done or len(claims.runs) == limit:
             break
     return claims
+
+
+async def choose_isolated(
+    db: Connection,
+    queries: Queries,
+    queue: str,
+    graphs: Sequence[str],
+    versions: Mapping[str, Sequence[str]] | None = None,
+) -> str | None:
+    """Return the worker that is to claim the next run of a queue that is claimed alone: the one with the fewest runs.
+
+    So one worker at a time claims nothing else until it is idle, and the others go on. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        queue: The queue.
+        graphs: Graphs that the asking worker can run; `None` is returned if no such run of them waits.
+        versions: As for `claim`.
+    """
+    rows = await db.fetch(queries.choose_isolated_worker, {"queue": queue, **_accepted(graphs, versions)})
+    return rows[0][0] if rows else None
 
 
 async def open_keys(
@@ -130,7 +156,7 @@ def _accepted(graphs: Sequence[str], versions: Mapping[str, Sequence[str]] | Non
 
 def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
     _, key, thread_id, run_id, graph, attempt, crashes, token = row[:8]
-    *times, how, timeout_at, head_id, options, data, own_id = row[8:17]
+    *times, how, timeout_at, head_id, options, data, own_id, is_suspect = row[8:18]
     lease = Lease(thread_id, worker_id, token, *times)
     given = options_of(options or "{}")
     return ClaimedRun(
@@ -148,4 +174,5 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         head_id,
         how,
         timeout_at,
+        is_suspect,
     )

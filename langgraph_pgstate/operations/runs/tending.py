@@ -103,7 +103,8 @@ async def recover(
         queries: The queries of the schema.
         limit: Number of runs at most.
         max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`. It also ends so
-            if its worker dies after ten times as many attempts, or `max_attempts` if these are more.
+            if its worker dies after ten times as many attempts, or `max_attempts` if these are more. Not if it was
+            beside other runs in the worker that died: then it is claimed alone.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []

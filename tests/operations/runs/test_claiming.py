@@ -174,6 +174,7 @@ def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:
         "versions": '{"",""}',
         "limit": 10,
         "ttl": "60",
+        "suspects": "false",
         "lock_timeout": "1s",
     }
     pages = queue.explain("claim_runs", parameters)

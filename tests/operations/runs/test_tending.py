@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import psycopg
@@ -9,7 +10,7 @@ import pytest
 from support_queue import Queue
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.operations.runs import listing, tending
+from langgraph_pgstate.operations.runs import claiming, listing, tending
 from langgraph_pgstate.operations.runs.ending import finish
 
 
@@ -137,6 +138,48 @@ def test_a_run_that_kills_a_worker_after_each_checkpoint_ends(queue: Queue, max_
     assert queue.execute("SELECT error_message FROM {}.runs") == [(f"its worker died in attempt {deaths}",)]
     assert queue.dead_letters() == ["r"]
     queue.check()
+
+
+def test_runs_that_died_together_are_claimed_alone_and_only_such_a_death_ends_them(queue: Queue) -> None:
+    for name in ("a", "b"):
+        queue.add(name, run_id=name)
+    together = queue.claim()
+    queue.expire(*together)
+    # The first death is no end, whatever the limit: the other one may have killed the worker.
+    assert [one.status for one in queue.recover(max_crashes=1)] == ["pending", "pending"]
+    queue.add("fresh", run_id="fresh")
+    assert [run.run_id for run in queue.claim(suspects=False)] == ["fresh"]
+    (alone,) = queue.claim(1, suspects=True)
+    assert alone.is_suspect
+    queue.expire(alone)
+    assert [one.status for one in queue.recover(max_crashes=1)] == ["error"]
+    (other,) = queue.claim(1, suspects=True)
+    queue.put(other.thread_id, other.run_id)
+    queue.expire(other)
+    assert [one.status for one in queue.recover(max_crashes=1)] == ["pending"]
+    # It has made progress.
+    assert [run.is_suspect for run in queue.claim(suspects=False)] == [False]
+    queue.check()
+
+
+def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(queue: Queue) -> None:
+    def chosen(graphs: Sequence[str] = ("graph",)) -> str | None:
+        found: str | None = queue.do(claiming.choose_isolated, "default", graphs)
+        return found
+
+    for worker_id, graphs in (("worker", ["graph"]), ("idle", ["graph"]), ("other", ["else"])):
+        queue.do(tending.put_worker, worker_id, ["default"], graphs, 10)
+    assert chosen() is None
+    queue.add("s", run_id="s")
+    queue.expire(queue.claim_one())
+    queue.recover()
+    queue.add("t", run_id="t")
+    queue.claim(suspects=False)
+    assert (chosen(), chosen(["else"])) == ("idle", None)
+    queue.do(tending.ask_drain, "idle")
+    assert chosen() == "worker"
+    queue.claim(1, suspects=True)
+    assert chosen() is None
 
 
 @pytest.mark.parametrize(("action", "status"), [("cancel", "cancelled"), ("interrupt", "interrupted")])

@@ -3,7 +3,8 @@
 -- them with what they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second,
 -- and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
 -- `waiting`. Then nothing is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at
--- theirs as `full`, and `busy` if another worker has just claimed.
+-- theirs as `full`, and `busy` if another worker has just claimed. Runs that are suspect are claimed only if that is asked
+-- for; a queue with some is returned as `suspects`.
 -- variant: claim_limited_runs
 WITH
 --+limited whole AS MATERIALIZED (
@@ -25,6 +26,7 @@ candidates AS MATERIALIZED (
         SELECT q.thread_id, q.run_id, q.key, q.priority, q.position, q.last_event FROM /*schema*/queue q
         WHERE q.queue = :queue::text AND q.graph = g.graph AND q.version = g.version
             AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+            AND (:suspects::boolean IS NULL OR q.is_suspect = :suspects)
             AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue) --!limited
             AND NOT EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited) --!limited
         ORDER BY q.priority DESC, q.position
@@ -148,7 +150,7 @@ candidates AS MATERIALIZED (
     WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id AND queue.is_ready
     RETURNING queue.thread_id, queue.run_id, queue.graph, queue.key, queue.attempt, queue.crashes, queue.fencing_token,
         h.acquired_at, h.renewed_at, h.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
-        h.head_id, r.options, r.data
+        h.head_id, r.options, r.data, queue.is_suspect
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
     FROM chosen c --!limited
@@ -167,23 +169,46 @@ SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c
             SELECT k.checkpoint_id FROM /*schema*/checkpoints k
             WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0
         ) AS own
-    ), c.priority, c.position
+    ), c.is_suspect, c.priority, c.position
 FROM claimed c
 UNION ALL
 SELECT other.what, other.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL
+    NULL, NULL, NULL
 FROM (
     SELECT 'held' AS what, NULL::text AS key FROM put_off
     UNION ALL
     SELECT 'limits', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
     UNION ALL
     SELECT 'waiting', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
+    UNION ALL
+    SELECT 'suspects', NULL WHERE EXISTS (
+        SELECT 1 FROM /*schema*/queue o
+        WHERE o.queue = :queue AND o.is_suspect AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
+    )
 --+limited     UNION ALL
 --+limited     SELECT DISTINCT 'full', f.key FROM full_keys f
 --+limited     UNION ALL
 --+limited     SELECT 'busy', NULL WHERE (SELECT count(*) FROM granted) < (SELECT count(*) FROM ranked WHERE is_free)
 ) AS other
 ORDER BY priority DESC, position;
+
+-- name: choose_isolated_worker
+-- Return the worker that is to claim the first of the runs of a queue that are claimed alone, of some graphs and versions: of
+-- those that are alive and accept it, the one with the fewest runs.
+SELECT w.worker_id FROM (
+    SELECT q.graph, q.version FROM /*schema*/queue q
+    WHERE q.queue = :queue::text AND q.is_suspect AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+        AND EXISTS (
+            SELECT 1 FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
+            WHERE g.graph = q.graph AND g.version = q.version
+        )
+    ORDER BY q.priority DESC, q.position LIMIT 1
+) AS s JOIN /*schema*/workers w ON :queue = ANY(w.queues) AND s.graph = ANY(w.graphs)
+    AND (s.version = '' OR (w.versions -> s.graph) @> to_jsonb(s.version))
+WHERE w.seen_at > now() - interval '10 seconds' AND w.drain_asked_at IS NULL
+ORDER BY (
+    SELECT count(*) FROM /*schema*/queue r WHERE r.status = 'running' AND r.worker_id = w.worker_id
+), w.worker_id LIMIT 1;
 
 -- name: limit_keys
 -- Take ready runs of keys that are at their limits from the sight of claims.

@@ -72,28 +72,29 @@ UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_tok
 FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
--- Put a run whose lease was lost back into the queue, before others; but end it if its worker has died too often
--- without a new checkpoint, or has died after too many attempts. One that is to be cancelled is left to that. Return the
+-- Put a run whose lease was lost back into the queue, before others, to be claimed alone if it has made no new checkpoint;
+-- but end it if it was alone, and its worker has died too often without a new checkpoint, or after too many attempts. One
+-- that is to be cancelled is left to that. Return the
 -- number of deaths, whether it was ended, and how it is to be cancelled. Runs after `fence_lease` and
 -- `lock_free_threads`.
 WITH found AS MATERIALIZED (
-    SELECT q.cancel, q.attempt, CASE WHEN EXISTS (
+    SELECT q.cancel, q.attempt, q.is_suspect, CASE WHEN EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
         WHERE k.thread_id = :thread_id AND k.checkpoint_ns = '' AND k.run_id = :run_id
             AND k.checkpoint_id > coalesce(q.claimed_checkpoint_id, '')
-    ) THEN 0 ELSE q.crashes + 1 END AS crashes, (
+    ) THEN 0 ELSE q.crashes + 1 END AS crashes, greatest(:max_attempts::integer, (
         SELECT (r.options ->> 'max_attempts')::integer FROM /*schema*/run_requests r
         WHERE r.thread_id = :thread_id AND r.run_id = :run_id
-    ) AS asked_attempts
+    )) AS most_attempts
     FROM /*schema*/queue q
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND NOT EXISTS (
             SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = :thread_id AND l.fencing_token = :fencing_token
         )
 ), mine AS MATERIALIZED (
-    SELECT f.cancel, f.crashes, f.attempt,
-        f.cancel IS NULL AND (
-            f.crashes >= :max_crashes::integer OR f.attempt >= greatest(:max_attempts::integer, f.asked_attempts)
+    SELECT f.cancel, f.crashes, f.attempt, f.crashes > 0 OR f.attempt + 1 >= f.most_attempts AS is_suspect,
+        f.cancel IS NULL AND f.is_suspect AND (
+            f.crashes >= :max_crashes::integer OR f.attempt >= f.most_attempts
         ) AS is_last
     FROM found f
 ), changed AS (
@@ -139,6 +140,7 @@ WITH found AS MATERIALIZED (
 ), back AS (
     UPDATE /*schema*/queue SET
         status = 'pending', worker_id = NULL, fencing_token = NULL, claimed_at = NULL, crashes = mine.crashes,
+        is_suspect = mine.is_suspect,
         position = least(queue.position, (
             SELECT min(o.position) - 1 FROM /*schema*/queue o
             WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
