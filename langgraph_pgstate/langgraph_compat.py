@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cache, reduce
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from operator import attrgetter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -60,6 +61,7 @@ __all__ = [
     "advance_ids_past",
     "auth_handlers",
     "calling_loop",
+    "close_waiting_callbacks",
     "convert",
     "current_run",
     "delta_channel_class",
@@ -268,6 +270,25 @@ def run_manager_of(loop: Any) -> BaseRunManager | None:
     has none."""
     manager = getattr(loop, "manager", None)
     return manager if hasattr(manager, "inheritable_handlers") else None
+
+
+def close_waiting_callbacks() -> None:
+    """Close the coroutines of callbacks that are not awaited any more if the callback that calls this raises.
+
+    LangChain's async manager makes a coroutine for each handler before it awaits the first one, when a model starts.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        if frame.f_globals.get("__name__") == "langchain_core.callbacks.manager":
+            waiting = [*frame.f_locals.get("inline_tasks", ()), *frame.f_locals.get("non_inline_tasks", ())]
+            for one in waiting:
+                if iscoroutine(one) and getcoroutinestate(one) == CORO_CREATED:
+                    one.close()
+            if waiting:
+                return
+        frame = frame.f_back
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

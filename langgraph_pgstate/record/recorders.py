@@ -17,6 +17,7 @@ from langgraph_pgstate.db.connecting import bounded_dsn
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
 from langgraph_pgstate.record.awaiting import NOTHING, Awaited, Later, Mark
 from langgraph_pgstate.record.budgets import BudgetGuard, Budgets
 from langgraph_pgstate.record.handler import RecordingHandler, attach
@@ -85,6 +86,7 @@ class _RecorderBase(RecordingHandler):
         error = self._budgets.admit(run, id, model)
         if error is not None:
             self._tracker.refused(run, error)
+            close_waiting_callbacks()
             raise error
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 _DELETED: Final = "deleted"
 # End of the id of a run's last event.
 _END: Final = ".end"
+_ERROR: Final = ".error"
 # PostgreSQL's largest bigint.
 _MOST_EVENTS: Final = 2**63 - 1
 
@@ -47,6 +48,7 @@ class Cursor:
         self._run = (thread_id, run_id)
         self._where = f"events of run {run_id!r}"
         self._given = _number_of(last_event_id)
+        self._known_end = next((part for part in (_END, _ERROR) if str(last_event_id).endswith(part)), "")
         self._after, self._attempt = self._given or 0, 0
         self._is_first = True
 
@@ -62,9 +64,9 @@ class Cursor:
             NotFoundError: If the run does not exist, and the reader has none of its events.
             ConfigurationError: If the run does not have the event that the reader has.
         """
-        if self._is_first:
+        is_first, self._is_first = self._is_first, False
+        if is_first:
             self._check(page)
-            self._is_first = False
         # What was taken is dropped: the reader may wait long between two events, and other readers share the page.
         batches = [*reversed(page.batches)]
         page = page._replace(batches=[])
@@ -87,9 +89,13 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            if page.status in ("error", "timeout"):
+            # What the reader has of the end, unless the run has gone on since.
+            known = self._known_end if is_first and self._after == self._given else ""
+            if known == _END:
+                return
+            if page.status in ("error", "timeout") and known != _ERROR:
                 error = {"error": page.error_type, "message": page.error_message}
-                yield self._event("error", error, ".error", page.ended_at)
+                yield self._event("error", error, _ERROR, page.ended_at)
             yield self._event("end", {"status": page.status or _DELETED}, _END, page.ended_at)
 
     def _check(self, page: StreamPage) -> None:

@@ -296,7 +296,7 @@ class GraphExecutor:
             if step != "run":
                 found = bool(step == "interrupted")
                 state = graph.get_state({"configurable": {"thread_id": claimed.thread_id}})
-                stream.take_end(state, graph.output_channels, is_interrupted=found)
+                stream.take_end(state, _outputs_of(graph), is_interrupted=found)
                 return found
             found = False
             options = {**stream.options, **_options_of(request)}
@@ -328,7 +328,7 @@ class GraphExecutor:
             if step != "run":
                 found = bool(step == "interrupted")
                 state = await graph.aget_state({"configurable": {"thread_id": claimed.thread_id}})
-                stream.take_end(state, graph.output_channels, is_interrupted=found)
+                stream.take_end(state, _outputs_of(graph), is_interrupted=found)
                 return found
             found = False
             options = {**stream.options, **_options_of(request)}
@@ -434,6 +434,11 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
 def with_callbacks(config: RunnableConfig, *handlers: BaseCallbackHandler | None) -> RunnableConfig:
     """Return a config with callback handlers."""
     return merge_configs(config, {"callbacks": [handler for handler in handlers if handler is not None]})
+
+
+def _outputs_of(graph: Graph) -> str | Sequence[str] | None:
+    """Return the channels of a graph's output; `None` if its state is its output, as that of an `@entrypoint`."""
+    return None if isinstance(graph.stream_channels, str) else graph.output_channels
 
 
 def _options_of(request: RunInput) -> dict[str, Any]:

@@ -29,10 +29,12 @@ class _Handle:
         is_new: Whether the call that returned the handle enqueued the run; false if it was enqueued before.
     """
 
-    def __init__(self, thread_id: str, run_id: str, is_new: bool) -> None:
+    def __init__(self, thread_id: str, run_id: str, is_new: bool, is_known: bool) -> None:
         self.thread_id = thread_id
         self.run_id = run_id
         self.is_new = is_new
+        # Whether the run has existed. One that does not any more was rolled back, or deleted.
+        self._is_known = is_known
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(thread_id={self.thread_id!r}, run_id={self.run_id!r})"
@@ -41,8 +43,8 @@ class _Handle:
 class RunHandle(_Handle):
     """An enqueued run. Another process can make an equal handle of the ids: `state.runs.handle(thread_id, run_id)`."""
 
-    def __init__(self, runs: Runs, thread_id: str, run_id: str, is_new: bool = False) -> None:
-        super().__init__(thread_id, run_id, is_new)
+    def __init__(self, runs: Runs, thread_id: str, run_id: str, is_new: bool = False, *, is_known: bool = True) -> None:
+        super().__init__(thread_id, run_id, is_new, is_known)
         self._runs = runs
 
     def status(self) -> str:
@@ -53,9 +55,9 @@ class RunHandle(_Handle):
         """
         return self._runs.status(self.thread_id, self.run_id)
 
-    def wait(self, timeout: float | None = None) -> dict[str, Any]:
+    def wait(self, timeout: float | None = None) -> Any:
         """Wait until the run ends, and return the state that it left; see `Runs.wait`."""
-        return self._runs.wait(self.thread_id, self.run_id, timeout)
+        return self._runs._wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
 
     def join(self, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
         """Yield the run's events, past and live; see `Runs.join`."""
@@ -69,17 +71,19 @@ class RunHandle(_Handle):
 class AsyncRunHandle(_Handle):
     """Async twin of `RunHandle`."""
 
-    def __init__(self, runs: AsyncRuns, thread_id: str, run_id: str, is_new: bool = False) -> None:
-        super().__init__(thread_id, run_id, is_new)
+    def __init__(
+        self, runs: AsyncRuns, thread_id: str, run_id: str, is_new: bool = False, *, is_known: bool = True
+    ) -> None:
+        super().__init__(thread_id, run_id, is_new, is_known)
         self._runs = runs
 
     async def status(self) -> str:
         """Async twin of `RunHandle.status`."""
         return await self._runs.status(self.thread_id, self.run_id)
 
-    async def wait(self, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
+    async def wait(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Async twin of `RunHandle.wait`."""
-        return await self._runs.wait(self.thread_id, self.run_id, timeout)
+        return await self._runs._wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
 
     def join(self, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Async twin of `RunHandle.join`."""

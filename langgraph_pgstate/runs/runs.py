@@ -185,7 +185,7 @@ class Runs(RunQueue):
 
     def handle(self, thread_id: str, run_id: str) -> RunHandle:
         """Return the handle of a run, without looking for it."""
-        return RunHandle(self, *_key(thread_id, run_id))
+        return RunHandle(self, *_key(thread_id, run_id), is_known=False)
 
     def status(self, thread_id: str, run_id: str) -> str:
         """Return a run's status. One round trip.
@@ -195,7 +195,7 @@ class Runs(RunQueue):
         """
         return self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
 
-    def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:
+    def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:
         """Wait until a run ends, and return the state that it left.
 
         Args:
@@ -206,19 +206,24 @@ class Runs(RunQueue):
         Returns:
             The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
             `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
-            Empty if the run has deleted its thread.
+            Empty if the run has deleted its thread. Of an `@entrypoint`, what it returned.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
-            RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
+            RunCancelledError: If it was cancelled, or rolled back meanwhile.
             RunTimeoutError: If it has not ended in time. It goes on.
+            NotFoundError: If there is no such run.
         """
+        return self._wait(thread_id, run_id, timeout)
+
+    def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), threading.Event()
         with ExitStack() as stack:
             while True:
-                status, values = self._queue.run(
-                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+                found = self._queue.run(
+                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key, is_known=is_known
                 )
+                (status, values), is_known = found, True
                 pause = pauses.next(status)
                 if pause is None:
                     return values
@@ -421,20 +426,24 @@ class AsyncRuns(AsyncRunQueue):
 
     def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:
         """Async twin of `Runs.handle`."""
-        return AsyncRunHandle(self, *_key(thread_id, run_id))
+        return AsyncRunHandle(self, *_key(thread_id, run_id), is_known=False)
 
     async def status(self, thread_id: str, run_id: str) -> str:
         """Async twin of `Runs.status`."""
         return await self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
 
-    async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
+    async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Async twin of `Runs.wait`."""
+        return await self._wait(thread_id, run_id, timeout)
+
+    async def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:  # noqa: ASYNC109
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
         with ExitStack() as stack:
             while True:
-                status, values = await self._queue.run(
-                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key
+                found = await self._queue.run(
+                    outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key, is_known=is_known
                 )
+                (status, values), is_known = found, True
                 pause = pauses.next(status)
                 if pause is None:
                     return values

@@ -117,11 +117,17 @@ class RunStream:
             self._step = data["metadata"]["step"] + 1
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
 
-    def take_end(self, state: StateSnapshot, outputs: str | Sequence[str], *, is_interrupted: bool) -> None:
-        """Note the last events of a run that has come to its end without storing them, because its worker died."""
+    def take_end(self, state: StateSnapshot, outputs: str | Sequence[str] | None, *, is_interrupted: bool) -> None:
+        """Note the last events of a run that has come to its end without storing them, because its worker died.
+
+        Args:
+            state: The state that it left.
+            outputs: The channels of the graph's output; `None` for an `@entrypoint`, whose state is its output.
+            is_interrupted: Whether it was interrupted.
+        """
         self._step = (state.metadata or {}).get("step", streams.NO_STEP) + is_interrupted
         values: Any = state.values
-        if isinstance(values, Mapping):
+        if outputs is not None and isinstance(values, Mapping):
             values = values.get(outputs) if isinstance(outputs, str) else {k: values[k] for k in outputs if k in values}
         if is_interrupted:
             found = {_INTERRUPT: state.interrupts}

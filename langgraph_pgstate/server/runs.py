@@ -112,7 +112,7 @@ async def cancel(call: Call) -> Response:
     await _cancel(call, run.thread_id, run.run_id, action)
     if not call.flag("wait"):
         return Response(status_code=202)
-    with suppress(RunFailedError, RunCancelledError):
+    with suppress(RunFailedError, RunCancelledError, NotFoundError):
         await call.state.runs.wait(run.thread_id, run.run_id)
     return Response(status_code=204)
 
@@ -393,7 +393,7 @@ async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:
         yield to_json(await handle.wait())
     except RunFailedError as error:
         yield to_json({"__error__": error_of(error)})
-    except RunCancelledError:
+    except (RunCancelledError, NotFoundError):
         yield to_json(None)
     except UnavailableError:
         raise ServerStoppingError("another server may reach the database") from None

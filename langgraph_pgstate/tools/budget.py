@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from langgraph_pgstate.errors import ConfigurationError, RunBudgetExceededError
+from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
 
 
 class _Use:
@@ -142,6 +143,7 @@ class Budget(BaseCallbackHandler):
 
     def _check_tokens(self, use: _Use) -> None:
         if self._max_tokens is not None and use.tokens >= self._max_tokens:
+            close_waiting_callbacks()
             raise RunBudgetExceededError("tokens", use.tokens, self._max_tokens)
 
 

@@ -28,10 +28,14 @@ from langgraph_pgstate.record import budgets
 from langgraph_pgstate.types import Budget
 
 # 60 tokens at 1, 40 from the cache at 1, 20 at 2, for a million.
+pytestmark = [
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+]
+
 CALL = Decimal("0.00014")
 OWNER = {"user_id": "ada", "tenant_id": "acme", "agent": "helper"}
 # LangChain makes the coroutines of all handlers of a model's start first. It drops those after the one that refuses.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'ahandle_event' was never awaited:RuntimeWarning")
 
 
 class State(TypedDict, total=False):
@@ -87,7 +91,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(budgets, "_FRESH_SECONDS", 0.1)
     monkeypatch.setattr(budgets, "_SHARE", 0)
     yield
-    # What LangChain drops is found while its warning is ignored, and not in another test.
+    # A coroutine that is never awaited fails this test, and not another one.
     gc.collect()
 
 

@@ -36,6 +36,34 @@ def test_an_end_comes_after_a_gap_and_names_the_last_event() -> None:
     assert end.data == {"status": "deleted"}
 
 
+@pytest.mark.parametrize(
+    ("last_event_id", "expected"),
+    [
+        ("5", ["5.error", "5.end"]),
+        ("5.error", ["5.end"]),
+        ("5.end", []),
+        # The run was tried again since.
+        ("3.end", ["5", "5.error", "5.end"]),
+    ],
+)
+def test_no_end_comes_twice(last_event_id: str, expected: list[str]) -> None:
+    cursor = Cursor(CODEC, "t", "r", last_event_id)
+    assert [event.id for event in cursor.take(page("error", 5))] == expected
+    assert cursor.has_ended
+
+
+def test_an_end_that_was_deleted_does_not_come_twice() -> None:
+    cursor = Cursor(CODEC, "t", "r", "5.end")
+    assert [*cursor.take(page(None))] == []
+    assert cursor.has_ended
+
+
+def test_a_run_that_goes_on_after_its_end_ends_again() -> None:
+    cursor = Cursor(CODEC, "t", "r", "5.end")
+    assert [*cursor.take(page("running", 5))] == []
+    assert [event.id for event in cursor.take(page("success", 5))] == ["5.end"]
+
+
 def test_a_place_that_does_not_exist_is_refused() -> None:
     with pytest.raises(NotFoundError):
         [*Cursor(CODEC, "t", "r", None).take(page(None))]

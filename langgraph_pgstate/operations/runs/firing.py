@@ -164,5 +164,6 @@ def _run_of(
     where = f"schedule {name!r}"
     metadata = read_field(codec, data, "metadata", where) or {}
     told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}
-    run = RunRequest.again(thread_id or run_id, run_id, queue, options, change_input(codec, data, where, metadata=told))
+    data = change_input(codec, data, where, metadata=told)
+    run = RunRequest.again(codec, thread_id or run_id, run_id, queue, options, data, told)
     return replace(run, strategy=run.options["multitask_strategy"])

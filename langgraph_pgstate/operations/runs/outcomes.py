@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from langgraph.constants import END
 from langgraph.types import Command
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -13,7 +14,7 @@ from langgraph_pgstate.langgraph_compat import is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.runs.inputs import change_input
+from langgraph_pgstate.operations.runs.inputs import change_input, read_field
 from langgraph_pgstate.operations.runs.requests import RunRequest
 from langgraph_pgstate.sql import Queries
 
@@ -29,8 +30,12 @@ async def get_status(db: Connection, queries: Queries, thread_id: str, run_id: s
     """
     found = await db.fetch(queries.get_run_status, {"thread_id": thread_id, "run_id": run_id})
     if not found:
-        raise NotFoundError(f"thread {thread_id!r} has no run {run_id!r}")
+        raise _not_found(thread_id, run_id)
     return str(found[0][0])
+
+
+def _not_found(thread_id: str, run_id: str) -> NotFoundError:
+    return NotFoundError(f"thread {thread_id!r} has no run {run_id!r}")
 
 
 async def get_outcome(
@@ -40,19 +45,34 @@ async def get_outcome(
     versions: StateVersions | None,
     thread_id: str,
     run_id: str,
-) -> tuple[str, dict[str, Any]]:
+    *,
+    is_known: bool = False,
+) -> tuple[str, Any]:
     """Return the status of a run, and the state that it left if it has ended. One round trip until it has, then four.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Decodes the state.
+        versions: Upcasts it.
+        thread_id: The thread.
+        run_id: The run.
+        is_known: Whether the caller knows that the run existed.
 
     Returns:
         The status, and the values of the channels at the run's last checkpoint, or else at the one whose superstep it
-        has begun, empty if there is neither; with `__interrupt__`, the list of interrupts, if it was interrupted.
+        has begun, empty if there is neither; with `__interrupt__`, the list of interrupts, if it was interrupted. Of an
+        `@entrypoint`, what it returned instead.
 
     Raises:
         RunFailedError: If it ended with an error or took too long.
-        RunCancelledError: If it was cancelled, or does not exist, as after a rollback.
+        RunCancelledError: If it was cancelled, or existed and does not any more, as after a rollback.
+        NotFoundError: If there is no such run.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
     found = await db.fetch(queries.get_run_status, key)
+    if not found and not is_known:
+        raise _not_found(thread_id, run_id)
     if not found or found[0][0] == "cancelled":
         raise RunCancelledError(thread_id, run_id)
     status, error_type, error_message, _ = found[0]
@@ -64,7 +84,10 @@ async def get_outcome(
     if last_id is None:
         return status, {}
     loaded, channels = await read_state(db, queries, codec, Address(thread_id, "", last_id), versions)
-    values = {name: value for name, value in channels.items() if not is_schedule_channel(name)}
+    values: Any = {name: value for name, value in channels.items() if not is_schedule_channel(name)}
+    if END in channels:
+        # Only an `@entrypoint` has this channel; it is what the entrypoint returned last.
+        values = channels[END]
     if status == "interrupted":
         interrupts = [
             one
@@ -73,7 +96,7 @@ async def get_outcome(
             for one in (value if isinstance(value, list | tuple) else [value])
         ]
         if interrupts:
-            values[_INTERRUPT] = interrupts
+            values = {**(values if isinstance(values, dict) else {}), _INTERRUPT: interrupts}
     return status, values
 
 
@@ -88,7 +111,7 @@ async def resumption(
 ) -> RunRequest | None:
     """Return the run that resumes an interrupted one with a command; `None` if that one was not enqueued.
 
-    It has the graph, the config and the options of the interrupted run. One round trip.
+    It has the graph, the config, the metadata and the options of the interrupted run. One round trip.
 
     Args:
         db: The connection.
@@ -107,4 +130,5 @@ async def resumption(
     queue, options, data = rows[0]
     where = f"run {interrupted_id!r} of thread {thread_id!r}"
     given = change_input(codec, data, where, input=None, command=command, checkpoint_id=None)
-    return RunRequest.again(thread_id, run_id, queue, options, given)
+    metadata = read_field(codec, data, "metadata", where) or {}
+    return RunRequest.again(codec, thread_id, run_id, queue, options, given, metadata)

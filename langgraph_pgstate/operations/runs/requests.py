@@ -99,12 +99,32 @@ class RunRequest:
     has_new_id: bool = False
 
     @classmethod
-    def again(cls, thread_id: str, run_id: str, queue: str, options: str, data: bytes) -> RunRequest:
-        """Return a run with the options of another, as `run_requests` has them."""
+    def again(
+        cls,
+        codec: ValueCodec,
+        thread_id: str,
+        run_id: str,
+        queue: str,
+        options: str,
+        data: bytes,
+        metadata: Mapping[str, Any],
+    ) -> RunRequest:
+        """Return a run with the options of another, as `run_requests` has them.
+
+        Args:
+            codec: The codec of the state.
+            thread_id: The thread.
+            run_id: The run.
+            queue: The queue.
+            options: The options of the other one.
+            data: Its `RunInput`, as a frame.
+            metadata: Its metadata, which are in the data, too.
+        """
         given = json.loads(options)
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
         graph, priority, key, version = given["graph"], given["priority"], given["key"], given.get("version", "")
-        return cls(thread_id, run_id, queue, graph, priority, key, version, None, "enqueue", given, data, owner)
+        shown = _clear_metadata(codec, metadata)
+        return cls(thread_id, run_id, queue, graph, priority, key, version, None, "enqueue", given, data, owner, shown)
 
     @property
     def is_checked(self) -> bool:
@@ -203,13 +223,17 @@ def request_run(
         place | _limits_of(options, default_answer),
         seal_input(codec, given, integer_of("size_limit", options.get("size_limit", DEFAULT_SIZE_LIMIT), 1)),
         owner,
-        # Data that a serializer encrypts is not stored in clear text beside it.
-        to_json(given.metadata)[0] if given.metadata and codec.is_native else None,
+        _clear_metadata(codec, given.metadata),
         adopts,
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
         check_traceparent(options.get("traceparent") or labels.get("traceparent")),
         has_new_id,
     )
+
+
+def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the metadata of a run's row, or `None`: what is encrypted is not stored in clear text beside it."""
+    return to_json(metadata)[0] if metadata and codec.is_native else None
 
 
 def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from support import FORK, loop_graph, wait_until
 from support_worker import WORKERS, runs
 
@@ -31,6 +32,8 @@ async def test_crashed_runs_of_a_plain_invoke_are_adopted_when_asked(
         process.start()
         process.join()
         assert process.exitcode == 1
+    told = {"team": "sales"}
+    connection.execute(f"UPDATE {schema}.runs SET metadata = %s".encode(), [Jsonb(told)])
     later = loop_graph(3).compile(checkpointer=state.saver)
     later.invoke({"count": 2}, {"configurable": {"thread_id": "gone on"}})
     async with working(kind, dsn, schema, {"agent": loop_graph(3)}):
@@ -43,6 +46,7 @@ async def test_crashed_runs_of_a_plain_invoke_are_adopted_when_asked(
     assert values is not None
     assert values.checkpoint["channel_values"]["items"] == ["item 0", "item 1", "item 2"]
     assert state.runs.adopt() == []
+    assert [run.metadata for run in state.runs.list(thread_id="crashed").items] == [told]
 
 
 def _die_in(dsn: str, schema: str, thread_id: str) -> None:

@@ -148,7 +148,7 @@ def test_a_run_whose_thread_is_held_elsewhere_uses_up_no_rate(queue: Limited, ke
 def test_a_run_that_waits_for_a_limit_is_claimed_when_there_is_none_any_more(queue: Limited) -> None:
     queue.limit(key="k", concurrency=0)
     queue.add("t", key="k")
-    assert queue.claims(has_limits=False) == Claims([], True, True, False)
+    assert queue.claims(has_limits=False) == Claims([], True, True, False, False)
     queue.limit(key="k", concurrency=None)
     assert queue.claims().has_limits, "one run still waits"
     assert queue.opened() == ["t"]
@@ -231,6 +231,7 @@ def test_a_claim_does_not_read_the_runs_that_wait_for_a_limit(queue: Limited) ->
             "versions": '{""}',
             "limit": 10,
             "ttl": "60",
+            "suspects": "false",
             "lock_timeout": "1s",
         },
     )

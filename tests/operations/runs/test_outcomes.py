@@ -19,8 +19,8 @@ def queue(connection: psycopg.Connection, schema: str) -> Queue:
     return Queue(connection, schema)
 
 
-def outcome(queue: Queue, run_id: str) -> Any:
-    return queue.do(outcomes.get_outcome, CODEC, None, "t", run_id)
+def outcome(queue: Queue, run_id: str, **options: Any) -> Any:
+    return queue.do(outcomes.get_outcome, CODEC, None, "t", run_id, **options)
 
 
 def test_the_outcome_is_the_state_at_the_last_checkpoint_of_the_run(queue: Queue) -> None:
@@ -50,15 +50,27 @@ def test_other_ends_are_raised(queue: Queue) -> None:
         outcome(queue, "failed")
     queue.add("t", run_id="cancelled")
     queue.cancel("t", "cancelled")
-    for run_id in ("cancelled", "unknown"):
-        with pytest.raises(RunCancelledError):
-            outcome(queue, run_id)
+    with pytest.raises(RunCancelledError):
+        outcome(queue, "cancelled")
+    with pytest.raises(NotFoundError):
+        outcome(queue, "unknown")
+    with pytest.raises(RunCancelledError):
+        outcome(queue, "rolled back", is_known=True)
     with pytest.raises(NotFoundError):
         queue.do(outcomes.get_status, "t", "unknown")
 
 
 def test_a_resumption_has_the_options_of_the_interrupted_run(queue: Queue) -> None:
-    queue.add("t", run_id="r", queue="other", priority=3, key="k", context={"a": 1}, max_attempts=5)
+    queue.add(
+        "t",
+        run_id="r",
+        queue="other",
+        priority=3,
+        key="k",
+        context={"a": 1},
+        max_attempts=5,
+        metadata={"team": "sales"},
+    )
     queue.finish(queue.claim_one(queue="other"), "interrupted")
     command: Any = Command(resume="yes")
     found = queue.do(outcomes.resumption, CODEC, "t", "r", "new", command)
@@ -66,5 +78,6 @@ def test_a_resumption_has_the_options_of_the_interrupted_run(queue: Queue) -> No
     assert found.options["max_attempts"] == 5
     request = open_input(CODEC, found.data)
     assert (request.input, request.command and request.command.resume, request.context) == (None, "yes", {"a": 1})
+    assert found.metadata == {"team": "sales"}
     assert queue.do(outcomes.resumption, CODEC, "t", "unknown", "new", command) is None
     assert queue.do(outcomes.resumption, CODEC, "t", None, "new", command) is None

@@ -89,5 +89,5 @@ def test_options_of_a_newer_version_are_left_out() -> None:
 
 def test_a_run_that_is_enqueued_again_keeps_its_key_and_version() -> None:
     first = request_run(CODEC, "graph", key="k", version="2")
-    again = RunRequest.again("t", "r", "default", json.dumps(first.options), first.data)
+    again = RunRequest.again(CODEC, "t", "r", "default", json.dumps(first.options), first.data, {})
     assert (again.key, again.version) == ("k", "2")

@@ -139,7 +139,8 @@ SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now
 FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     queue = excluded.queue, key = excluded.key, enqueued_at = excluded.enqueued_at,
-    multitask_strategy = excluded.multitask_strategy, metadata = excluded.metadata, webhook = excluded.webhook,
+    multitask_strategy = excluded.multitask_strategy, metadata = coalesce(excluded.metadata, stored.metadata),
+    webhook = excluded.webhook,
     status = 'pending', attempt = 0,
     alive_until = NULL, ended_at = NULL, error_type = NULL,
     error_message = NULL, error_traceback = NULL
