@@ -64,6 +64,8 @@ class Tracker:
         self._open: dict[UUID, SpanRecord] = {}
         # Failed or abandoned spans. A later child of one of them does not begin a new run.
         self._abandoned: dict[UUID, None] = {}
+        # Tools that went on in a thread when their run was cancelled.
+        self._outliving: dict[UUID, SpanRecord] = {}
         # What configs of runs say of their owners, until the runs begin.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
         # Read /proc here, so that no callback has to.
@@ -166,8 +168,10 @@ class Tracker:
             found: Called with the span before it is marked as changed.
 
         Returns:
-            Its run, if the run ends with this span.
+            Its run, if the run ends with this span or has ended before it.
         """
+        if id in self._outliving:
+            return self._end_late(self._outliving.pop(id), output, error)
         span = self._open.pop(id, None)
         if span is None or span.id != id:
             return None
@@ -331,6 +335,11 @@ class Tracker:
             self._abandon(span.id)
             span.status, span.ended_at = "cancelled", root.ended_at
             self._queue.span_changed(span)
+            if span.kind == "tool":
+                with self._lock:
+                    self._outliving[span.id] = span
+                    if len(self._outliving) > _MOST_ABANDONED:
+                        del self._outliving[next(iter(self._outliving))]
         run.open.clear()
         run.error = root.error
         run.status = root.status
@@ -343,6 +352,18 @@ class Tracker:
             self._queue.event_happened(EventRecord(run, "status", facts))
         self._queue.run_changed(run, ended_at=root.ended_at)
         self.runs.remove(run)
+
+    def _end_late(self, span: SpanRecord, output: Any, error: BaseException | None) -> RunRecord:
+        """Set the real end of a tool whose run has ended before it. The run's own row stays."""
+        span.status = "success" if error is None else status_of(error)
+        if span.status == "error":
+            span.error = error
+        if self._content and error is None:
+            span.output = capture(output)
+        span.ended_at = span.run.now()
+        self._queue.add(span.run)
+        self._queue.span_changed(span)
+        return span.run
 
     def _refuse_run(self, root: SpanRecord, error: LeaseHeldError | StaleHeadError) -> None:
         """Drop a refused run's records and keep one event. The thread and its status belong to another run."""

@@ -14,7 +14,10 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
+from langchain_core.tools import StructuredTool
+from langgraph.prebuilt import ToolNode
 from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, wait_until
+from support_ledger import agent_graph, ask, calls, thread
 from support_recorder import config, rows
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -373,3 +376,39 @@ def test_many_at_once_are_each_recorded_once(api: type, dsn: str, schema: str, c
     assert len(rows(connection, schema, "events")) == 120
     assert rows(connection, schema, "journal") == []
     assert {thread["status"] for thread in rows(connection, schema, "threads")} == {"idle"}
+
+
+async def test_a_tool_that_outlives_its_cancelled_run_has_its_real_end(
+    dsn: str, schema: str, connection: Connection
+) -> None:
+    """On an event loop it runs in a thread, which no cancellation ends."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def charge(order: str) -> str:
+        begun.set()
+        go_on.wait(GUARD_SECONDS)
+        return f"charged {order}"
+
+    tool = StructuredTool.from_function(charge, name="charge", description="charge")
+    asked = calls(("call_1", "charge", {"order": "o1"}))
+
+    def span_of_tool() -> list[Any]:
+        return [
+            (row["status"], (row["output"] or {}).get("content"))
+            for row in rows(connection, schema, "spans")
+            if row["kind"] == "tool"
+        ]
+
+    async with AsyncPGState.open(dsn, schema=schema, recording=RecorderSettings(interval=0.05)) as state:
+        await state.setup()
+        node = ToolNode([tool], awrap_tool_call=state.tools)
+        graph = state.record(agent_graph(node, asked).compile(checkpointer=state.saver))
+        running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+        await asyncio.to_thread(begun.wait, GUARD_SECONDS)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.to_thread(wait_until, lambda: span_of_tool() == [("cancelled", None)], "the end of its run")
+        go_on.set()
+        await asyncio.to_thread(wait_until, lambda: span_of_tool() == [("success", "charged o1")], "its own end")
+        assert the_end(connection, schema) == "cancelled"
