@@ -369,7 +369,8 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
     configurable = {name: value for name, value in owner.items() if value is not None}
     known, is_given = _known_graphs(parts), graph is not None
     if graph is None:
-        graph = found.agent if found.agent in known else min(known) if len(known) == 1 else None
+        # Where nothing is known of graphs, the run waits for a worker that has one of the recorded name.
+        graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
     arguments = (parts.queries, ValueCodec(), thread_id, at, graph, configurable, queue)
     try:
         made = parts.database.run(answers.resume, *arguments)

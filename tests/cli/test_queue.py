@@ -253,13 +253,15 @@ def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     commands = [re.findall(r"resume 'my thread' --checkpoint \w+", text) for text in (told, shown)]
     assert commands[0] == commands[1]
     arguments = shlex.split(commands[0][0])
-    assert "was not enqueued: name its graph" in run(*arguments, code=1)
-    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"one": "./agent.py:graph", "two": "./agent.py:graph"}}')
+    refused = run(*arguments, code=1)
+    assert "was not enqueued: name its graph, as the workers know it, with --graph NAME; known are one, two" in refused
+    (tmp_path / "langgraph.json").unlink()
     enqueued = run(*arguments)
     assert "it waits: no worker is heard that accepts graph agent of queue default" in enqueued
     assert "is busy with run" in run(*arguments, code=1)
     assert "a run of it is in the queue" in run("show", "my thread")
-    work(dsn, schema, tmp_path)
+    work(dsn, schema, tmp_path, "agent.py:graph")
     state = asked.get_state({"configurable": {"thread_id": "my thread"}})
     assert (state.values["heard"], state.next) == ("tea", ()), "the answer was taken, and nothing asked again"
     assert json.loads(run("--json", "runs", "--thread", "my thread").splitlines()[0])["user_id"] == "eve"
