@@ -337,7 +337,11 @@ def resume(
         handle = _resume(parts, thread, graph[0] if graph else None, checkpoint, queue)
         values = _wait(target, parts, handle) if wait else ...
         reason = None if wait else why_pending(parts.runs, handle.thread_id, handle.run_id)
+        queued = parts.runs.queued(thread_id=thread).items
     _print_enqueued(target, handle, values)
+    if not wait and not target.is_json:
+        for graph_of in (one.graph for one in queued if one.run_id == handle.run_id):
+            console.print(f"of graph {escape(graph_of)}", soft_wrap=True)
     if reason is not None and not target.is_json:
         console.print(f"[yellow]it waits: {escape(reason)}[/]", soft_wrap=True)
 
@@ -367,7 +371,7 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
         raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
     owner = {"user_id": found.user_id, "tenant_id": found.tenant_id}
     configurable = {name: value for name, value in owner.items() if value is not None}
-    known, is_given = _known_graphs(parts), graph is not None
+    known = _known_graphs(parts)
     if graph is None:
         # Where nothing is known of graphs, the run waits for a worker that has one of the recorded name.
         graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
@@ -379,8 +383,6 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
             raise
         names = f"; known are {', '.join(sorted(known))}" if known else ""
         raise ConfigurationError(f"{error}, as the workers know it, with --graph NAME{names}") from None
-    if not is_given and graph is not None:
-        errors.print(f"graph {escape(graph)}", style="dim")
     return parts.runs.handle(made.thread_id, made.run_id)
 
 

@@ -258,6 +258,7 @@ def test_an_answered_thread_goes_on_by_the_command_that_show_prints(
     assert "was not enqueued: name its graph, as the workers know it, with --graph NAME; known are one, two" in refused
     (tmp_path / "langgraph.json").unlink()
     enqueued = run(*arguments)
+    assert "of graph agent" in enqueued
     assert "it waits: no worker is heard that accepts graph agent of queue default" in enqueued
     assert "is busy with run" in run(*arguments, code=1)
     assert "a run of it is in the queue" in run("show", "my thread")
