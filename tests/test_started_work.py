@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from langchain_core.runnables.config import ContextThreadPoolExecutor, run_in_executor
-from support import FORK, GUARD_SECONDS
+from support import FORK, GUARD_SECONDS, loop_graph
 
+from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.started_work import StartedWork, not_followed
 
 Start = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -178,3 +180,21 @@ async def test_a_process_gets_its_function_as_it_is() -> None:
 
         assert await work.start(compute()) == 1
     await work.ended()
+
+
+async def test_lasting_tasks_of_this_package_are_nobodys(dsn: str, schema: str) -> None:
+    """They would keep the action of a cancelled tool alive that was the first to need them."""
+    async with AsyncPGState.open(dsn, schema=schema, guard="lease") as state:
+        await state.setup()
+        graph = state.record(loop_graph(1).compile(checkpointer=state.saver))
+        handle = await state.runs.enqueue("agent", {"count": 0}, thread_id="t")
+        work = StartedWork()
+
+        async def use() -> None:
+            await graph.ainvoke({"count": 0, "items": []}, {"configurable": {"thread_id": "u"}})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await handle.wait()
+
+        await work.start(use())
+        await asyncio.wait_for(work.ended(), GUARD_SECONDS)

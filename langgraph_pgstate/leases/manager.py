@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import Context
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -390,7 +391,7 @@ class AsyncLeaseManager(LeaseTaker):
     def _start(self) -> None:
         if self._has_work and (self._task is None or self._task.done()):
             self._loop = asyncio.get_running_loop()
-            self._task = self._loop.create_task(self._work(), name="pgstate-leases")
+            self._task = self._loop.create_task(self._work(), name="pgstate-leases", context=Context())
 
     def _note_end(self, _: Any) -> None:
         if self._loop is not None:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -487,7 +488,7 @@ class AsyncRecorder(_RecorderBase):
         loop = _in_loop()
         if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:
             self._loop = loop
-            self._task = loop.create_task(self._work(), name="pgstate-recorder")
+            self._task = loop.create_task(self._work(), name="pgstate-recorder", context=Context())
         elif self._is_idle:
             # A busy task looks again after its interval.
             self._notify()

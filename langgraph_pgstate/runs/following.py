@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
@@ -198,7 +199,9 @@ class AsyncFollower:
         self._futures[mine] = None
         self._news.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-follower")
+            self._task = asyncio.get_running_loop().create_task(
+                self._work(), name="pgstate-follower", context=Context()
+            )
         try:
             with self._end_listener.calling(mine.wanted.run_id, on_loop(partial(self._read_sooner, mine))):
                 await mine.done
