@@ -155,7 +155,7 @@ class _Run:
             yield from self._task(namespace, data)
             yield "tasks", namespace, data, None
         elif mode == "custom":
-            yield "custom", namespace, {"payload": data}, None
+            yield "custom", namespace, _custom(data), None
         elif mode == "tools":
             yield "tools", namespace, data, None
 
@@ -213,6 +213,14 @@ class _Run:
         error = self._error or (f"the run ended as {status}" if told == "failed" else None)
         end = {"event": told, "graph_name": self._graph}
         yield "lifecycle", (), end | ({} if error is None else {"error": error}), None
+
+
+def _custom(data: Any) -> dict[str, Any]:
+    """Return what a node wrote, with its `name` as that of the channel."""
+    name = data.get("name") if isinstance(data, Mapping) else None
+    if not isinstance(name, str) or not name:
+        return {"payload": data}
+    return {"name": name, "payload": data["payload"] if data.keys() == {"name", "payload"} else data}
 
 
 def _checkpoint(data: Any) -> dict[str, Any]:

@@ -152,6 +152,14 @@ def test_subgraphs_have_a_life() -> None:
     assert lives[3]["params"]["data"]["error"] == "no"
 
 
+def test_what_nodes_write_has_its_name_as_channel() -> None:
+    whole = {"name": "b", "payload": 1}
+    given = events(("custom", {"name": "a", "x": 1}), ("custom", whole), ("custom", {"name": 3}), ("custom", 4))
+    data = [event["params"]["data"] for event in told(given, EventFilter(["custom"]))]
+    assert data == [{"name": "a", "payload": {"name": "a", "x": 1}}, whole, {"payload": {"name": 3}}, {"payload": 4}]
+    assert [event["params"]["data"]["name"] for event in told(given, EventFilter(["custom:b"]))] == ["b"]
+
+
 def test_a_filter_has_channels_namespaces_and_a_depth() -> None:
     assert EventFilter(["custom"]).wants("custom", (), {"name": "a"})
     assert EventFilter(["custom:a"]).wants("custom", (), {"name": "a"})
