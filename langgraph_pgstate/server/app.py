@@ -26,7 +26,7 @@ from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.rates import RateLimit
-from langgraph_pgstate.server.reading import json_of
+from langgraph_pgstate.server.reading import BodyLimit, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
 from langgraph_pgstate.settings import WorkerOptions, check_options
@@ -94,12 +94,12 @@ class AgentServer(Starlette):
         if options.get("inspector", False):
             routes.append(_pages())
         middleware = [] if cors is None else [Middleware(CORSMiddleware, **{"expose_headers": _EXPOSED, **cors})]
+        middleware.append(Middleware(BodyLimit, most=options.get("max_body_size", DEFAULT_BODY_SIZE)))
         super().__init__(
             routes=[Mount(prefix, routes=routes)] if prefix else routes,
             middleware=middleware,
             exception_handlers=dict(HANDLERS),
             lifespan=lambda _: self.lifespan(),
-            max_body_size=options.get("max_body_size", DEFAULT_BODY_SIZE),
         )
 
     @asynccontextmanager

@@ -10,7 +10,9 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
@@ -36,6 +38,36 @@ class _Decoder(json.JSONDecoder):
     def __init__(self) -> None:
         super().__init__()
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+class BodyLimit:
+    """Middleware that refuses to read bodies that are too large: so who is not known is told that first.
+
+    Args:
+        app: The application, which answers the refusal.
+        most: Bytes that a body may have.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        announced = Headers(scope=scope).get("content-length", "")
+        size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message: Message = {"type": "http.request"} if size > self._most else await receive()
+            if not announced:
+                size += len(message.get("body", b""))
+            if size > self._most:
+                raise refuse(413, f"the body must have at most {self._most} bytes")
+            return message
+
+        return await self._app(scope, limited, send)
 
 
 async def json_of(request: Request) -> Any:
