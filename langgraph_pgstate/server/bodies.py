@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    model_validator,
 )
 
 from langgraph_pgstate.server.json import PATH
@@ -98,6 +99,13 @@ class CommandBody(Body):
     goto: Goto | None = None
     update: Json | list[tuple[str, Any]] | None = None
     resume: Any = None
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        # LangGraph would fail, with an error that names no command.
+        if self.resume is None and not self.update and not self.goto:
+            raise ValueError("it must have resume (other than null), update or goto")
+        return self
 
     def command(self) -> Command[Any]:
         """Return LangGraph's command."""

@@ -243,6 +243,8 @@ async def test_what_is_missing_is_said(client: LangGraphClient) -> None:
         ({"assistant_id": "chat", "stream_mode": ["sound"]}, "stream_mode"),
         ({"assistant_id": "chat", "multitask_strategy": "fight"}, "multitask_strategy"),
         ({"assistant_id": "chat", "command": {"goto": 7}}, "command"),
+        ({"assistant_id": "chat", "command": {}}, "command: .*resume"),
+        ({"assistant_id": "chat", "command": {"resume": None, "goto": []}}, "command: .*resume"),
         ({"assistant_id": "chat", "after_seconds": -1}, "after_seconds"),
     ):
         with pytest.raises(APIStatusError, match=place) as refused:
