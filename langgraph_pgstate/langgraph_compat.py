@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from functools import cache, reduce
 from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from operator import attrgetter
-from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import FrameType, FunctionType, UnionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
 
 import ormsgpack
 from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
@@ -69,12 +69,14 @@ __all__ = [
     "has_own_hook",
     "interrupt_counter",
     "is_schedule_channel",
+    "is_server_runtime",
     "is_strict",
     "messages_delta_reducer",
     "next_nodes",
     "parts_of",
     "run_manager_of",
     "send_class",
+    "server_runtime",
     "strict_hook",
     "unwind_when_cancelled",
     "warn_if_untested",
@@ -211,6 +213,30 @@ def auth_handlers(auth: Any) -> tuple[Callable[..., Any] | None, dict[tuple[str,
     """
     handlers = {key: found[0] for key, found in auth._handlers.items() if found}
     return auth._authenticate_handler, handlers, next(iter(auth._global_handlers), None)
+
+
+def is_server_runtime(annotation: Any) -> bool:
+    """Return whether the annotation of a graph factory's parameter is LangGraph's `ServerRuntime`, or may be."""
+    # A factory that is annotated with it has imported it.
+    module = sys.modules.get("langgraph_sdk.runtime")
+    if module is None:
+        return False
+    known = (module.ServerRuntime, module._ServerRuntimeBase, module._ExecutionRuntime, module._ReadRuntime)
+    several = get_args(annotation) if isinstance(annotation, UnionType) or get_origin(annotation) is Union else ()
+    return any(one in known or get_origin(one) in known for one in (annotation, *several))
+
+
+def server_runtime(access_context: str, context: Any, user: Any, store: Any) -> Any:
+    """Return the `ServerRuntime` that a graph factory is called with; `context` is for `threads.create_run` alone.
+
+    Its classes are private, but a factory sees nothing else of them than what `ServerRuntime` documents.
+    """
+    from langgraph_sdk import runtime
+
+    common: Any = {"access_context": access_context, "user": user, "store": store}
+    if access_context == "threads.create_run":
+        return runtime._ExecutionRuntime(**common, context=context)
+    return runtime._ReadRuntime(**common)
 
 
 def unwind_when_cancelled(stack: AsyncExitStack) -> None:

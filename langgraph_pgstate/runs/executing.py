@@ -31,6 +31,7 @@ from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, modes_of, open_input
 from langgraph_pgstate.record.open_runs import attempt_is_lost, enqueued_run
+from langgraph_pgstate.runs.contexts import fitted_context, with_user
 from langgraph_pgstate.runs.graphs import GraphSource
 from langgraph_pgstate.runs.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.runs.streaming import RunStream, StreamWriter
@@ -283,7 +284,7 @@ class GraphExecutor:
         request = open_input(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
-        with self._sources[claimed.graph].open(config) as made:
+        with self._sources[claimed.graph].open(config, context=request.context) as made:
             graph = self._graph_for(claimed, made, request)
             starting = choose_step(claimed, request, graph, self._repair)
             try:
@@ -299,7 +300,7 @@ class GraphExecutor:
                 stream.take_end(state, _outputs_of(graph), is_interrupted=found)
                 return found
             found = False
-            options = {**stream.options, **_options_of(request)}
+            options = {**stream.options, **_options_of(graph, config, request)}
             seconds = claimed.options.get("superstep_timeout")
             if seconds is not None:
                 # LangGraph, too, measures it, but waits for the threads of the superstep's nodes.
@@ -315,7 +316,7 @@ class GraphExecutor:
         request = open_input(self._codec, claimed.data)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
-        async with self._sources[claimed.graph].aopen(config) as made:
+        async with self._sources[claimed.graph].aopen(config, context=request.context) as made:
             graph = self._graph_for(claimed, made, request)
             starting = choose_step(claimed, request, graph, self._repair)
             try:
@@ -331,7 +332,7 @@ class GraphExecutor:
                 stream.take_end(state, _outputs_of(graph), is_interrupted=found)
                 return found
             found = False
-            options = {**stream.options, **_options_of(request)}
+            options = {**stream.options, **_options_of(graph, config, request)}
             config = with_callbacks(config, LeaseCheck(execution.held))
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
@@ -410,7 +411,7 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     """
     given: Mapping[str, Any] = request.config or {}
     ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
-    configurable = {**given.get("configurable", {}), **ids}
+    configurable = with_user({**given.get("configurable", {}), **ids})
     configurable.pop("checkpoint_id", None)
     if claimed.checkpoint_id is None and request.checkpoint_id is not None:
         configurable["checkpoint_id"] = request.checkpoint_id
@@ -441,9 +442,9 @@ def _outputs_of(graph: Graph) -> str | Sequence[str] | None:
     return None if isinstance(graph.stream_channels, str) else graph.output_channels
 
 
-def _options_of(request: RunInput) -> dict[str, Any]:
+def _options_of(graph: Graph, config: RunnableConfig, request: RunInput) -> dict[str, Any]:
     options = {
-        "context": request.context,
+        "context": fitted_context(graph, config, request.context),
         "interrupt_before": request.interrupt_before,
         "interrupt_after": request.interrupt_after,
         "durability": request.durability,

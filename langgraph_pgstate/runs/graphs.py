@@ -1,6 +1,7 @@
 """The graphs that a worker runs, by name: from modules or from `langgraph.json`; compiled, or made by factories.
 
-A factory is called once for each run, as by the Agent Server: `make()` or `make(config)`. It may be a coroutine
+A factory is called once for each run, as by the Agent Server: `make()`, `make(config)`, `make(runtime)` or
+`make(config, runtime)`, where `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. It may be a coroutine
 function, or return a context manager, which is left when the run has ended.
 """
 
@@ -17,14 +18,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_type_hints
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.store.base import BaseStore
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.langgraph_compat import is_server_runtime, server_runtime
+from langgraph_pgstate.runs.contexts import given_context, user_of
+
+Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
+"""Why a factory is called, as LangGraph's `ServerRuntime.access_context` names it."""
 
 _ENV_FILE_HELP: Final = "`env` of langgraph.json is a file of NAME=value lines or an object"
 
@@ -37,7 +44,7 @@ class GraphSource:
         value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory of one.
 
     Raises:
-        ConfigurationError: If it is none of these, or a factory takes arguments other than a config.
+        ConfigurationError: If it is none of these, or a factory takes arguments other than a config and a runtime.
     """
 
     def __init__(self, name: str, value: Any) -> None:
@@ -51,7 +58,7 @@ class GraphSource:
             )
         self.graph: Pregel[Any, Any, Any, Any] | None = value if isinstance(value, Pregel) else None
         self._make: Callable[..., Any] | None = None if self.graph is not None else value
-        self._takes_config = self._make is not None and _takes_config(name, self._make)
+        self._parameters = {} if self._make is None else _parameters_of(name, self._make)
         self._store: BaseStore | None = None
 
     def with_store(self, store: BaseStore) -> GraphSource:
@@ -62,14 +69,26 @@ class GraphSource:
             found.graph = found._checked(self.graph)
         return found
 
+    @property
+    def is_factory(self) -> bool:
+        """Whether the graph is made for each call."""
+        return self._make is not None
+
     @contextmanager
-    def open(self, config: Mapping[str, Any]) -> Iterator[Pregel[Any, Any, Any, Any]]:
+    def open(
+        self, config: Mapping[str, Any], access: Access = "threads.create_run", context: Any = None
+    ) -> Iterator[Pregel[Any, Any, Any, Any]]:
         """Provide the graph for one run.
+
+        Args:
+            config: The config that a factory gets.
+            access: Why a factory is called.
+            context: The context of the run.
 
         Raises:
             ConfigurationError: If the factory makes no graph, or is asynchronous.
         """
-        made = self._call(config)
+        made = self._call(config, access, context)
         if inspect.isawaitable(made) or isinstance(made, AbstractAsyncContextManager):
             if inspect.iscoroutine(made):
                 made.close()
@@ -81,9 +100,11 @@ class GraphSource:
             yield self._checked(made)
 
     @asynccontextmanager
-    async def aopen(self, config: Mapping[str, Any]) -> AsyncIterator[Pregel[Any, Any, Any, Any]]:
+    async def aopen(
+        self, config: Mapping[str, Any], access: Access = "threads.create_run", context: Any = None
+    ) -> AsyncIterator[Pregel[Any, Any, Any, Any]]:
         """Async twin of `open`."""
-        made = self._call(config)
+        made = self._call(config, access, context)
         if inspect.isawaitable(made):
             made = await made
         if isinstance(made, AbstractAsyncContextManager):
@@ -95,10 +116,20 @@ class GraphSource:
         else:
             yield self._checked(made)
 
-    def _call(self, config: Mapping[str, Any]) -> Any:
+    def _call(self, config: Mapping[str, Any], access: Access, context: Any) -> Any:
         if self._make is None:
             return self.graph
-        return self._make(config) if self._takes_config else self._make()
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter, is_runtime in self._parameters.items():
+            value: Any = config
+            if is_runtime:
+                value = server_runtime(access, given_context(config, context), user_of(config), self._store)
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                named[parameter.name] = value
+        return self._make(*positional, **named)
 
     def _checked(self, made: Any) -> Pregel[Any, Any, Any, Any]:
         graph = made.compile() if isinstance(made, StateGraph) else made
@@ -201,19 +232,42 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     return load_graphs(specs, directory)
 
 
-def _takes_config(name: str, make: Callable[..., Any]) -> bool:
+def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
+    """Return the parameters that a factory is called with, and of each whether it is the runtime; else the config.
+
+    Raises:
+        ConfigurationError: If it needs something else.
+    """
     try:
         parameters = [*inspect.signature(make).parameters.values()]
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(f"graph {name!r} is neither a graph nor a factory of one") from error
-    needed = [
-        one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    if len(needed) > 1 or any(one.kind is one.KEYWORD_ONLY for one in needed):
+    try:
+        hints = get_type_hints(make)
+    except Exception:
+        # Annotations may name what is imported for type checkers alone; callables of other kinds have none.
+        hints = {}
+    found: dict[inspect.Parameter, bool] = {}
+    others = []
+    for one in parameters:
+        annotation = hints.get(one.name, one.annotation)
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        if is_server_runtime(annotation) or (one.name == "runtime" and annotation is not RunnableConfig):
+            found[one] = True
+        elif annotation is RunnableConfig or one.name == "config":
+            found[one] = False
+        elif one.default is one.empty:
+            others.append(one)
+    if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
+        # A factory's only other argument is the config, whatever its name.
+        return {one: found.get(one, False) for one in parameters if one in found or one in others}
+    if others:
         raise ArgumentTypeError(
-            f"the factory of graph {name!r} takes no argument or a config, not {len(needed)} arguments"
+            f"the factory of graph {name!r} takes no argument, a config, a ServerRuntime or both, "
+            f"not {', '.join(one.name for one in others)}"
         )
-    return bool(needed) or any(one.name == "config" for one in parameters)
+    return found
 
 
 def _is_file(path: str) -> bool:

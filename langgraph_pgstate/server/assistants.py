@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import AssistantExistsError
 from langgraph_pgstate.filters import ScheduleAccess
+from langgraph_pgstate.runs.graphs import Access as GraphAccess
 from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.graphs import Graph
 from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.service import Access, Call
-from langgraph_pgstate.types import Assistant
+from langgraph_pgstate.types import Assistant, Thread
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
+# Keys of a config that say which run it is, and where it goes on.
+_PLACES: Final = frozenset(
+    {"assistant_id", "graph_id", "thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +53,42 @@ class Chosen:
         """The metadata by which runs and threads know it."""
         return {"graph_id": self.graph, "assistant_id": self.assistant_id}
 
-    def config_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the config of a run: what it gives goes before what the assistant has."""
+    def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
+        """Return the config of a run: what it gives goes before what the assistant has, and contexts are part of it.
+
+        Of a context, keys that say where a run goes on are no part of the config.
+        """
         merged = {**self.config, **given}
-        context = self.context if isinstance(self.context, Mapping) else {}
-        for name, more in (("configurable", context), ("metadata", {})):
-            found = {**(self.config.get(name) or {}), **more, **(given.get(name) or {})}
+        for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
+            found = {
+                **(self.config.get(name) or {}),
+                **_settings(first),
+                **(given.get(name) or {}),
+                **_settings(last),
+            }
             if found:
                 merged[name] = found
         return merged
 
-    def context_of(self, given: Any) -> Any:
-        """Return the context of a run, in the same way."""
-        if isinstance(self.context, Mapping) and isinstance(given, Mapping):
-            return {**self.context, **given}
-        return self.context if given is None else given
+    def context_of(self, given: Any, configurable: Mapping[str, Any]) -> Any:
+        """Return the context of a run, in the same way.
+
+        Args:
+            given: The context that the run gives.
+            configurable: What the run's clients have configured, of which the context is made, too.
+        """
+        if given is not None and not isinstance(given, Mapping):
+            return given
+        if given is None and self.context is not None and not isinstance(self.context, Mapping):
+            return self.context
+        explicit = {**(self.context if isinstance(self.context, Mapping) else {}), **(given or {})}
+        return {**explicit, **_settings(configurable)}
+
+
+def _settings(context: Any) -> dict[str, Any]:
+    """Return what a context, or what is configurable, says about what a run does."""
+    found = context if isinstance(context, Mapping) else {}
+    return {name: value for name, value in found.items() if name not in _PLACES}
 
 
 async def search(call: Call) -> Response:
@@ -236,6 +265,35 @@ async def choose_by_path(call: Call) -> Chosen:
     found = await _visible(call, call.path("assistant_id"))
     call.service.graphs.check(found.graph)
     return Chosen(found.graph, found.assistant_id, found.config, found.context)
+
+
+@asynccontextmanager
+async def open_graph(
+    call: Call,
+    name: str,
+    thread: Thread,
+    access: GraphAccess = "threads.read",
+    saver: BaseCheckpointSaver[str] | None = None,
+) -> AsyncIterator[Graph]:
+    """Provide the graph of a thread: one that a function makes, with the config of the thread's assistant."""
+    async with call.graph(name, await _thread_config(call, name, thread), access, saver) as graph:
+        yield graph
+
+
+async def _thread_config(call: Call, name: str, thread: Thread) -> Mapping[str, Any]:
+    assistant_id = thread.metadata.get("assistant_id")
+    known = call.service.graphs
+    if not known.is_made(name) or not isinstance(assistant_id, str):
+        return {}
+    configurable: dict[str, Any] = {}
+    if known.find(assistant_id) is None:
+        # Metadata are the client's: what it may not read says nothing here.
+        with suppress(HTTPException, AuthError):
+            found = await _visible(call, assistant_id)
+            chosen = Chosen(found.graph, found.assistant_id, found.config, found.context)
+            if found.graph == name:
+                configurable = {**chosen.config_of({}).get("configurable", {}), "assistant_id": assistant_id}
+    return {"configurable": configurable}
 
 
 def _own(call: Call) -> str:

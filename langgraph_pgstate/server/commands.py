@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.server import parameters, runs
+from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.bodies import Body, RunCreate
 from langgraph_pgstate.server.errors import STATUSES, sentences
 from langgraph_pgstate.server.graphs import config_at
@@ -167,7 +168,7 @@ async def _run(
 async def _get_state(call: Call, given: parameters.StateGet) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
-    async with call.service.graphs.open(graph_of(call, thread)) as graph:
+    async with open_graph(call, graph_of(call, thread), thread) as graph:
         snapshot = await graph.aget_state(config)
     values = snapshot.values
     if given.keys is not None and isinstance(values, Mapping):
@@ -182,7 +183,7 @@ async def _list_checkpoints(call: Call, given: parameters.StateList) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     before: Any = None if given.before is None else {"configurable": {"checkpoint_id": given.before}}
-    async with call.service.graphs.open(graph_of(call, thread)) as graph:
+    async with open_graph(call, graph_of(call, thread), thread) as graph:
         history = graph.aget_state_history(config, limit=given.limit, before=before)
         return _Answer({"checkpoints": [_summary(one) async for one in history]})
 
@@ -208,7 +209,7 @@ async def _get_tree(call: Call, given: parameters.AgentTree) -> _Answer:
             raise CommandError("no_such_run", f"thread {thread.thread_id!r} has no run")
         run = newest[0]
     name = graph_of(call, thread)
-    async with call.service.graphs.open(name) as graph:
+    async with open_graph(call, name, thread) as graph:
         snapshot = await graph.aget_state(config_at(thread.thread_id), subgraphs=True)
     status = _STATUSES.get(run.status, "interrupted" if run.status == "cancelled" else "failed")
     return _Answer({"tree": {"namespace": [], "status": status, "graph_name": name, **_children(snapshot)}})

@@ -17,7 +17,7 @@ from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected
-from langgraph_pgstate.server.runs import check_webhook, config_of, labelled
+from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of, labelled
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 from langgraph_pgstate.types import Schedule
@@ -111,7 +111,7 @@ async def update(call: Call) -> Any:
     if assistant_id is not None and (body.config is not None or body.context is not None):
         # What the cron gives goes before what its assistant has.
         assistant = await choose(call, assistant_id)
-    options = _options(call, body, cron_id, assistant)
+    options = _options(call, body, cron_id, assistant, schedule.arguments or {})
     if schedule.thread_id is None:
         options |= _on_completion(body.on_run_completed)
     if run.get("metadata"):
@@ -120,7 +120,7 @@ async def update(call: Call) -> Any:
         options["owner_id"] = call.owner_id
         if "config" not in options and not _is_callers(call, schedule):
             given = (schedule.arguments or {}).get("config") or {}
-            options["config"] = _config(call, given, cron_id)
+            options["config"] = _with_id(config_of(call, given), cron_id)
     try:
         await call.state.schedules.update(cron_id, scope=access.scope, **options)
     except NotFoundError:
@@ -169,7 +169,9 @@ def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
     assistant_id = schedule.metadata.get("assistant_id") or call.service.graphs.id_of(schedule.graph)
     payload = {name: arguments[name] for name in _PAYLOAD if arguments.get(name, False) is not False}
     if "config" in payload:
-        payload["config"] = without_reserved(payload["config"])
+        config = without_reserved(payload["config"])
+        config["configurable"] = {name: one for name, one in config["configurable"].items() if name not in _LABELS}
+        payload["config"] = config
     if schedule.arguments is not None:
         payload["metadata"] = {
             name: value for name, value in (arguments.get("metadata") or {}).items() if name not in _LABELS
@@ -249,15 +251,15 @@ async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     return {"thread_id": body.thread_id, "metadata": metadata, **access._asdict(), "thread_scope": threads}
 
 
-def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | None) -> dict[str, Any]:
-    """Return what a body says about a schedule and its runs."""
+def _options(
+    call: Call, body: CronChange, cron_id: str, assistant: Chosen | None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what a body says about a schedule and its runs, whose arguments were others before."""
     given: Any = body.model_dump(
         include={"input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability"},
         exclude_unset=True,
     )
     found = {name: value for name, value in given.items() if value is not None}
-    if assistant is not None and (context := assistant.context_of(body.context)) is not None:
-        found["context"] = context
     if body.schedule is not None:
         found["cron"] = body.schedule
     if body.timezone is not None:
@@ -266,9 +268,13 @@ def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | Non
         found["end_at"] = body.end_time
     if body.enabled is not None:
         found["paused"] = not body.enabled
-    if body.config is not None:
-        config = body.config.model_dump(exclude_none=True)
-        found["config"] = _config(call, config if assistant is None else assistant.config_of(config), cron_id)
+    config = None if body.config is None else body.config.model_dump(exclude_none=True)
+    if assistant is not None:
+        given_config, context = _merged(config, body.context, before or {})
+        made, found["context"] = arguments_of(call, assistant, given_config, context)
+        found["config"] = _with_id(made, cron_id)
+    elif config is not None:
+        found["config"] = _with_id(config_of(call, config), cron_id)
     if body.webhook is not None:
         check_webhook(call, body.webhook)
         found["webhook"] = body.webhook
@@ -277,8 +283,18 @@ def _options(call: Call, body: CronChange, cron_id: str, assistant: Chosen | Non
     return found
 
 
-def _config(call: Call, given: Mapping[str, Any], cron_id: str) -> dict[str, Any]:
-    config = config_of(call, given)
+def _merged(config: dict[str, Any] | None, context: Any, before: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return the config and the context after a change: a context and what is configurable replace each other."""
+    known = before.get("config") or {}
+    if config is None:
+        return {name: known[name] for name in known if name != "configurable"}, context
+    if context is None and "configurable" not in config and before:
+        configurable = {name: value for name, value in (known.get("configurable") or {}).items() if name != "cron_id"}
+        return {**config, "configurable": configurable}, before.get("context")
+    return config, context
+
+
+def _with_id(config: dict[str, Any], cron_id: str) -> dict[str, Any]:
     config["configurable"]["cron_id"] = cron_id
     return config
 

@@ -12,7 +12,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 
 from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
-from langgraph_pgstate.runs.graphs import GraphSource
+from langgraph_pgstate.runs.contexts import with_user
+from langgraph_pgstate.runs.graphs import Access, GraphSource
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.errors import missing
 from langgraph_pgstate.types import Thread
@@ -82,13 +83,22 @@ class ServedGraphs:
         """Return the name of the graph that runs on a thread, if it is one of these."""
         return self.named_in(thread.metadata) or self.named_in({"graph_id": thread.agent})
 
+    def is_made(self, name: str) -> bool:
+        """Return whether a graph is made for each call, by a function that gets a config."""
+        return self._sources[name].is_factory
+
     @asynccontextmanager
     async def open(
-        self, name: str, config: Mapping[str, Any] | None = None, saver: BaseCheckpointSaver[str] | None = None
+        self,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        access: Access = "threads.read",
+        saver: BaseCheckpointSaver[str] | None = None,
     ) -> AsyncIterator[Graph]:
         """Provide a graph with the saver, or with another. A function that makes graphs gets the config."""
-        configurable = {**((config or {}).get("configurable") or {}), "graph_id": name}
-        async with self._sources[name].aopen({"configurable": configurable}) as graph:
+        given = (config or {}).get("configurable") or {}
+        configurable = with_user({"assistant_id": self.id_of(name), **given, "graph_id": name})
+        async with self._sources[name].aopen({**(config or {}), "configurable": configurable}, access) as graph:
             yield graph.copy({"checkpointer": saver or self._saver})
 
 

@@ -17,7 +17,7 @@ from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
 from langgraph_pgstate.server import streams
-from langgraph_pgstate.server.assistants import choose
+from langgraph_pgstate.server.assistants import Chosen, choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.json import selected, to_json
@@ -189,18 +189,37 @@ async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thre
     return await call.state.threads.update_metadata(thread.thread_id, graph)
 
 
-def config_of(call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config that a client gives, without what it may not set, and with the user."""
-    config = without_reserved(given)
+def arguments_of(call: Call, assistant: Chosen, given: Mapping[str, Any], context: Any) -> tuple[dict[str, Any], Any]:
+    """Return the config and the context of a run: what a client gives, and under it what the assistant has.
+
+    Each has what the other says, as on LangGraph's own server, so that nodes may read either.
+    """
+    config = assistant.config_of(given, context)
+    made = assistant.context_of(context, _clients(call, config)["configurable"])
+    return config_of(call, config, assistant), made
+
+
+def config_of(call: Call, given: Mapping[str, Any], assistant: Chosen | None = None) -> dict[str, Any]:
+    """Return the config that a client gives, without what it may not set, and with the user and the assistant."""
+    config = _clients(call, given)
     if "metadata" in config:
         config["metadata"] = call.metadata(config["metadata"])
-    configurable = config.setdefault("configurable", {})
-    configurable.pop("thread_id", None)
+    configurable = config["configurable"]
+    if assistant is not None:
+        configurable |= assistant.labels
     if call.user is not None:
-        for name in (*call.owner_keys, *call.thread_keys.agent, "lc_agent_name"):
-            configurable.pop(name, None)
         configurable |= {name: call.user[name] for name in call.owner_keys if name in call.user}
         configurable |= {**call.user.configurable, "user_id": call.user.identity}
+    return config
+
+
+def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config without what a client may not set in `configurable`."""
+    config = without_reserved(config)
+    names = {"thread_id"}
+    if call.user is not None:
+        names |= {*call.owner_keys, *call.thread_keys.agent, "lc_agent_name"}
+    config["configurable"] = {name: value for name, value in config["configurable"].items() if name not in names}
     return config
 
 
@@ -257,7 +276,7 @@ async def _request(
     if thread_id is None:
         made.append(thread.thread_id)
     given = {} if body.config is None else body.config.model_dump(exclude_none=True)
-    config = config_of(call, assistant.config_of(given))
+    config, context = arguments_of(call, assistant, given, body.context)
     if checkpoint.get("checkpoint_map"):
         config["configurable"]["checkpoint_map"] = checkpoint["checkpoint_map"]
     return {
@@ -268,7 +287,7 @@ async def _request(
         "run_id": value["run_id"],
         "checkpoint_id": checkpoint_id,
         "config": config,
-        "context": assistant.context_of(body.context),
+        "context": context,
         "metadata": {**call.metadata({**assistant.metadata, **thread.metadata}), **metadata, **graph},
         "interrupt_before": body.interrupt_before,
         "interrupt_after": body.interrupt_after,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
 
-from langgraph_pgstate.server.assistants import choose_by_path
+from langgraph_pgstate.server.assistants import Chosen, choose_by_path
 from langgraph_pgstate.server.graphs import Graph
 from langgraph_pgstate.server.service import Call
 
@@ -18,14 +19,14 @@ async def get_graph(call: Call) -> dict[str, Any]:
     xray = call.query("xray") or "false"
     depth: int | bool = call.number("xray", 0) if xray.isdecimal() else call.flag("xray")
     wanted = await choose_by_path(call)
-    async with call.service.graphs.open(wanted.graph, wanted.config) as graph:
+    async with _opened(call, wanted) as graph:
         return (await graph.aget_graph(xray=depth)).to_json()
 
 
 async def get_schemas(call: Call) -> dict[str, Any]:
     """Answer the JSON schemas of a graph."""
     wanted = await choose_by_path(call)
-    async with call.service.graphs.open(wanted.graph, wanted.config) as graph:
+    async with _opened(call, wanted) as graph:
         return {"graph_id": wanted.graph, **_schemas(graph)}
 
 
@@ -34,9 +35,15 @@ async def get_subgraphs(call: Call) -> dict[str, Any]:
     wanted = await choose_by_path(call)
     name = wanted.graph
     namespace = call.request.path_params.get("namespace")
-    async with call.service.graphs.open(name, wanted.config) as graph:
+    async with _opened(call, wanted) as graph:
         found = graph.aget_subgraphs(namespace=namespace, recurse=call.flag("recurse"))
         return {ns: {"graph_id": name, **_schemas(one)} async for ns, one in found if isinstance(one, Pregel)}
+
+
+def _opened(call: Call, wanted: Chosen) -> AbstractAsyncContextManager[Graph]:
+    config = wanted.config_of({})
+    configurable = {**config.get("configurable", {}), "assistant_id": wanted.assistant_id}
+    return call.graph(wanted.graph, {**config, "configurable": configurable}, "assistants.read")
 
 
 def _schemas(graph: Graph) -> dict[str, Any]:

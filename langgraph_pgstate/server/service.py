@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from starlette.requests import Request
 
 from langgraph_pgstate.metrics import Metrics
+from langgraph_pgstate.runs.graphs import Access as GraphAccess
 from langgraph_pgstate.server.auth import Authority, Scope, User
 from langgraph_pgstate.server.errors import missing, refuse
-from langgraph_pgstate.server.graphs import ServedGraphs
+from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.state import AsyncPGState
@@ -136,6 +139,18 @@ class Call:
         if not text.isdecimal() or len(text) > 100 or int(text) > most:
             raise refuse(422, f"{name} must be a number from 0 to {most}, not {text!r}")
         return int(text)
+
+    def graph(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        access: GraphAccess = "threads.read",
+        saver: BaseCheckpointSaver[str] | None = None,
+    ) -> AbstractAsyncContextManager[Graph]:
+        """Provide a graph. A function that makes graphs gets the config, with the caller as its user."""
+        user = {} if self.user is None else {**self.user.configurable, "user_id": self.user.identity}
+        configurable = {**(config.get("configurable") or {}), **user}
+        return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Scope | None:
         """Return the metadata to which the caller's operation is limited; the handler may change `value`.

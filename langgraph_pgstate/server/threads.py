@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadExistsError
 from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.auth import Scope
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
@@ -61,7 +62,7 @@ async def create(call: Call) -> Any:
             ]
             for step in body.supersteps
         ]
-        async with call.service.graphs.open(graph_of(call, thread)) as graph:
+        async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
@@ -208,7 +209,7 @@ async def update_state(call: Call) -> Any:
     if body.checkpoint_id is not None:
         named["checkpoint_id"] = body.checkpoint_id
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
-    async with call.service.graphs.open(graph_of(call, thread)) as graph:
+    async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
         values = body.values if body.command is None else body.command.command()
         updated = await graph.aupdate_state(config, values, as_node=body.as_node)
     checkpoint = checkpoint_of(updated)
@@ -234,7 +235,7 @@ async def get_history(call: Call) -> Any:
     async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
         left = limit
         count = yield []
-        async with call.service.graphs.open(name) as graph:
+        async with open_graph(call, name, thread) as graph:
             while left > 0:
                 asked = min(count, left)
                 states = [one async for one in graph.aget_state_history(config, **options, limit=asked)]
@@ -260,10 +261,15 @@ async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[s
     snapshots: dict[str, StateSnapshot] = {}
     unreadable: dict[str, Exception] = {}
     found = await _latest(saver, ids, unreadable) if ids else {}
-    for name in {graphs[id] for id in found}:
-        of_graph = [id for id in found if graphs[id] == name]
+    groups: dict[tuple[str, Any], list[str]] = {}
+    known = {one.thread_id: one for one in threads}
+    for id in found:
+        # A graph that is made with the config of an assistant is not that of another one.
+        assistant_id = known[id].metadata.get("assistant_id") if served.is_made(graphs[id]) else None
+        groups.setdefault((graphs[id], repr(assistant_id)), []).append(id)
+    for (name, _), of_graph in groups.items():
         with _noting(unreadable, of_graph):
-            async with served.open(name, saver=_Newest(saver, found)) as graph:
+            async with open_graph(call, name, known[of_graph[0]], saver=_Newest(saver, found)) as graph:
                 for id in of_graph:
                     with _noting(unreadable, [id]):
                         snapshots[id] = await graph.aget_state(config_at(id))
@@ -425,7 +431,7 @@ async def _snapshot(call: Call, thread: Thread) -> StateSnapshot | None:
     name = call.service.graphs.of_thread(thread)
     if name is None:
         return None
-    async with call.service.graphs.open(name) as graph:
+    async with open_graph(call, name, thread) as graph:
         return await graph.aget_state(config_at(thread.thread_id))
 
 
@@ -437,7 +443,7 @@ async def _state(
     if name is None:
         snapshot = StateSnapshot({}, (), config, None, None, None, (), ())
     else:
-        async with call.service.graphs.open(name) as graph:
+        async with open_graph(call, name, thread) as graph:
             snapshot = await graph.aget_state(config, subgraphs=subgraphs)
     return _chosen(state_of(snapshot), names)
 

@@ -90,7 +90,7 @@ async def test_a_run_has_the_config_and_the_context_of_its_assistant(dsn: str, s
         with pytest.raises(NotFoundError):
             await client.runs.create(None, id, input={})
     first, second = told
-    assert first == ({"a": 1, "b": 2, "seconds": None}, {"seconds": 3})
+    assert first == ({"a": 1, "b": 2, "seconds": 3}, {"a": 1, "b": 2, "seconds": 3})
     assert second == ({"a": None, "b": None, "seconds": 4}, {"seconds": 4})
 
 

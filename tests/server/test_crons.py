@@ -38,9 +38,9 @@ async def test_a_cron_is_created_found_changed_and_deleted(client: LangGraphClie
     assert (made["thread_id"], made["on_run_completed"], made["metadata"]) == (None, "delete", {"a": 1})
     payload = made["payload"]
     assert payload["input"] == HELLO
-    assert payload["config"] == {"tags": ["x"], "configurable": {"b": 1, "cron_id": id}}
+    assert payload["config"] == {"tags": ["x"], "configurable": {"b": 1, "seconds": 1, "cron_id": id}}
     assert (payload["context"], payload["interrupt_before"], payload["metadata"]) == (
-        {"seconds": 1},
+        {"seconds": 1, "b": 1},
         ["speak"],
         {"a": 1},
     )

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
+from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
@@ -51,7 +52,7 @@ async def ask_for_edit(call: PageCall) -> Page:
     found = await call.thread("read")
     name = _graph(call, found)
     state = await call.state.threads.state_at(config_at(found.thread_id, checkpoint_ns="", checkpoint_id=_at(call)))
-    async with call.service.graphs.open(name) as graph:
+    async with open_graph(call, name, found) as graph:
         nodes = [node for node in graph.nodes if not node.startswith("__")]
     data = {
         "thread": found,
@@ -81,7 +82,7 @@ async def edit(call: PageCall) -> Done:
     if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
         raise missing("checkpoint", at)
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
-    async with call.service.graphs.open(name) as graph:
+    async with open_graph(call, name, found, "threads.update") as graph:
         updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
     made = updated["configurable"]["checkpoint_id"]
     await call.record(found.thread_id, "edit", checkpoint_id=made, edited=at, channels=sorted(map(str, values)))
@@ -133,7 +134,7 @@ async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | 
     }
     await call.visible(thread.thread_id, await call.authorize("threads", "create_run", value))
     owner = {"user_id": thread.user_id, "tenant_id": thread.tenant_id}
-    configurable = {name: one for name, one in owner.items() if one is not None}
+    configurable = {name: one for name, one in owner.items() if one is not None} | graph
     if call.user is not None:
         configurable |= call.user.configurable
     handle = await call.state.runs.enqueue(
