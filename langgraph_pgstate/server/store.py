@@ -16,6 +16,8 @@ from langgraph_pgstate.server.service import Call
 # Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
 _REFUSALS: Final = ("22", "42883", "54")
 
+_OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
+
 
 async def put_item(call: Call) -> Response:
     """Store an item."""
@@ -66,6 +68,7 @@ async def search_items(call: Call) -> Any:
         "query": body.query,
     }
     await _authorized(call, "search", value)
+    _check_filter(value["filter"])
     options: Any = {name: value[name] for name in ("filter", "limit", "offset", "query")}
     with _refusing():
         below = _labels(value["namespace"])
@@ -146,6 +149,22 @@ def _refusing() -> Iterator[None]:
         if not (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS):
             raise
         raise refuse(422, f"the store refuses: {error}".partition("\n")[0]) from error
+
+
+def _check_filter(filter: Any) -> None:
+    """Refuse operators that stores do not know: of some, a search would find nothing and say nothing.
+
+    Raises:
+        HTTPException: 422.
+    """
+    for name, value in (filter or {}).items():
+        operators = [name, *(value if isinstance(value, dict) else ())]
+        unknown = [one for one in operators if one.startswith("$") and (one is name or one not in _OPERATORS)]
+        if unknown:
+            raise refuse(
+                422,
+                f"the store refuses the filter: it has {unknown[0]!r}, and of a field it may have {', '.join(_OPERATORS)}",
+            )
 
 
 def _store(call: Call) -> BaseStore:

@@ -100,6 +100,15 @@ async def test_what_the_store_cannot_do_is_refused(dsn: str, schema: str, store:
             assert (await client.get("/store/items?namespace=a&key=%00b")).status_code == 422
 
 
+async def test_unknown_operators_of_a_filter_are_refused(client: LangGraphClient) -> None:
+    await client.store.put_item(["a"], "k", {"n": 2})
+    assert len((await client.store.search_items(["a"], filter={"n": {"$gte": 1, "$ne": 3}}))["items"]) == 1
+    for unknown in ({"$or": [{"n": 2}]}, {"n": {"$in": [2]}}):
+        with pytest.raises(APIStatusError, match=r"\$or|\$in") as refused:
+            await client.store.search_items(["a"], filter=unknown)
+        assert refused.value.status_code == 422
+
+
 async def test_without_a_store_that_is_said(dsn: str, schema: str) -> None:
     async with serving(dsn, schema) as server, sdk(server) as client:
         with pytest.raises(InternalServerError, match="there is no store") as refused:
