@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph_sdk.runtime import ServerRuntime
 from support import loop_graph
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
@@ -142,3 +143,25 @@ async def test_factories_of_every_kind_make_a_graph_for_each_run() -> None:
 def test_a_factory_that_makes_no_graph_is_an_error() -> None:
     with pytest.raises(ArgumentTypeError, match="made a dict"), GraphSource("agent", lambda: {}).open({}):
         pass
+
+
+def test_a_factory_takes_a_config_a_runtime_or_both() -> None:
+    called: list[Any] = []
+
+    def both(given: ServerRuntime[Any], /, *, config: Any = None) -> Any:
+        called.append((given.access_context, config))
+        return loop_graph(1)
+
+    def either(runtime: ServerRuntime | None = None) -> Any:
+        assert runtime is not None
+        called.append((runtime.access_context, None))
+        return loop_graph(1)
+
+    config = {"configurable": {"a": 1}}
+    for make, known in ((both, config), (either, None)):
+        with GraphSource("made", make).open(config, "threads.read") as graph:
+            assert graph is not None
+        assert called.pop() == ("threads.read", known)
+    for wrong in (lambda config, other: None, lambda *, other: None, lambda one, two: None):
+        with pytest.raises(ConfigurationError, match="made"):
+            GraphSource("made", wrong)
