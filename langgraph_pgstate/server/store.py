@@ -161,10 +161,8 @@ def _check_filter(filter: Any) -> None:
         operators = [name, *(value if isinstance(value, dict) else ())]
         unknown = [one for one in operators if one.startswith("$") and (one is name or one not in _OPERATORS)]
         if unknown:
-            raise refuse(
-                422,
-                f"the store refuses the filter: it has {unknown[0]!r}, and of a field it may have {', '.join(_OPERATORS)}",
-            )
+            known = ", ".join(_OPERATORS)
+            raise refuse(422, f"the store refuses {unknown[0]!r} in the filter: a field may have {known}")
 
 
 def _store(call: Call) -> BaseStore:
