@@ -289,7 +289,13 @@ class Recorder(_RecorderBase):
         if self._is_borrowed:
             self._error = run_blocking(self._writer.write(True))
             return True
-        self._started()
+        try:
+            self._started()
+        except RuntimeError:
+            # From 3.12 on, Python starts no threads while the process exits.
+            self._thread = None
+            self._error = run_blocking(self._writer.write(True))
+            return True
         with self._turn:
             self._asked += 1
             mine = self._asked

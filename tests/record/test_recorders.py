@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import threading
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -406,3 +407,23 @@ def test_an_id_that_cannot_be_stored_is_recorded_nowhere(
                 plain.invoke(hello(), {**given, "callbacks": [recorder]})
     for table in ("runs", "spans", "events", "threads", "checkpoints", "journal"):
         assert rows(connection, schema, table) == []
+
+
+def test_records_are_written_where_no_thread_can_be_started(
+    dsn: str, schema: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the process exits, from Python 3.12 on."""
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with recording(dsn, schema, RecorderSettings(interval=3600)) as (saver, recorder):
+        monkeypatch.setattr(recorder, "_write_end", lambda run: None)
+        monkeypatch.setattr(recorder, "_started", lambda: None)
+        recorder.record(simple(saver, lambda state: {})).invoke(hello(), config())
+        monkeypatch.undo()
+        assert recorder._queue.has_news
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        recorder.close()
+        monkeypatch.undo()
+    assert rows(connection, schema, "runs")[0]["status"] == "success"
