@@ -139,7 +139,8 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        if not user.is_authenticated:
+        # In namespaces of a store a star stands for any label.
+        if not user.is_authenticated or user.identity == "*":
             raise refuse(401, "unauthorized")
         return user
 

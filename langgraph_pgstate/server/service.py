@@ -194,14 +194,18 @@ class Call:
         demanded = {name: found[name] for name in found if name not in asked or asked[name] != found[name]}
         return {**demanded, **(scope or {})} or None
 
-    async def thread(self, action: str, value: Mapping[str, Any] | None = None) -> Thread:
+    async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
         """Return the thread that the path names, if the caller may do something with it.
+
+        The handler may change `value`.
 
         Raises:
             HTTPException: 403 or 404 otherwise.
         """
         thread_id = self.path("thread_id")
-        scope = await self.authorize("threads", action, {**(value or {}), "thread_id": thread_id})
+        value = {} if value is None else value
+        value["thread_id"] = thread_id
+        scope = await self.authorize("threads", action, value)
         return await self.visible(thread_id, scope)
 
     async def visible(self, thread_id: str, scope: Scope | None) -> Thread:

@@ -395,3 +395,28 @@ async def test_nobody_commands_or_streams_the_thread_of_somebody_else(people: An
     assert refused.status_code == 404
     assert len(await eve.runs.list("t")) == 1
     assert (await eve.threads.get("t"))["status"] == "interrupted"
+
+
+async def test_metadata_that_a_handler_replaces_are_those_that_count(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str) -> str:
+        return authorization
+
+    @auth.on.threads
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        value["metadata"] = {**(value.get("metadata") or {}), "owner": ctx.user.identity}
+        return {"owner": ctx.user.identity}
+
+    async with (
+        serving(dsn, schema, auth=auth, worker=False) as server,
+        sdk(server, {"authorization": "eve"}) as eve,
+        sdk(server, {"authorization": "bob"}) as bob,
+    ):
+        await eve.threads.create(thread_id="t", metadata={"owner": "bob"})
+        changed = await eve.threads.update("t", metadata={"owner": "bob", "x": 1})
+        assert changed["metadata"] == {"owner": "eve", "x": 1}
+        assert await bob.threads.search() == []
+    async with serving(dsn, schema, auth=auth, worker=False) as server, http(server, {"authorization": "*"}) as star:
+        assert (await star.post("/threads/search", json={})).status_code == 401

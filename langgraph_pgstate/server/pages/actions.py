@@ -14,6 +14,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import unknown_effects
 from langgraph_pgstate.server.pages.values import views
+from langgraph_pgstate.server.runs import config_of
 from langgraph_pgstate.types import Thread
 
 _MOST_STATE = 48_000
@@ -120,7 +121,10 @@ async def delete(call: PageCall) -> Done:
 
 
 async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | None = None) -> str:
-    """Enqueue a run from a checkpoint, for the owner of the thread, and return its id."""
+    """Enqueue a run from a checkpoint, and return its id.
+
+    It is the user's who acts, as one that is created through the API; without authentication, the thread's owner's.
+    """
     name = _graph(call, thread)
     graph = {"graph_id": name, "assistant_id": call.service.graphs.id_of(name)}
     run_id = str(uuid7())
@@ -133,10 +137,11 @@ async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | 
         "kwargs": {"input": None, "command": command, "config": {}, "context": None},
     }
     await call.visible(thread.thread_id, await call.authorize("threads", "create_run", value))
-    owner = {"user_id": thread.user_id, "tenant_id": thread.tenant_id}
-    configurable = {name: one for name, one in owner.items() if one is not None} | graph
-    if call.user is not None:
-        configurable |= call.user.configurable
+    config = config_of(call, {})
+    config["configurable"] |= graph
+    if call.user is None:
+        owner = {"user_id": thread.user_id, "tenant_id": thread.tenant_id}
+        config["configurable"] |= {name: one for name, one in owner.items() if one is not None}
     handle = await call.state.runs.enqueue(
         name,
         command=command,
@@ -144,7 +149,7 @@ async def _run(call: PageCall, thread: Thread, at: str, command: Command[Any] | 
         run_id=run_id,
         # A command goes to the newest checkpoint.
         checkpoint_id=None if command is not None else at,
-        config={"configurable": configurable},
+        config=config,
         metadata=value.get("metadata") or metadata,
         stream_mode=["values"],
     )

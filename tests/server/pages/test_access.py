@@ -191,3 +191,24 @@ async def test_pages_that_only_show_offer_no_answer_and_no_decision(dsn: str, sc
         page = await visitor.page("/runs/t/bad")
         assert "Outcome unknown: pay" in page
         assert "Settle" not in page
+
+
+async def test_a_run_is_that_of_the_user_who_starts_it(dsn: str, schema: str) -> None:
+    """On another user's thread, and on a fork of it, too."""
+    async with inspected(dsn, schema, auth=auth(), worker=True) as (server, _):
+        state = state_of(server)
+        ids = await travel(state, user_id="adam", tenant_id="acme", metadata={"team": "red"})
+        async with visiting(server, {"authorization": "operator"}) as olga:
+            await olga.page("/threads/t")
+            begun = [
+                await olga.act("/threads/t/fork", at=ids[1], to="forked", run="1"),
+                await olga.act("/threads/t/run", at=ids[1]),
+            ]
+        assert [one.status_code for one in begun] == [303, 303]
+        for thread_id in ("forked", "t"):
+            run = (await state.runs.list(thread_id=thread_id, limit=1)).items[0]
+            await state.runs.wait(thread_id, run.run_id)
+            await state.flush()
+            found = await state.runs.get(thread_id, run.run_id)
+            assert found is not None
+            assert found.user_id == "olga"
