@@ -109,6 +109,7 @@ def worker(
     found = load_graphs(graphs or ())
     if config is not None:
         found = {**load_config(config), **found}
+        target = target.with_environment()
     options = {
         "concurrency": concurrency,
         "queues": queue or ["default"],

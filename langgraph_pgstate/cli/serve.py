@@ -68,6 +68,12 @@ def serve(
     log_to_terminal(process)
     for name in ("server", "worker"):
         logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
+    if config is not None:
+        from langgraph_pgstate.runs.graphs import load_environment
+
+        # Before the database is opened, which its variables may name.
+        load_environment(config)
+        target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
         # Made here, so that all processes count together.
         limit = None if rate_limit is None else RateLimit(rate_limit)
@@ -126,10 +132,10 @@ def _serve(
         with target.connect():
             pass
     pool = PoolSettings(max_size=2 * concurrency)
-    options.update({"inspector": True, **given})
+    options = {"inspector": True, **options, **given}
     state_options: OpenStateOptions = {"schema": target.schema, "pool": pool, "webhooks": webhooks}
     app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
-    url = url_of(listener)
+    url = url_of(listener) + options.get("prefix", "")
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")
     if member is None or member.is_first:
         console.print("\n".join(lines), soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +65,10 @@ class Target:
         dsn = " --dsn ..." if self.dsn and not os.environ.get(DSN_VARIABLE) else ""
         schema = f" --schema {self.schema}" if self.schema != DEFAULT_SCHEMA else ""
         return name + dsn + schema
+
+    def with_environment(self) -> Target:
+        """Return this target, or without a DSN that of the environment, which may have been loaded meanwhile."""
+        return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[str]:

@@ -28,6 +28,7 @@ from langgraph.store.base import BaseStore
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import is_server_runtime, server_runtime
+from langgraph_pgstate.runs.config_keys import check_keys
 from langgraph_pgstate.runs.contexts import given_context, user_of
 
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
@@ -205,6 +206,19 @@ def read_config(file: str | Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def load_environment(file: str | Path) -> None:
+    """Check the keys of a `langgraph.json`, and set the variables of its `env` that are not set already.
+
+    Raises:
+        ConfigurationError: If the file is missing or malformed, or has a key that is not supported.
+    """
+    path, config = Path(file), read_config(file)
+    found = _environment(config.get("env"), path.parent.resolve())
+    check_keys(config, found)
+    for name, value in found.items():
+        os.environ.setdefault(name, value)
+
+
 def load_config(file: str | Path) -> dict[str, GraphSource]:
     """Import the graphs of a `langgraph.json`, with its environment and the local directories it depends on.
 
@@ -218,8 +232,7 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     if not isinstance(graphs, dict) or not graphs:
         raise ConfigurationError(f'{path} has no "graphs", like {{"agent": "./agent.py:graph"}}')
     directory = path.parent.resolve()
-    for name, value in _environment(config.get("env"), directory).items():
-        os.environ.setdefault(name, value)
+    load_environment(path)
     for dependency in config.get("dependencies") or ():
         if isinstance(dependency, str) and dependency.startswith(".") and (directory / dependency).is_dir():
             _search_in((directory / dependency).resolve())

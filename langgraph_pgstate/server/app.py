@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, TypedDict, Unpack
 
@@ -35,6 +35,8 @@ from langgraph_pgstate.state import AsyncPGState
 _log = logging.getLogger("langgraph_pgstate.server")
 
 DEFAULT_BODY_SIZE: Final = 16 * 1024 * 1024
+DISABLING: Final = ("assistants", "threads", "runs", "store", "meta")
+"""Parts that can be left out."""
 _SWEEP_SECONDS: Final = 60.0
 # The headers that clients read in a browser.
 _EXPOSED: Final = ("Content-Location", "Location", "Retry-After", "X-Pagination-Total", "X-Pagination-Next")
@@ -54,23 +56,27 @@ class ServerOptions(TypedDict, total=False):
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
         rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
+        disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
+            commands of threads), `store`, `meta` (all about the server but `/ok`).
     """
 
     auth: Auth | None
     prefix: str
     worker: bool | WorkerOptions
-    store: BaseStore | Callable[[], AbstractAsyncContextManager[BaseStore]] | None
+    store: BaseStore | Callable[[], AbstractAsyncContextManager[BaseStore | None]] | None
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
     rate_limit: RateLimit | None
     inspector: bool
+    disabled: Collection[str]
 
 
 class AgentServer(Starlette):
     """LangGraph's protocol as an ASGI application; see `create_app`.
 
     Attributes:
+        operations: The operations that it has.
         service: What it works with while it runs; `None` before and after.
     """
 
@@ -90,7 +96,11 @@ class AgentServer(Starlette):
             self._worker_options = {} if worker is True else worker
         self._worker: AsyncWorker | None = None
         self.service: Service | None = None
-        routes: list[Any] = [_route(one) for one in OPERATIONS]
+        disabled = options.get("disabled", ())
+        if unknown := [part for part in disabled if part not in DISABLING]:
+            raise ConfigurationError(f"disabled names parts of {', '.join(DISABLING)}, not {unknown[0]!r}")
+        self.operations = tuple(one for one in OPERATIONS if one.part not in disabled)
+        routes: list[Any] = [_route(one) for one in self.operations]
         if options.get("inspector", False):
             routes.append(_pages())
         middleware = [] if cors is None else [Middleware(CORSMiddleware, **{"expose_headers": _EXPOSED, **cors})]

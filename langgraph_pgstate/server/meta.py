@@ -26,4 +26,4 @@ async def info(call: Call) -> Any:
 
 async def openapi(call: Call) -> Any:
     """Answer the OpenAPI document."""
-    return document(call.request.scope.get("root_path", ""))
+    return document(call.request.scope.get("root_path", ""), call.request.app.operations)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import models_json_schema
 
 from langgraph_pgstate import __version__
 
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.routes import Operation
+
 _REFERENCES = "#/components/schemas/{model}"
 
 
 @cache
-def document(prefix: str = "") -> dict[str, Any]:
+def document(prefix: str = "", operations: Sequence[Operation] | None = None) -> dict[str, Any]:
     """Return the document.
 
     Args:
         prefix: The path below which the operations are.
+        operations: The operations; all by default.
     """
     from langgraph_pgstate.server.routes import OPERATIONS
 
-    models = {one.body for one in OPERATIONS if one.body is not None and one.handler is not None}
+    served = OPERATIONS if operations is None else operations
+    models = {one.body for one in served if one.body is not None and one.handler is not None}
     pairs = [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)]
     known, schemas = models_json_schema(pairs, ref_template=_REFERENCES)  # type: ignore[arg-type]
     paths: dict[str, dict[str, Any]] = {}
-    for one in OPERATIONS:
+    for one in served:
         if one.handler is None:
             continue
         described: dict[str, Any] = {

@@ -49,6 +49,15 @@ class Operation:
     is_open: bool = False
     is_unlimited: bool = False
 
+    @property
+    def part(self) -> str:
+        """The part by which it can be left out; none has `ok`."""
+        if self.name in ("info", "openapi", "metrics", "analytics"):
+            return "meta"
+        # Commands start runs.
+        is_of_runs = self.path.endswith("/commands") or "runs" in self.path.split("/")
+        return "runs" if is_of_runs else self.name.partition(".")[0]
+
 
 def _read(name: str, method: str, path: str, handler: Handler, body: type[bodies.Body] | None = None) -> Operation:
     return Operation(name, method, path, handler, body, is_read=True)

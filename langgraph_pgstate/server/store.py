@@ -10,7 +10,7 @@ from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
 from langgraph_pgstate.server.auth import contains
-from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
 
 # Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
@@ -36,16 +36,14 @@ async def put_item(call: Call) -> Response:
 
 
 async def get_item(call: Call) -> Any:
-    """Answer an item."""
+    """Answer an item, or `null` if there is none."""
     namespace = [part for part in (call.query("namespace") or "").split(".") if part]
     value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
     await _authorized(call, "get", value)
     refreshes = None if call.query("refresh_ttl") is None else call.flag("refresh_ttl")
     with _refusing():
         found = await _store(call).aget(_namespace(value["namespace"]), value["key"], refresh_ttl=refreshes)
-    if found is None:
-        raise missing("item", value["key"])
-    return item_of(found)
+    return None if found is None else item_of(found)
 
 
 async def delete_item(call: Call) -> Response:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints, is_typeddict
 
+import langgraph_cli.schemas
 import pytest
 from langgraph_sdk import Auth
 from psycopg.conninfo import make_conninfo
 
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.config_keys import KEYS
+from langgraph_pgstate.runs.graphs import load_environment
+from langgraph_pgstate.server import config as server_config
+from langgraph_pgstate.server import create_app
 from langgraph_pgstate.server.config import load_server_config, open_store
 
 GRAPH = str(Path(__file__).parents[1] / "support_http.py")
@@ -38,7 +46,7 @@ def test_graphs_auth_and_cors(tmp_path: Path) -> None:
 
 def test_without_them_pages_of_this_machine_are_allowed(tmp_path: Path) -> None:
     _, options = load_server_config(written(tmp_path), "")
-    assert [*options] == ["cors"]
+    assert [*options] == ["cors", "store"]
     assert options["cors"] is not None
     assert "localhost" in options["cors"]["allow_origin_regex"]
 
@@ -55,3 +63,70 @@ async def test_the_store_is_langgraphs(dsn: str, schema: str) -> None:
         found = await store.aget(("a",), "k")
         assert found is not None
         assert found.value == {"x": 1}
+
+
+def keys_of(kind: Any, above: str = "") -> set[str]:
+    """The paths of a type's keys, as the table has them."""
+    found = set()
+    for name, hint in get_type_hints(kind).items():
+        path, kinds = f"{above}{name}", [hint, *get_args(hint)]
+        kinds += [inner for one in kinds for inner in get_args(one)]
+        below = [one for one in kinds if is_typeddict(one)]
+        if path in KEYS or not below:
+            found.add(path)
+        for one in () if path in KEYS else below:
+            found |= keys_of(one, f"{path}.*." if name == "graphs" else f"{path}.")
+    return found
+
+
+def test_the_table_has_every_key_of_the_schema() -> None:
+    assert keys_of(langgraph_cli.schemas.Config) == {*KEYS}
+    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    described = dict(re.findall(r"^\| `([\w.*]+)` \| (used|image|warned|refused)\b", text, re.MULTILINE))
+    assert described == dict(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("path", "config"),
+    [
+        ("encryption", {"encryption": {"path": "./a.py:b"}}),
+        ("checkpointer.ttl", {"checkpointer": {"ttl": {"default_ttl": 1}}}),
+        ("http.app", {"http": {"app": "./a.py:b"}}),
+    ],
+)
+def test_a_key_that_must_not_be_ignored_is_refused(tmp_path: Path, path: str, config: Any) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(path)):
+        load_server_config(written(tmp_path, **config), "")
+
+
+def test_other_keys_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = written(tmp_path, auth={"cache": {"ttl_seconds": 1}}, http={"other": 1}, env={"PGSTATE_SCHEMA": "x"}, new=1)
+    load_environment(file)
+    os.environ.pop("PGSTATE_SCHEMA")
+    for name in ("auth.cache", "http.other", "PGSTATE_SCHEMA", "new"):
+        assert sum(name in one.message.split() for one in caplog.records) == 1
+
+
+def test_the_file_names_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSTATE_DSN", "")
+    monkeypatch.delenv("PGSTATE_DSN")
+    load_environment(written(tmp_path, env={"PGSTATE_DSN": "dbname=there"}))
+    assert Target(None, "pgstate").with_environment().dsn == "dbname=there"
+    assert Target("dbname=here", "pgstate").with_environment().dsn == "dbname=here"
+    os.environ.pop("PGSTATE_DSN")
+
+
+def test_parts_are_left_out_below_a_prefix(tmp_path: Path) -> None:
+    http = {"disable_runs": True, "disable_meta": True, "disable_ui": True, "mount_prefix": "/api"}
+    graphs, options = load_server_config(written(tmp_path, http=http), "")
+    assert (options["prefix"], options["inspector"]) == ("/api", False)
+    paths = {one.path for one in create_app(lambda: None, graphs, **options).operations}  # type: ignore[arg-type,return-value]
+    assert {"/ok", "/threads", "/store/items"} <= paths
+    assert not any("runs" in path or path.endswith("/commands") or path == "/info" for path in paths)
+
+
+def test_a_store_that_shows_items_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_config, "version", lambda name: "3.1.2")
+    with pytest.raises(ConfigurationError, match=r"needs langgraph-checkpoint-postgres>=3.2; 3.1.2 is installed"):
+        load_server_config(written(tmp_path, store={"index": None}), "")
+    assert "store" not in load_server_config(written(tmp_path), "")[1]

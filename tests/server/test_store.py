@@ -52,8 +52,7 @@ async def test_items_are_stored_searched_and_deleted(client: LangGraphClient) ->
     assert [item["key"] for item in found["items"]] == ["b"]
     assert await client.store.list_namespaces(prefix=["users"]) == {"namespaces": [["users", "eve"]]}
     await client.store.delete_item(["users", "eve"], "a")
-    with pytest.raises(NotFoundError):
-        await client.store.get_item(["users", "eve"], "a")
+    assert await client.store.get_item(["users", "eve"], "a") is None
 
 
 async def test_a_graph_uses_the_store(client: LangGraphClient) -> None:

@@ -1,0 +1,129 @@
+"""The keys of `langgraph.json`, and what `pgstate serve` and `pgstate worker` make of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from langgraph_pgstate.errors import ConfigurationError
+
+_log = logging.getLogger("langgraph_pgstate.server")
+
+Use = Literal["used", "image", "warned", "refused"]
+
+KEYS: Final[Mapping[str, Use]] = {
+    "python_version": "image",
+    "node_version": "image",
+    "api_version": "image",
+    "_INTERNAL_docker_tag": "image",
+    "base_image": "image",
+    "image_distro": "image",
+    "pip_config_file": "image",
+    "pip_installer": "image",
+    "source": "image",
+    "dockerfile_lines": "image",
+    "keep_pkg_tools": "image",
+    "dependencies": "used",
+    "graphs.*.path": "used",
+    "graphs.*.description": "warned",
+    "env": "used",
+    "store.index.dims": "used",
+    "store.index.embed": "used",
+    "store.index.fields": "used",
+    "store.ttl.refresh_on_read": "used",
+    "store.ttl.default_ttl": "used",
+    "store.ttl.sweep_interval_minutes": "used",
+    "checkpointer.path": "refused",
+    "checkpointer.ttl": "refused",
+    "checkpointer.serde": "warned",
+    "auth.path": "used",
+    "auth.disable_studio_auth": "used",
+    "auth.openapi": "warned",
+    "auth.cache": "warned",
+    "encryption": "refused",
+    "priority": "warned",
+    "http.app": "refused",
+    "http.disable_assistants": "used",
+    "http.disable_threads": "used",
+    "http.disable_runs": "used",
+    "http.disable_store": "used",
+    "http.disable_mcp": "used",
+    "http.disable_a2a": "used",
+    "http.disable_meta": "used",
+    "http.disable_ui": "used",
+    "http.disable_webhooks": "refused",
+    "http.cors.allow_origins": "used",
+    "http.cors.allow_methods": "used",
+    "http.cors.allow_headers": "used",
+    "http.cors.allow_credentials": "used",
+    "http.cors.allow_origin_regex": "used",
+    "http.cors.expose_headers": "used",
+    "http.cors.max_age": "used",
+    "http.configurable_headers": "refused",
+    "http.logging_headers": "used",
+    "http.middleware_order": "refused",
+    "http.enable_custom_route_auth": "refused",
+    "http.mount_prefix": "used",
+    "webhooks": "used",
+    "ui": "warned",
+}
+"""By path. A key stands for all that is below it. `image` says how an image is built, and `webhooks` has a check of its
+own."""
+
+_OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
+# Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file is.
+_OTHER_VARIABLES: Final = (
+    "PGSTATE_PATH",
+    "PGSTATE_SCHEMA",
+    "PGSTATE_SETUP",
+    "PGSTATE_POOL_SIZE",
+    "PGSTATE_POOL_TIMEOUT",
+    "PGSTATE_PREPARE",
+    "PGSTATE_RECORD",
+    "PGSTATE_RECORD_CONTENT",
+    "PGSTATE_PROJECT",
+    "PGSTATE_ALLOWED_TYPES",
+    "PGSTATE_THREAD_TTL",
+    "PGSTATE_OTLP_ENDPOINT",
+)
+
+
+def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Refuse or log the keys of a `langgraph.json`, and the variables in its `env`, that have no effect.
+
+    Args:
+        config: What the file says.
+        environment: The variables of its `env`.
+
+    Raises:
+        ConfigurationError: If a key is not supported, and to ignore it would change what is stored or who is served.
+    """
+    for path, value in _given(config, "", KEYS):
+        use = KEYS.get(path)
+        if use == "refused" and not (path == "checkpointer.path" and value == _OWN_CHECKPOINTER):
+            raise ConfigurationError(f"{path} of langgraph.json is not supported; docs/server.md lists all keys")
+        if use == "warned":
+            _log.warning("%s of langgraph.json has no effect", path)
+        elif use == "image":
+            _log.info("%s of langgraph.json has no effect: no image is built", path)
+        elif use is None:
+            _log.warning("%s of langgraph.json is not known and has no effect", path)
+    for name in _OTHER_VARIABLES:
+        if name in environment:
+            _log.warning("%s in env of langgraph.json has no effect here; give options on the command line", name)
+
+
+def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each key that says something, down to those that the table has."""
+    for name, found in value.items():
+        path = f"{above}{'*' if above == 'graphs.' else name}"
+        # `null`, `false` and what is empty are the defaults.
+        if found is None or found is False or found == {} or found == [] or str(name).startswith("$"):
+            continue
+        if path not in known and any(one.startswith(f"{path}.") for one in known):
+            # What has another type is refused by what reads it.
+            if isinstance(found, Mapping):
+                yield from _given(found, f"{path}.", known)
+        else:
+            yield path, found
