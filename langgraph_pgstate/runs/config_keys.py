@@ -119,7 +119,7 @@ def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> It
     for name, found in value.items():
         path = f"{above}{'*' if above == 'graphs.' else name}"
         # `null`, `false` and what is empty are the defaults.
-        if found is None or found is False or found == {} or found == [] or str(name).startswith("$"):
+        if found is None or found is False or found in ({}, []) or str(name).startswith("$"):
             continue
         if path not in known and any(one.startswith(f"{path}.") for one in known):
             # What has another type is refused by what reads it.

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import APIStatusError, InternalServerError, NotFoundError, PermissionDeniedError
+from langgraph_sdk.errors import APIStatusError, InternalServerError, PermissionDeniedError
 from psycopg.conninfo import make_conninfo
 from support_http import Steps, http, sdk, serving
 
@@ -135,8 +135,7 @@ async def test_a_handler_changes_the_namespace(dsn: str, schema: str, store: Asy
         eve, bob = [await stack.enter_async_context(sdk(server, {"authorization": name})) for name in ("eve", "bob")]
         await eve.store.put_item(["notes"], "a", {"by": "eve"})
         assert (await eve.store.get_item(["notes"], "a"))["namespace"] == ["eve", "notes"]
-        with pytest.raises(NotFoundError):
-            await bob.store.get_item(["notes"], "a")
+        assert await bob.store.get_item(["notes"], "a") is None
         assert (await bob.store.search_items([]))["items"] == []
         assert await bob.store.list_namespaces() == {"namespaces": []}
         assert await eve.store.list_namespaces() == {"namespaces": [["eve", "notes"]]}
