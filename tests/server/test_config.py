@@ -6,16 +6,14 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, get_args, get_type_hints, is_typeddict
+from typing import Any
 
-import langgraph_cli.schemas
 import pytest
 from langgraph_sdk import Auth
 from psycopg.conninfo import make_conninfo
 
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs.config_keys import KEYS
 from langgraph_pgstate.runs.graphs import load_environment
 from langgraph_pgstate.server import config as server_config
 from langgraph_pgstate.server import create_app
@@ -63,27 +61,6 @@ async def test_the_store_is_langgraphs(dsn: str, schema: str) -> None:
         found = await store.aget(("a",), "k")
         assert found is not None
         assert found.value == {"x": 1}
-
-
-def keys_of(kind: Any, above: str = "") -> set[str]:
-    """The paths of a type's keys, as the table has them."""
-    found = set()
-    for name, hint in get_type_hints(kind).items():
-        path, kinds = f"{above}{name}", [hint, *get_args(hint)]
-        kinds += [inner for one in kinds for inner in get_args(one)]
-        below = [one for one in kinds if is_typeddict(one)]
-        if path in KEYS or not below:
-            found.add(path)
-        for one in () if path in KEYS else below:
-            found |= keys_of(one, f"{path}.*." if name == "graphs" else f"{path}.")
-    return found
-
-
-def test_the_table_has_every_key_of_the_schema() -> None:
-    assert keys_of(langgraph_cli.schemas.Config) == {*KEYS}
-    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
-    described = dict(re.findall(r"^\| `([\w.*]+)` \| (used|image|warned|refused)\b", text, re.MULTILINE))
-    assert described == dict(KEYS)
 
 
 @pytest.mark.parametrize(
