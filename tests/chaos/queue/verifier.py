@@ -211,7 +211,10 @@ class Verifier:
             ):
                 continue
             if not (task["do"] == "fail" and str(error).endswith("PlannedError")):
-                self._find("run failed", thread, f"run {run} of task {task['do']}: {error}")
+                [[message, frames]] = self._rows(
+                    f"SELECT error_message, error_traceback FROM {{}}.runs WHERE run_id = '{run}'"
+                )
+                self._find("run failed", thread, f"run {run} of task {task['do']}: {error}: {message} {frames}")
         for line in self._by["failed"]:
             if line.get("sqlstate") == _DISK_FULL and self._is_full(line["at"]):
                 continue
