@@ -277,7 +277,8 @@ class Caller:
         if (one := self._one()) and any(
             run.run_id == one[1] for run in (await self._do(self._state.runs.queued, thread_id=one[0])).items
         ):
-            task = draw_task(self._draw, "never")
+            # The run may be rolled back meanwhile, and the id be free again.
+            task = draw_task(self._draw, f"never-{self._draw.getrandbits(32):08x}")
             options = {"thread_id": one[0], "run_id": one[1], "multitask_strategy": "rollback"}
             self.journal.note("again", run=one[1], thread=one[0])
             handle = await self._do(self._state.runs.enqueue, GRAPH, input_of(task), **options)
