@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from importlib.util import find_spec
@@ -24,6 +25,8 @@ def main() -> None:
     del typer
     from langgraph_pgstate.cli.app import app
 
+    # A command ends with one line about an outage; those that log, like `worker`, have a handler of their own.
+    logging.getLogger("langgraph_pgstate.connections").addHandler(logging.NullHandler())
     # A signal raises, so that every `finally` runs and the embedded server stops.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)
