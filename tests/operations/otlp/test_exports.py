@@ -151,6 +151,8 @@ def test_spans_of_a_run_that_lost_its_worker_are_queued(
     run(enqueue, [request_run(ValueCodec(None), "graph", {"x": 1}, thread_id="t", run_id="r")])
     run(claim, "worker", "default", ["graph"], 1, 12.0)
     span_of(connection, schema, "r")
+    # It was alone when its worker died.
+    connection.execute(f"UPDATE {schema}.queue SET is_suspect = true")
     run(recover, 1, 1, lambda worker_id: True)
     (found,) = run(exports.list_exports, 10)
     assert (found.run_id, found.span_ids) == ("r", ["open"])

@@ -12,11 +12,18 @@ from support_queue import CODEC, Queue
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import AssistantExistsError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.operations.runs import assistants, schedules
-from langgraph_pgstate.operations.runs.assistants import request_count, request_fields, request_sorted, request_versions
+from langgraph_pgstate.operations.runs.assistants import (
+    Access,
+    request_count,
+    request_fields,
+    request_sorted,
+    request_versions,
+)
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.types import Assistant
 
 SCOPE = '{"owner": "eve"}'
+EVES = Access(SCOPE, None)
 
 
 @pytest.fixture
@@ -28,12 +35,18 @@ def make(
     queue: Queue, id: str | None = "a", scope: str | None = None, *, refuses: bool = True, **fields: Any
 ) -> Assistant:
     given = request_fields(CODEC, {"graph": "graph", **fields}, is_new=True)  # type: ignore[typeddict-item]
-    found: Assistant = queue.do(assistants.create, CODEC, id, given, scope, refuses)
+    found: Assistant = queue.do(assistants.create, CODEC, id, given, Access(scope, None), refuses)
     return found
 
 
 def change(queue: Queue, id: str = "a", scope: str | None = None, **fields: Any) -> Assistant:
-    found: Assistant = queue.do(assistants.update, CODEC, id, request_fields(CODEC, fields), scope)  # type: ignore[arg-type]
+    found: Assistant = queue.do(
+        assistants.update,
+        CODEC,
+        id,
+        request_fields(CODEC, fields),  # type: ignore[arg-type]
+        Access(scope, None),
+    )
     return found
 
 
@@ -82,16 +95,16 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(queue: Queue) ->
     others = [{**other, "created_at": "2026-01-01T00:00:00Z"}]
     assert names(queue, others=others, by="assistant_id", ascending=True) == ["0", "a", "b"]
     assert queue.do(assistants.count, request_count(others=others)) == 3
-    assert queue.do(assistants.get, CODEC, "b", SCOPE) is None
+    assert queue.do(assistants.get, CODEC, "b", EVES) is None
     for refused in (
         lambda: change(queue, "b", SCOPE, name="mine"),
-        lambda: queue.do(assistants.set_version, CODEC, "b", 1, SCOPE),
+        lambda: queue.do(assistants.set_version, CODEC, "b", 1, EVES),
         lambda: change(queue, "c", name="mine"),
     ):
         with pytest.raises(NotFoundError, match="no assistant"):
             refused()
-    assert not queue.do(assistants.delete, "b", SCOPE)
-    assert [queue.do(assistants.delete, "a", SCOPE) for _ in range(2)] == [True, False]
+    assert not queue.do(assistants.delete, "b", EVES)
+    assert [queue.do(assistants.delete, "a", EVES) for _ in range(2)] == [True, False]
     assert queue.execute("SELECT assistant_id FROM {}.assistant_versions") == [("b",)]
 
 
