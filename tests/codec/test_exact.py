@@ -82,7 +82,7 @@ def _compound(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.dictionaries(KEYS, inner, max_size=2),
         st.sets(HASHABLE, max_size=2),
         st.frozensets(HASHABLE, max_size=2),
-        st.builds(kinds.Order, st.integers(), st.lists(inner, max_size=2)),
+        st.builds(kinds.Order, st.integers(-(2**63), 2**64 - 1), st.lists(inner, max_size=2)),
         st.builds(kinds.Frozen, inner),
         st.builds(kinds.Person, name=texts, inner=inner),
         st.builds(kinds.Pair, inner, inner),
