@@ -214,7 +214,7 @@ def unpack(frame: bytes, where: str) -> bytes:
         elif kind in _LATER:
             raise UnreadableFormatError(where, f"frame kind {kind} needs a newer version of langgraph_pgstate")
         else:
-            raise CorruptStateError(where, f"frame kind {kind} is unknown")
+            raise CorruptStateError(where, f"frame kind {kind} is unknown" if frame else "it is empty")
     except (zstandard.ZstdError, MemoryError) as error:
         if frame is not _WHOLE[kind] and not _can_decompress(kind):
             raise UnreadableFormatError(

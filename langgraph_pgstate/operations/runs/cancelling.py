@@ -135,7 +135,8 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str, b
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
     """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
 
-    One statement, or one transaction with an event that names who did it; safe to repeat.
+    One round trip, or one transaction with an event that names who did it; safe to repeat. It waits for whoever changes
+    the thread's queue, so that a run which somebody else retries at the same time keeps what it is to do.
 
     Returns:
         Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
@@ -144,11 +145,15 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str,
         NotFoundError: If there is no such run, or it was not enqueued.
     """
     key = {"thread_id": thread_id, "run_id": run_id}
+    statements: list[tuple[Query, Parameters]] = [
+        (queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]}),
+        (queries.discard_request, key),
+    ]
     if by is None:
-        is_discarded = await db.execute(queries.discard_request, key) > 0
+        is_discarded = (await db.execute_together(statements))[1] > 0
     else:
         async with db.transaction():
-            is_discarded = await db.execute(queries.discard_request, key) > 0
+            is_discarded = (await db.execute_together(statements))[1] > 0
             if is_discarded:
                 await note_action(db, queries, "discard", by, thread_id, run_id)
     if not is_discarded:

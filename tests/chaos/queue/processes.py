@@ -303,6 +303,7 @@ class Caller:
         letters = (await self._do(self._state.runs.dead_letters, limit=5)).items
         if letters:
             letter = self._draw.choice(letters)
+            self.journal.note("discard", run=letter.run_id, thread=letter.thread_id)
             await self._do(self._state.runs.discard, letter.thread_id, letter.run_id)
 
     async def _answer(self) -> None:

@@ -16,6 +16,7 @@ from support_queue import Queue, request
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import NotFoundError, ThreadBusyError
+from langgraph_pgstate.operations.runs import cancelling
 from langgraph_pgstate.operations.runs.requests import STRATEGIES
 
 
@@ -87,6 +88,21 @@ def test_a_run_that_is_cancelled_while_it_is_claimed_is_told(dsn: str, queue: Qu
         (run,) = Queue(mine, queue.schema).claim()
         assert meanwhile(queue, lambda: other.cancel("t", run_id), mine.commit) == "running"
     assert queue.tend(run).cancels == {run.key: "cancel"}
+
+
+@pytest.mark.parametrize("by", [None, "eve"])
+def test_a_run_that_is_retried_while_somebody_discards_it_keeps_what_it_is_to_do(
+    dsn: str, queue: Queue, other: Queue, by: str | None
+) -> None:
+    run_id = queue.add("t")
+    queue.fail(queue.claim_one())
+    with psycopg.connect(dsn) as mine:
+        mine.execute("SELECT 1")
+        assert Queue(mine, queue.schema).retry("t", run_id)
+        assert not meanwhile(queue, lambda: other.do(cancelling.discard, "t", run_id, by), mine.commit)
+    assert queue.requests() == {run_id}
+    assert queue.claim_one().data
+    queue.check()
 
 
 def test_a_thread_that_is_deleted_while_its_run_is_claimed_leaves_nothing(dsn: str, queue: Queue, other: Queue) -> None:

@@ -112,7 +112,8 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete what a run was to do that failed, took too long or was cancelled.
+-- Delete what a run was to do that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`,
+-- or it would not see that the run is about to be retried.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (
     SELECT 1 FROM /*schema*/runs r
