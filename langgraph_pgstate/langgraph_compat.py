@@ -27,6 +27,7 @@ from types import FrameType, FunctionType, UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
 
 import ormsgpack
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import _with_msgpack_allowlist as with_msgpack_allowlist
 from langgraph.checkpoint.base import id as _ids
 from langgraph.checkpoint.serde import _msgpack, jsonplus
@@ -54,6 +55,7 @@ __all__ = [
     "SEND",
     "TASK_ID",
     "TESTED_VERSIONS",
+    "TEXT",
     "TOOLS_MODE",
     "TUPLE",
     "DeltaSnapshot",
@@ -141,6 +143,8 @@ PACK_OPTIONS: Final[int] = jsonplus._option
 _EXACT_OPTIONS: Final[int] = (PACK_OPTIONS | ormsgpack.OPT_PASSTHROUGH_TUPLE) & ~ormsgpack.OPT_REPLACE_SURROGATES
 TUPLE: Final = ("builtins", "tuple")
 """The type by which exact bytes name a tuple."""
+TEXT: Final[type] = type(AIMessage("").text)
+"""The type of `message.text`: a string that can be called for the sake of older programs, and is one without that."""
 
 strict_hook: Final[Callable[[int, bytes], Any]] = jsonplus._create_msgpack_ext_hook(None)
 """LangGraph's own extension hook, building nothing but `SAFE_TYPES`."""

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_CONSTRUCTOR_SINGLE_ARG, EXT_
 from pydantic import BaseModel
 
 from langgraph_pgstate.codec.messages import SHAPES
-from langgraph_pgstate.langgraph_compat import TUPLE, convert, parts_of
+from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
 # Whatever is not JSON is left to a function, or raises.
@@ -48,8 +48,10 @@ def encode_surely(value: Any) -> bytes | None:
     return data
 
 
-def _encode_part(value: Any) -> ormsgpack.Ext:
+def _encode_part(value: Any) -> ormsgpack.Ext | str:
     kind = type(value)
+    if kind is TEXT:
+        return str(value)
     if kind is tuple:
         return ormsgpack.Ext(
             EXT_CONSTRUCTOR_SINGLE_ARG,
@@ -74,9 +76,10 @@ def _pass_message(value: Any) -> Any:
 def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """Return the first place in which two values differ, and what both have there; `None` if they do not.
 
-    Values are equal if they have the same types, at each place, and the same content; NaN is equal to NaN.
+    Values are equal if they have the same types, at each place, and the same content; NaN is equal to NaN. What
+    `message.text` returns is a plain string.
     """
-    kind = type(value)
+    kind = _type_of(value)
     here = (path, value, found)
     if type(found) is not kind:
         return here
@@ -143,4 +146,9 @@ def _names_of(slots: Any) -> Iterable[str]:
 
 def _members(values: Iterable[Any]) -> set[tuple[type, str]]:
     """Return the members of a set with their types; by `repr`, for NaN is not equal to itself."""
-    return {(type(one), repr(one)) for one in values}
+    return {(_type_of(one), repr(one)) for one in values}
+
+
+def _type_of(value: Any) -> type:
+    kind = type(value)
+    return str if kind is TEXT else kind

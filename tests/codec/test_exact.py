@@ -132,8 +132,23 @@ def test_what_only_this_package_carries_keeps_its_type(value: Any) -> None:
     assert difference(value, found) is None
 
 
+@pytest.mark.parametrize("codec", CODECS, ids=["own", "all", "langgraph", "strict", "encrypted"])
+def test_the_text_of_a_message_is_a_plain_string(codec: ValueCodec) -> None:
+    text = HumanMessage("hi").text
+    for value in (text, {text: (text, {text}), "č": b"\xc4"}, Command(resume=[text]), HumanMessage(text, name=text)):
+        encoded = codec.dumps_exactly("it", value)
+        found = codec.loads(*encoded, "it")
+        assert difference(value, found) is None
+        assert [*map(type, found if isinstance(found, dict) else [])] in ([], [str, str])
+        assert b"TextAccessor" not in encoded[1]
+
+
 class Text(str):
     """A string of a type of its own."""
+
+
+class Number(int):
+    """A number of a type of its own."""
 
 
 def _local() -> Any:
@@ -150,6 +165,8 @@ def _local() -> Any:
         (lambda: {"a": [0, defaultdict(list)]}, r"it\['a'\]\[1\]"),
         (lambda: (Counter("a"),), r"it\[0\]"),
         (lambda: {"a": Text("x")}, r"it\['a'\]"),
+        (lambda: {Text("x"): 1}, "it, key 'x'"),
+        (lambda: [Number(1)], r"it\[0\]"),
         (lambda: {"a": bytearray(b"x")}, r"it\['a'\]"),
         (lambda: {UUID(int=1): 1}, "it, key UUID"),
         (lambda: {kinds.Color.RED: 1}, "it, key <Color"),

@@ -31,6 +31,7 @@ MANY: dict[str, Any] = {
     "person": kinds.Person(name="Ann", inner=kinds.Pair((1,), [2])),
     "at": (datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), kinds.Color.RED, float("nan"), b"\xc4"),
     "message": HumanMessage("hi", additional_kwargs={"at": (1,)}),
+    "text": [HumanMessage("hi").text],
 }
 
 
@@ -99,7 +100,7 @@ def test_an_answer_reaches_the_graph_as_it_was_given(dsn: str, schema: str) -> N
     builder = StateGraph(State)
     builder.add_node("ask", lambda state: seen.append(interrupt("?")))
     builder.add_edge(START, "ask")
-    answer = ("yes", {(1, 2)}, kinds.Order(1, [()]))
+    answer = ("yes", {(1, 2)}, kinds.Order(1, [()]), HumanMessage("hi").text)
     with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": builder}):
         state.runs.enqueue("agent", {"given": 1}, thread_id="person").wait(GUARD_SECONDS)
         state.runs.answer("person", answer).wait(GUARD_SECONDS)
