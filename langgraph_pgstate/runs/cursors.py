@@ -221,7 +221,11 @@ class ThreadCursor:
         if run.ended_at is None or run.status in UNFINISHED:
             return False
         is_wanted = run.run_id in self._expected or run.ended_at > self._after
-        return is_wanted and not self._last.get(run.run_id, "").endswith(_END)
+        if not is_wanted:
+            return False
+        last = self._last.get(run.run_id, "")
+        # It may have been tried again since, and have ended again, with further events.
+        return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
 
 
 def held_once(event: T) -> list[T]:

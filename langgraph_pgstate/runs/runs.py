@@ -258,7 +258,8 @@ class Runs(RunQueue):
 
         Args:
             thread_id: The thread. It may have no runs yet.
-            last_event_id: Run and id of the last event that the caller has, like `RUN:12`.
+            last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before that
+                run did, also in an attempt since, do not come.
             since: Without `last_event_id`: a time with a time zone; the runs that ended after it come too, oldest
                 first, of the last hundred.
 

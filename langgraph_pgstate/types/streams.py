@@ -143,6 +143,7 @@ class ThreadRun(NamedTuple):
         status: Its status.
         started_at: Time at which its last attempt started, or it was enqueued.
         ended_at: Time at which it ended.
+        last_event: Number of its last event, over all attempts, if it has ended and has some.
     """
 
     run_id: str
@@ -150,6 +151,7 @@ class ThreadRun(NamedTuple):
     status: str
     started_at: datetime
     ended_at: datetime | None
+    last_event: int | None = None
 
 
 class WantedRuns(NamedTuple):

@@ -373,6 +373,32 @@ async def test_a_thread_without_runs_is_followed(api: type, queue: Queue, dsn: s
         assert await reader.next(1) == ["end"]
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_run_that_ended_again_while_its_reader_was_away_is_read_on(
+    is_open: bool, queue: Queue, dsn: str
+) -> None:
+    async with open_state(PGState, dsn, queue.schema) as state:
+        run = Producer(queue)
+        run.send("a")
+        run.end("error")
+        reader = ThreadReader(state)
+        assert await reader.next(3) == ["a", "error", "end"]
+        place = reader.found[-1]
+        assert queue.retry("t", run.run.run_id)
+        again = queue.claim_one()
+        queue.do(streams.append, [batch(again, 0, "b")])
+        queue.finish(again)
+        if not is_open:
+            reader = ThreadReader(state, last_event_id=f"{place.run_id}:{place.event.id}")
+        assert await reader.next(2) == ["b", "end"]
+        # Nothing comes twice.
+        other = Producer(queue)
+        other.send("c")
+        place = reader.found[-1]
+        last = ThreadReader(state, last_event_id=f"{place.run_id}:{place.event.id}")
+        assert await reader.next(1) == await last.next(1) == ["c"]
+
+
 def test_the_place_of_a_reader_in_a_thread_names_a_run(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema) as state:
         for wrong in ("7", "run:", ":7", "run:x", f"run:{2**63}"):

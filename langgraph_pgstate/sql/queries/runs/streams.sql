@@ -82,7 +82,7 @@ ORDER BY g.number, b.last_seq;
 -- id. Those that have not ended, and those that started since a time, since a run did, since the first did that ended
 -- after a time, or since the newest did; a hundred of either at most. Some time is taken off, because a run's start may
 -- be of another process's clock.
-SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at
+SELECT g.number, now(), r.run_id, coalesce(r.agent, ''), r.status, r.started_at, r.ended_at, r.last_event
 FROM unnest(:thread_ids::text[], :sinces::text[], :run_ids::text[], :ended_sinces::text[]) WITH ORDINALITY
         AS g (thread_id, since, run_id, ended_since, number)
     LEFT JOIN LATERAL (
