@@ -149,6 +149,6 @@ def _members(values: Iterable[Any]) -> set[tuple[type, str]]:
     return {(_type_of(one), repr(one)) for one in values}
 
 
-def _type_of(value: Any) -> type:
+def _type_of(value: Any) -> Any:
     kind = type(value)
     return str if kind is TEXT else kind
