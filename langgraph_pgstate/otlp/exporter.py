@@ -233,13 +233,13 @@ class SpanExporter:
         keys = [
             (one.thread_id, one.run_id, *span)
             for one in found
-            for span in zip(one.span_ids, one.started_ats, strict=True)
+            for span in zip(one.span_ids, one.started_ats, strict=False)
         ]
         size, sent = _CONTENT_BATCH if self._content else _BATCH, 0
         for start in range(0, len(keys), size):
             part = keys[start : start + size]
             rows = database.run(exports.read_spans, self._queries, part, with_content=self._content)
-            spans = [self._convert(row) for row in rows if is_exported(row)]
+            spans = [span for row in rows if (span := self._convert(row)) is not None]
             if spans:
                 self._send(spans)
             sent += len(spans)
@@ -250,13 +250,17 @@ class SpanExporter:
         database.run(exports.confirm, self._queries, found)
         return sent
 
-    def _convert(self, span: exports.EndedSpan) -> ReadableSpan:
+    def _convert(self, span: exports.EndedSpan) -> ReadableSpan | None:
+        """Return a span of OpenTelemetry; `None` if it is not exported. One span must not keep the others waiting."""
         try:
-            return convert(span, self._resource, _VERSION)
+            return convert(span, self._resource, _VERSION) if is_exported(span) else None
         except Exception:
-            # Contents can be anything, and one span must not keep the others waiting.
-            _log.exception("span %s is exported without its contents", span.span_id)
-            return convert(span._replace(input=None, output=None), self._resource, _VERSION)
+            _log.exception("span %s is exported without its contents and attributes", span.span_id)
+        try:
+            return convert(span._replace(input=None, output=None, attributes={}), self._resource, _VERSION)
+        except Exception:
+            _log.exception("span %s cannot be exported", span.span_id)
+            return None
 
     def _send(self, spans: Sequence[ReadableSpan]) -> None:
         """Send spans. Those that the collector refuses are left out and logged.

@@ -124,7 +124,12 @@ class Writer:
         while page := await run(maintenance.list_running, queries, after):
             after = page[-1][:2]
             for thread_id, dead in maintenance.choose_dead(page, is_known_dead).items():
-                settled += len(await run(maintenance.settle_runs, queries, thread_id, dead))
+                try:
+                    settled += len(await run(maintenance.settle_runs, queries, thread_id, dead))
+                except PGStateError as error:
+                    if error.retryable:
+                        raise
+                    _log.error("runs of thread %r whose process died cannot be ended: %s", thread_id, error)
         swept = await run(guards.sweep, queries)
         orphaned = await run(orphans.sweep, queries)
         await run(exports.forget, queries)

@@ -11,7 +11,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs import adopting, ending, firing, tending
-from langgraph_pgstate.operations.runs.locking import is_locked
+from langgraph_pgstate.operations.runs.locking import is_locked, is_of_one_row
 from langgraph_pgstate.operations.threads import answers
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs.worker_settings import WorkerSettings
@@ -32,7 +32,8 @@ class Sweep:
 
     Args:
         seconds: The interval.
-        work: The work. If it raises, it stays due.
+        work: The work. If it raises because the database is not available, it stays due. Any other error is logged, and
+            keeps the worker from nothing else.
 
     Attributes:
         due_at: Time from which it is due, by the monotonic clock.
@@ -45,7 +46,12 @@ class Sweep:
     def __call__(self) -> None:
         """Do the work if it is due."""
         if time.monotonic() >= self.due_at:
-            self._work()
+            try:
+                self._work()
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                log.exception("a sweep of the queue has failed")
             self.due_at = time.monotonic() + self._seconds
 
 
@@ -136,11 +142,11 @@ class Sweeps:
         for key in keys:
             try:
                 self._database.run(operation, self._queries, self._codec, *key)
-            except PGStateError as error:
-                if error.retryable:
+            except Exception as error:
+                if not is_locked(error) and not is_of_one_row(error):
                     raise
                 if not is_locked(error) and key not in self._warned:
                     self._warned.add(key)
-                    log.warning("%s of %s failed: %s", operation.__name__, " ".join(key), error)
+                    log.warning("%s of %s failed: %r", operation.__name__, " ".join(key), error)
             if time.monotonic() > until:
                 break

@@ -191,7 +191,13 @@ async def _deliver_due(
 
     async def deliver(one: Delivery) -> bool:
         error, is_final = await _try_to_post(client, settings, one)
-        await run(webhooks.end, queries, one, error, is_final=is_final)
+        try:
+            await run(webhooks.end, queries, one, error, is_final=is_final)
+        except PGStateError as refused:
+            if error is None or refused.retryable:
+                raise
+            # The encoding of the database may not have all of its characters.
+            await run(webhooks.end, queries, one, ascii(error), is_final=is_final)
         return error is None
 
     # Without the environment's proxies, which would connect to what is refused here.

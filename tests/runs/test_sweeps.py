@@ -9,26 +9,31 @@ import psycopg
 import pytest
 from support_queue import CODEC, Queue
 
+from langgraph_pgstate.errors import UnavailableError
 from langgraph_pgstate.runs.sweeps import Sweep, Sweeps
 from langgraph_pgstate.runs.worker_settings import WorkerSettings
 from tests.operations.runs.test_schedules import Clock
 
 
-def test_a_sweep_is_due_again_after_its_interval_and_stays_due_if_it_fails() -> None:
+def test_a_sweep_is_due_again_after_its_interval_and_stays_due_while_there_is_no_database(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     done: list[int] = []
 
     def work() -> None:
         done.append(1)
         if len(done) == 1:
-            raise ValueError("no")
+            raise UnavailableError("no")
+        raise ValueError("a row that is not what it should be")
 
     sweep = Sweep(60, work)
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(UnavailableError, match="no"):
         sweep()
     assert sweep.due_at == float("-inf")
     sweep()
     sweep()
     assert len(done) == 2
+    assert "a row that is not what it should be" in caplog.text
 
 
 def test_what_cannot_be_done_is_logged_once_and_keeps_nothing_else_from_being_done(

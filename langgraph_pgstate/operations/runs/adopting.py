@@ -7,9 +7,8 @@ from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs.enqueue import enqueue
-from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked, is_of_one_row
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.settings import DEFAULT_QUEUE
 from langgraph_pgstate.sql import Queries
@@ -55,8 +54,8 @@ async def adopt(
         for thread_id, run_id, graph, holder_id, is_expired in rows:
             after = (thread_id, run_id)
             if is_expired or (holder_id is not None and is_dead(holder_id)):
-                request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
                 try:
+                    request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
                     async with db.transaction():
                         await db.fetch(*bounded_waits(queries))
                         if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
@@ -64,7 +63,7 @@ async def adopt(
                         found = await enqueue(db, queries, [request])
                 except Exception as error:
                     # Its thread was deleted meanwhile, or another process was first.
-                    if isinstance(error, PGStateError) or is_locked(error):
+                    if is_of_one_row(error) or is_locked(error):
                         continue
                     raise
                 adopted += [one for one in found if one.is_new]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ _SET_ASIDE: Final = 1000
 # As in `claim_runs`.
 _MOST_RUNS: Final = 100
 _LIMITED: Final = ("limits", "waiting")
+
+_log = logging.getLogger("langgraph_pgstate.runs")
 
 
 async def claim(
@@ -158,7 +161,12 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
     _, key, thread_id, run_id, graph, attempt, crashes, token = row[:8]
     *times, how, timeout_at, head_id, options, data, own_id, is_suspect = row[8:18]
     lease = Lease(thread_id, worker_id, token, *times)
-    given = options_of(options or "{}")
+    try:
+        given = options_of(options or "{}")
+    except Exception as error:
+        # It ends as an error when its request is read, and keeps no other run from being claimed.
+        _log.error("the options of run %s of thread %s cannot be read: %s", run_id, thread_id, error)
+        given, data = {}, b""
     return ClaimedRun(
         thread_id,
         run_id,

@@ -1,9 +1,11 @@
-"""Bounds on the time that a worker waits for locks that other transactions hold."""
+"""Bounds on the time that a worker waits for locks that other transactions hold, and errors that concern one row."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.operations.record.put_hook import is_refusal
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Parameters, Query
 
@@ -32,3 +34,11 @@ def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, P
 def is_locked(error: Exception) -> bool:
     """Return whether a transaction failed because another one has locked what it needs."""
     return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+
+
+def is_of_one_row(error: Exception) -> bool:
+    """Return whether an operation failed because of the row that it was for, so that it can be done for others."""
+    if isinstance(error, PGStateError):
+        return not error.retryable
+    # Errors of the database have a code, also if it is None, and others are ours: the row is not what it should be.
+    return is_refusal(error) or not hasattr(error, "sqlstate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -10,12 +11,14 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs import ending, webhooks
 from langgraph_pgstate.operations.runs.cancelling import cancel
-from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.operations.runs.locking import bounded_waits, is_locked, is_of_one_row
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Recovered, RunKey, Tended
 
 # A run may lose many workers to deploys, and yet go on each time. But each death also strikes the runs beside it.
 _ATTEMPTS_PER_CRASH: Final = 10
+
+_log = logging.getLogger("langgraph_pgstate.runs")
 
 
 async def put_worker(
@@ -118,7 +121,9 @@ async def recover(
             async with db.transaction():
                 found = await _recover(db, queries, key, max_crashes, is_dead=worker_id in dead)
         except Exception as error:
-            if not is_locked(error):
+            if is_of_one_row(error):
+                _log.error("run %s of thread %s lost its worker and cannot be put back: %s", run_id, thread_id, error)
+            elif not is_locked(error):
                 raise
             continue
         if found is not None:

@@ -95,8 +95,11 @@ def delay_after(attempts: int) -> float | None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a validated URL, with the port if it names one, as `claim` knows it."""
-    return urlsplit(url).netloc.lower()
+    """Return the host of a URL, with the port if it names one, as `claim` knows it; the URL if it has none."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return url
 
 
 async def claim(

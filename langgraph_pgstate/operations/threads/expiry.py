@@ -7,6 +7,7 @@ transaction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from langgraph_pgstate.operations.arguments import stored_time_of
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.put_hook import Statement
+from langgraph_pgstate.operations.runs.locking import is_of_one_row
 from langgraph_pgstate.operations.threads.threads import delete_thread
 from langgraph_pgstate.settings import check_ttl
 from langgraph_pgstate.sql import Queries
@@ -31,6 +33,8 @@ _PAGE: Final = 200
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
 # The maximum duration of a sweep's transaction; the lease ends with it.
 _LEASE_SECONDS: Final = 60.0
+
+_log = logging.getLogger("langgraph_pgstate.threads")
 
 
 class ExpiryHook:
@@ -118,7 +122,8 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
     """Delete expired threads, the earliest expired first. One transaction each; safe to repeat and to run concurrently.
 
-    Threads in use stay until a later sweep: those accessed in the last half minute, run by a live process, or leased.
+    A thread that cannot be deleted is logged, and left out. Threads in use stay until a later sweep: those accessed in
+    the last half minute, run by a live process, or leased.
 
     Args:
         db: The connection.
@@ -142,7 +147,12 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
         if dry_run and page:
             result += await _count(db, queries, [id for _, id in page])
         for _, id in page if not dry_run else ():
-            result += await delete_expired(db, queries, id)
+            try:
+                result += await delete_expired(db, queries, id)
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                _log.error("thread %r has expired and cannot be deleted: %s", id, error)
         left = None if left is None else left - len(page)
         if len(page) < size:
             break

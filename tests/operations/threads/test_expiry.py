@@ -124,6 +124,22 @@ def _sweep(dsn: str, schema: str, answers: Any) -> None:
         answers.put(state.threads.sweep().threads)
 
 
+def test_a_thread_that_cannot_be_deleted_keeps_no_other(
+    dsn: str, schema: str, connection: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        for thread_id in ("a", "b"):
+            state.threads.create(thread_id)
+        past = "now() - interval '1 hour'"
+        connection.execute(f"UPDATE {schema}.threads SET expires_at = {past}, updated_at = {past}".encode())
+        connection.execute(f"CREATE TABLE {schema}.ours (thread_id text REFERENCES {schema}.threads)".encode())
+        connection.execute(f"INSERT INTO {schema}.ours VALUES ('a')".encode())
+        assert state.threads.sweep().threads == 1
+        assert [thread.thread_id for thread in state.threads.list().items] == ["a"]
+        assert "thread 'a' has expired and cannot be deleted" in caplog.text
+        connection.execute(f"DROP TABLE {schema}.ours".encode())
+
+
 def test_many_sweep_at_once(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     import multiprocessing
 
