@@ -24,6 +24,7 @@ ENDS = ("success", "error", "interrupted", "cancelled", "timeout")
 # Seconds for which a fault may go on to have effects, as on processes that were stopped.
 _LINGERS = 8.0
 _DISK_FULL = "53100"
+_NO_SPACE = "No space left on device"
 # Errors that a caller may be told in a storm.
 _OF_CALLERS = {
     "AlreadyAnsweredError",
@@ -205,15 +206,12 @@ class Verifier:
             claims = [line["at"] for line in self._by["claim"] if line["run"] == run]
             if error == "WorkerDied" and len(claims) >= MAX_CRASHES:
                 continue
+            [[message, frames]] = self._rows(
+                f"SELECT error_message, error_traceback FROM {{}}.runs WHERE run_id = '{run}'"
+            )
             # What a full disk refuses is the run's error, which says so.
-            if error == "langgraph_pgstate.errors.DatabaseError" and any(
-                self._is_full(at + _LINGERS / 2) for at in claims
-            ):
-                continue
-            if not (task["do"] == "fail" and str(error).endswith("PlannedError")):
-                [[message, frames]] = self._rows(
-                    f"SELECT error_message, error_traceback FROM {{}}.runs WHERE run_id = '{run}'"
-                )
+            was_full = _NO_SPACE in str(message) and any(line["kind"] == "disk" for line in self._by["fault"])
+            if not was_full and not (task["do"] == "fail" and str(error).endswith("PlannedError")):
                 self._find("run failed", thread, f"run {run} of task {task['do']}: {error}: {message} {frames}")
         for line in self._by["failed"]:
             if line.get("sqlstate") == _DISK_FULL and self._is_full(line["at"]):
