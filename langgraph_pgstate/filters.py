@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from langgraph_pgstate.errors import ArgumentTypeError
+from langgraph_pgstate.scopes import Scope
 
 Moment = datetime | timedelta
 """A time, or an age by the database's clock."""
@@ -70,7 +71,7 @@ class ThreadSearch(ThreadFilter, total=False):
     metadata: Mapping[str, Any] | None
     state: Mapping[str, Any] | None
     where: str | None
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
 
 
 class ThreadTextSearch(ThreadSearch, total=False):
@@ -120,7 +121,7 @@ class DeadLetterFilter(TypedDict, total=False):
 
     queue: str | None
     graph: str | None
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
     limit: int
     cursor: str | None
 
@@ -146,9 +147,9 @@ class ScheduleAccess(TypedDict, total=False):
         thread_scope: Of schedules with a thread only those whose thread's metadata contain this.
     """
 
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
     owner_id: str | None
-    thread_scope: Mapping[str, Any] | None
+    thread_scope: Scope | None
 
 
 class ScheduleSelection(ScheduleAccess, total=False):
@@ -204,7 +205,7 @@ class AssistantSelection(TypedDict, total=False):
     graph: str | None
     name: str | None
     metadata: Mapping[str, Any] | None
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
     owner_id: str | None
     others: Sequence[Mapping[str, Any]]
 
@@ -236,7 +237,7 @@ class InterruptFilter(OwnerFilter, total=False):
     """
 
     answered: bool
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
     scan: int | None
 
 
@@ -253,7 +254,7 @@ class FailedRunFilter(OwnerFilter, total=False):
     since: Moment | None
     until: datetime | None
     min_steps: int | None
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
 
 
 class RunFilter(FailedRunFilter, total=False):

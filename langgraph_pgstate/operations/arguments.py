@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from langgraph_pgstate.operations.checkpoints.requests import identifier
 if TYPE_CHECKING:
     # Only for annotations: a saver alone does not need it.
     from langgraph_pgstate.filters import Moment
+    from langgraph_pgstate.scopes import Scope
 
 
 def text_of(name: str, value: str | None) -> str | None:
@@ -55,6 +56,19 @@ def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
             )
         plain |= found
     return orjson.dumps(plain).decode()
+
+
+def request_scope(scope: Scope | None) -> list[str] | None:
+    """Return what a caller may see as JSON texts, one of which metadata must contain; `None` for all.
+
+    Raises:
+        ConfigurationError: If it cannot be represented as JSON.
+    """
+    if isinstance(scope, Sequence) and not isinstance(scope, str):
+        return [json_of("scope", one) or "{}" for one in scope]
+    found = json_of("scope", scope)
+    # Every mapping contains an empty one.
+    return None if found is None or not scope else [found]
 
 
 def time_of(name: str, value: datetime | None) -> datetime | None:

@@ -11,11 +11,12 @@ from langgraph_pgstate.filters import AssistantSelection, ScheduleAccess, Sorted
 from langgraph_pgstate.operations.runs import assistants
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.schedules import request_access as request_schedules
+from langgraph_pgstate.scopes import Scope as SomeScope
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Assistant
 
-Scope = Mapping[str, Any] | None
+Scope = SomeScope | None
 
 
 class Assistants:
@@ -66,7 +67,12 @@ class Assistants:
         return self._database.run(assistants.get, self._queries, self._codec, *key)
 
     def update(
-        self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None, **fields: Unpack[AssistantFields]
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        **fields: Unpack[AssistantFields],
     ) -> Assistant:
         """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
 
@@ -188,7 +194,12 @@ class AsyncAssistants:
         return await self._database.run(assistants.get, self._queries, self._codec, *key)
 
     async def update(
-        self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None, **fields: Unpack[AssistantFields]
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        **fields: Unpack[AssistantFields],
     ) -> Assistant:
         """Async twin of `Assistants.update`."""
         given = assistants.request_fields(self._codec, fields)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import FeedbackFilter, Moment
 from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.record import feedback
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Feedback, FeedbackAverage, Page
 
@@ -91,7 +92,7 @@ class RunFeedback:
         *,
         since: Moment | None = _MONTH,
         until: datetime | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 1000,
     ) -> tuple[FeedbackAverage, ...]:
         """Return counts and mean scores by name, the most frequent first. One round trip; reads at most 100,000 rows,
@@ -151,7 +152,7 @@ class AsyncRunFeedback:
         *,
         since: Moment | None = _MONTH,
         until: datetime | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 1000,
     ) -> tuple[FeedbackAverage, ...]:
         """Async twin of `RunFeedback.averages`."""

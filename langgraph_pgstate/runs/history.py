@@ -8,11 +8,12 @@ from typing import Any, Final, Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter
+from langgraph_pgstate.operations.arguments import request_scope
 from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.record import analytics, statistics
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.record import spans as spans_operations
-from langgraph_pgstate.operations.threads.search import request_scope
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Analytics, Costs, Page, Provenance, Run, Usage
 
@@ -60,7 +61,7 @@ class RunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
+    def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
         """Return one run, or `None` if it does not exist. One round trip.
 
         Args:
@@ -106,7 +107,7 @@ class RunHistory:
         model: str | None = None,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 20,
     ) -> Costs:
         """Return model calls, tokens and cost by day, by agent, by model and by user. Two round trips; reads all model
@@ -146,7 +147,7 @@ class RunHistory:
         agent: str | None = None,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 1000,
     ) -> Analytics:
         """Return what agents did in a time: threads by status, outcomes, durations and cost of runs, and feedback.
@@ -205,7 +206,7 @@ class AsyncRunHistory:
         request = runs_operations.request_runs(only_failed=True, **given)
         return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    async def get(self, thread_id: str, run_id: str, *, scope: Mapping[str, Any] | None = None) -> Run | None:
+    async def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
         """Async twin of `RunHistory.get`."""
         key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
         return await self._database.run(runs_operations.get_run, self._queries, *key)
@@ -231,7 +232,7 @@ class AsyncRunHistory:
         model: str | None = None,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 20,
     ) -> Costs:
         """Async twin of `RunHistory.costs`."""
@@ -256,7 +257,7 @@ class AsyncRunHistory:
         agent: str | None = None,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 1000,
     ) -> Analytics:
         """Async twin of `RunHistory.analytics`."""

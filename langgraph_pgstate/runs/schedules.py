@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 from langchain_core.utils.uuid import uuid7
@@ -11,13 +10,14 @@ from langgraph.types import Command
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
+from langgraph_pgstate.operations.arguments import request_scope
 from langgraph_pgstate.operations.runs import firing, schedules
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings import ScheduleChanges, ScheduleOptions
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, Schedule
@@ -176,7 +176,7 @@ class Schedules:
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    def delete(self, name: str, *, scope: Mapping[str, Any] | None = None) -> bool:
+    def delete(self, name: str, *, scope: Scope | None = None) -> bool:
         """Delete a schedule. Its runs stay. Safe to repeat.
 
         Args:
@@ -276,7 +276,7 @@ class AsyncSchedules:
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    async def delete(self, name: str, *, scope: Mapping[str, Any] | None = None) -> bool:
+    async def delete(self, name: str, *, scope: Scope | None = None) -> bool:
         """Async twin of `Schedules.delete`."""
         return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import AssistantExistsError
 from langgraph_pgstate.filters import ScheduleAccess
 from langgraph_pgstate.runs.graphs import Access as GraphAccess
-from langgraph_pgstate.server.auth import contains
+from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph
@@ -131,7 +131,7 @@ async def create(call: Call) -> dict[str, Any]:
         # The caller may create assistants, but has not made this one.
         access = await _reading(call, body.assistant_id)
         found = await call.state.assistants.sorted(assistant_id=body.assistant_id, **access._asdict())
-        if not found or not contains(found[0].metadata, scope or {}):
+        if not found or not admits(scope, found[0].metadata):
             raise
         return describe(found[0])
 

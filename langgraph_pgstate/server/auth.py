@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 from langgraph_sdk import Auth
@@ -12,12 +13,10 @@ from starlette.requests import Request
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import auth_handlers
+from langgraph_pgstate.scopes import Alternatives, both
 from langgraph_pgstate.server.errors import refuse
 
 _log = logging.getLogger("langgraph_pgstate.server")
-
-Scope = Mapping[str, Any]
-"""Metadata that a thread or an assistant must contain to be seen, as by jsonb's `@>`."""
 
 _ARGUMENTS: Final = (
     "request",
@@ -31,6 +30,9 @@ _ARGUMENTS: Final = (
 )
 _OF_THREADS: Final = ("create", "create_run", "read", "update", "delete", "search")
 _OPERATORS: Final = ("$eq", "$contains")
+_COMBINING: Final = ("$and", "$or")
+# Each `$and` of several `$or` multiplies them.
+_MOST_ALTERNATIVES: Final = 1000
 
 
 class User:
@@ -152,7 +154,7 @@ class Authority:
         keys = [(resource, action), (resource, "*"), ("*", action)]
         return next((self._handlers[key] for key in keys if key in self._handlers), self._default)
 
-    async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Scope | None:
+    async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
         """Ask the most specific handler whether a user may do something; it may change `value`.
 
         Returns:
@@ -175,10 +177,11 @@ class Authority:
             return None
         if found is False:
             raise refuse(403, "forbidden")
-        return scope_of(found)
+        scope = scope_of(found)
+        return None if {} in scope else scope
 
 
-def scope_of(filters: Any) -> Scope:
+def scope_of(filters: Any) -> Alternatives:
     """Return what a handler's filters demand of the metadata.
 
     Raises:
@@ -186,26 +189,47 @@ def scope_of(filters: Any) -> Scope:
     """
     if not isinstance(filters, Mapping):
         raise TypeError(f"an authorization handler returned {type(filters).__name__}, not a filter or a bool")
-    return {name: _demanded(name, value) for name, value in filters.items()}
+    found: Alternatives = ({},)
+    for name, value in filters.items():
+        found = _both(found, _alternatives(name, value))
+    return found
 
 
-def contains(metadata: Any, wanted: Any) -> bool:
-    """Return whether metadata contain something, as by jsonb's `@>`."""
-    if isinstance(wanted, Mapping):
-        return isinstance(metadata, Mapping) and all(
-            name in metadata and contains(metadata[name], value) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return isinstance(metadata, list) and all(any(contains(have, one) for have in metadata) for one in wanted)
-    return type(metadata) is type(wanted) and bool(metadata == wanted)
+def _both(one: Alternatives, other: Alternatives) -> Alternatives:
+    """Return the scope of what is in two others.
+
+    Raises:
+        TypeError: If it would have too many alternatives.
+    """
+    if len(one) * len(other) > _MOST_ALTERNATIVES:
+        raise TypeError(f"a filter has at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
+    return both(one, other)
+
+
+def _alternatives(name: str, value: Any) -> Alternatives:
+    """Return what one entry of a filter demands.
+
+    Raises:
+        TypeError: If it is not of LangGraph's form.
+    """
+    if name in _COMBINING:
+        if not isinstance(value, list | tuple) or not value:
+            raise TypeError(f"{name} of a filter is a list of at least one filter, not {value!r}")
+        parts = [scope_of(one) for one in value]
+        return tuple(one for part in parts for one in part) if name == "$or" else reduce(_both, parts)
+    if not isinstance(name, str) or name.startswith("$"):
+        raise TypeError(f"a filter has names of metadata, {' and '.join(_COMBINING)}, not {name!r}")
+    return ({name: _demanded(name, value)},)
 
 
 def _demanded(name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    if len(value) != 1 or (operator := next(iter(value))) not in _OPERATORS:
-        raise TypeError(f"filter {name!r} is a value or has one of {', '.join(_OPERATORS)}, not {value!r}")
-    operand = value[operator]
-    if operator == "$eq":
-        return operand
-    return list(operand) if isinstance(operand, list | tuple | set) else [operand]
+    operator, operand = "$eq", value
+    if isinstance(value, Mapping):
+        if len(value) != 1 or (operator := next(iter(value))) not in _OPERATORS:
+            raise TypeError(f"filter {name!r} is a value or has one of {', '.join(_OPERATORS)}, not {value!r}")
+        operand = value[operator]
+    is_several = operator == "$contains" and isinstance(operand, list | tuple | set)
+    parts = list(operand) if is_several else [operand]
+    if not all(one is None or isinstance(one, str | int | float) for one in parts):
+        raise TypeError(f"filter {name!r} compares with texts, numbers, booleans and null, not {operand!r}")
+    return operand if operator == "$eq" else parts

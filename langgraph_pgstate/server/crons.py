@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.scopes import contains
 from langgraph_pgstate.server.assistants import Chosen, choose
-from langgraph_pgstate.server.auth import contains
 from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.json import answer, page_headers, selected

@@ -14,7 +14,8 @@ from starlette.requests import Request
 
 from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.runs.graphs import Access as GraphAccess
-from langgraph_pgstate.server.auth import Authority, Scope, User
+from langgraph_pgstate.scopes import Alternatives, both
+from langgraph_pgstate.server.auth import Authority, User
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.rates import RateLimit
@@ -34,7 +35,7 @@ class Access(NamedTuple):
         owner_id: User whose they are, where no handler decides; `None` for all.
     """
 
-    scope: Scope | None = None
+    scope: Alternatives | None = None
     owner_id: str | None = None
 
 
@@ -152,7 +153,7 @@ class Call:
         configurable = {**(config.get("configurable") or {}), **user}
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
-    async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Scope | None:
+    async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
         """Return the metadata to which the caller's operation is limited; the handler may change `value`.
 
         Raises:
@@ -180,7 +181,7 @@ class Call:
         """The user whose is what the request creates."""
         return None if self.user is None else self.user.identity
 
-    async def authorize_search(self, value: dict[str, Any]) -> Scope | None:
+    async def authorize_search(self, value: dict[str, Any]) -> Alternatives | None:
         """Return the metadata of the threads that the caller may see; `None` for all.
 
         A handler may return them, or put them into the metadata of `value`.
@@ -192,7 +193,9 @@ class Call:
         scope = await self.authorize("threads", "search", value)
         found: dict[str, Any] = value.get("metadata") or {}
         demanded = {name: found[name] for name in found if name not in asked or asked[name] != found[name]}
-        return {**demanded, **(scope or {})} or None
+        if not demanded:
+            return scope
+        return both(({**demanded},), ({},) if scope is None else scope)
 
     async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
         """Return the thread that the path names, if the caller may do something with it.
@@ -208,7 +211,7 @@ class Call:
         scope = await self.authorize("threads", action, value)
         return await self.visible(thread_id, scope)
 
-    async def visible(self, thread_id: str, scope: Scope | None) -> Thread:
+    async def visible(self, thread_id: str, scope: Alternatives | None) -> Thread:
         """Return a thread that the caller may see.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
-from langgraph_pgstate.server.auth import contains
+from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
 
@@ -128,7 +128,7 @@ async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
                 403, "without a handler on the store, a user has the namespaces whose first label is its identity"
             )
     scope = await call.authorize("store", action, value)
-    if scope and not contains({**value, "namespace": list(value["namespace"] or ())}, scope):
+    if not admits(scope, {**value, "namespace": list(value["namespace"] or ())}):
         raise refuse(403, "forbidden")
 
 

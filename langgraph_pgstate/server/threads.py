@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadExistsError
 from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
-from langgraph_pgstate.server.auth import Scope
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
@@ -68,7 +68,7 @@ async def create(call: Call) -> Any:
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
 
 
-async def _existing(call: Call, thread_id: str, scope: Scope | None, *, is_changed: bool) -> Thread:
+async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
     """Return a thread that exists, which may be read or changed by more or fewer users than may create threads.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings.checks import check_ttl
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class ScheduleOptions(EnqueueOptions, total=False):
     end_at: datetime | None
     paused: bool | None
     thread_ttl: timedelta | None
-    scope: Mapping[str, Any] | None
+    scope: Scope | None
     owner_id: str | None
 
 

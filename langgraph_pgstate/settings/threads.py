@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
+from langgraph_pgstate.scopes import Scope
+
 
 class ThreadOptions(TypedDict, total=False):
     """Options of a thread that is created.
@@ -28,4 +30,4 @@ class ThreadOptions(TypedDict, total=False):
     agent: str | None
     ttl: timedelta | None
     if_exists: Literal["raise", "do_nothing"]
-    scope: Mapping[str, Any] | None
+    scope: Scope | None

@@ -14,11 +14,12 @@ from langgraph_pgstate.filters import (
     ThreadTextSearch,
     check_filters,
 )
-from langgraph_pgstate.operations.arguments import understanding
+from langgraph_pgstate.operations.arguments import request_scope, understanding
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import runs as runs_operations
 from langgraph_pgstate.operations.threads import creating
 from langgraph_pgstate.operations.threads import search as search_operations
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings import ThreadOptions
 from langgraph_pgstate.threads.branches import AsyncBranches, Branches
 from langgraph_pgstate.threads.expiry import AsyncExpiry, Expiry
@@ -113,14 +114,14 @@ class Threads(Interrupts, Branches, Expiry):
         request = creating.request_thread(thread_id, **options)
         return self._database.run(creating.create_thread, self._queries, request)
 
-    def get(self, thread_id: str, *, scope: Mapping[str, Any] | None = None) -> Thread | None:
+    def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
         """Return one thread with its head and its projected channels, or `None`. One round trip.
 
         Args:
             thread_id: The thread.
             scope: Metadata that the thread must contain to be returned.
         """
-        scoped = search_operations.request_scope(scope)
+        scoped = request_scope(scope)
         return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
 
     def update_metadata(
@@ -204,9 +205,9 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
         request = creating.request_thread(thread_id, **options)
         return await self._database.run(creating.create_thread, self._queries, request)
 
-    async def get(self, thread_id: str, *, scope: Mapping[str, Any] | None = None) -> Thread | None:
+    async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
         """Async twin of `Threads.get`."""
-        scoped = search_operations.request_scope(scope)
+        scoped = request_scope(scope)
         return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
 
     async def update_metadata(

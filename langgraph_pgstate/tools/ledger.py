@@ -22,6 +22,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.tools import listing, tool_executions
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
@@ -329,7 +330,7 @@ class ToolLedger(_Ledger):
         *,
         tool: str | None = None,
         unknown: bool = False,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[ToolExecution]:
@@ -481,7 +482,7 @@ class AsyncToolLedger(_Ledger):
         *,
         tool: str | None = None,
         unknown: bool = False,
-        scope: Mapping[str, Any] | None = None,
+        scope: Scope | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[ToolExecution]:

@@ -24,8 +24,9 @@ from starlette.exceptions import HTTPException
 from support_http import HELLO, Steps, http, sdk, serving
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server import AgentServer
-from langgraph_pgstate.server.auth import Authority, User, contains, scope_of
+from langgraph_pgstate.server.auth import Authority, User, scope_of
 
 USERS = {"token-eve": {"identity": "eve", "permissions": ["write"], "team": "red"}, "token-bob": {"identity": "bob"}}
 
@@ -359,7 +360,7 @@ def test_a_user_is_a_string_an_object_or_a_mapping() -> None:
     ],
 )
 def test_filters(filters: Any, metadata: Any, is_seen: bool) -> None:
-    assert contains(metadata, scope_of(filters)) is is_seen
+    assert admits(scope_of(filters), metadata) is is_seen
 
 
 async def test_a_wrong_token_is_the_sdks_error(server: AgentServer) -> None:

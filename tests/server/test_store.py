@@ -128,7 +128,7 @@ async def test_a_handler_changes_the_namespace(dsn: str, schema: str, store: Asy
 
     @auth.on.store.delete
     async def keep(ctx: Auth.types.AuthContext, value: Any) -> Any:
-        return {"namespace": ["nobody"]}
+        return {"namespace": {"$contains": "nobody"}}
 
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(dsn, schema, store=store, auth=auth))

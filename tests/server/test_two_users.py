@@ -506,7 +506,8 @@ def auth(closing: Closing) -> Auth:
 
     async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
         value.setdefault("metadata", {})["owner"] = ctx.user.identity
-        return {"owner": ctx.user.identity}
+        mine = {"owner": ctx.user.identity}
+        return {"$or": [mine, {"guests": {"$contains": ctx.user.identity}}]} if closing == "threads" else mine
 
     if closing == "threads":
         made.on.threads(own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +10,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.record.feedback import FEEDBACK_KEYS, MOST_ROWS, request_averages
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Analytics, FeedbackAverage, RunStatistics, ThreadStatistics
 
@@ -36,7 +37,7 @@ def request_analytics(
     agent: str | None,
     user_id: str | None,
     tenant_id: str | None,
-    scope: Mapping[str, Any] | None,
+    scope: Scope | None,
 ) -> AnalyticsRequest:
     """Validate a request for analytics.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
@@ -11,9 +11,10 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.filters import FeedbackFilter, Moment, check_filters
-from langgraph_pgstate.operations.arguments import json_of, since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.arguments import request_scope, since_of, text_of, texts_of, time_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, identifier, thread_id_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Feedback, FeedbackAverage, Page, Row
 
@@ -156,7 +157,7 @@ def request_averages(
     agent: str | None = None,
     user_id: str | None = None,
     tenant_id: str | None = None,
-    scope: Mapping[str, Any] | None = None,
+    scope: Scope | None = None,
 ) -> dict[str, Any]:
     """Validate a request for averages of feedback, and return its query parameters.
 
@@ -173,7 +174,7 @@ def request_averages(
         "agent": text_of("agent", agent),
         "user_id": text_of("user_id", user_id),
         "tenant_id": text_of("tenant_id", tenant_id),
-        "scope": json_of("scope", scope or None),
+        "scope": request_scope(scope),
         "most": MOST_ROWS,
         "page_size": page_size(limit),
     }

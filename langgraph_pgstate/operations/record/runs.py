@@ -8,10 +8,9 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter, check_filters
-from langgraph_pgstate.operations.arguments import since_of, texts_of, times_of
+from langgraph_pgstate.operations.arguments import request_scope, since_of, texts_of, times_of
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, offset_of, page_of, page_size
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import NamedQuery, Queries
 from langgraph_pgstate.types import Page, Run, RunawayThread
 
@@ -86,7 +85,7 @@ async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Pa
 
 
 async def get_run(
-    db: Connection, queries: Queries, thread_id: str, run_id: str, scope: str | None = None
+    db: Connection, queries: Queries, thread_id: str, run_id: str, scope: list[str] | None = None
 ) -> Run | None:
     """Return one run, or `None` if there is none in scope. One round trip."""
     rows = await db.fetch(queries.get_run, {"thread_id": thread_id, "run_id": run_id, "scope": scope})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.arguments import since_of, text_of, texts_of, time_of
+from langgraph_pgstate.operations.arguments import request_scope, since_of, text_of, texts_of, time_of
 from langgraph_pgstate.operations.threads.paging import page_size
-from langgraph_pgstate.operations.threads.search import request_scope
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Costs, OwnerCosts, ToolStatistics, Usage
 
@@ -70,7 +70,7 @@ def request_costs(
     model: str | None,
     user_id: str | None,
     tenant_id: str | None,
-    scope: Mapping[str, Any] | None,
+    scope: Scope | None,
     limit: int,
 ) -> dict[str, Any]:
     """Validate a request for costs, and return its query parameters.

@@ -20,10 +20,11 @@ from langgraph_pgstate.errors import (
     NotFoundError,
 )
 from langgraph_pgstate.filters import AssistantSelection, SortedAssistants, check_filters
-from langgraph_pgstate.operations.arguments import json_of, text_of, texts_of
+from langgraph_pgstate.operations.arguments import json_of, request_scope, text_of, texts_of
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.threads.paging import offset_of, page_size, sorting_of
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings import AssistantFields
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Assistant, Row
@@ -36,11 +37,11 @@ class Access(NamedTuple):
     """Which assistants a caller may see or change.
 
     Attributes:
-        scope: Metadata that they must contain, as JSON text.
+        scope: Metadata that they must contain, as `request_scope` returns it.
         owner_id: User whose they must be; to be seen they may also be nobody's.
     """
 
-    scope: str | None = None
+    scope: list[str] | None = None
     owner_id: str | None = None
 
 
@@ -48,13 +49,13 @@ EVERYBODY: Final = Access()
 """The access of a caller who may see and change all."""
 
 
-def request_access(scope: Mapping[str, Any] | None, owner_id: str | None) -> Access:
+def request_access(scope: Scope | None, owner_id: str | None) -> Access:
     """Validate what a caller may see.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    return Access(json_of("scope", scope or None), text_of("owner_id", owner_id))
+    return Access(request_scope(scope), text_of("owner_id", owner_id))
 
 
 def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool = False) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def _selection(filters: AssistantSelection) -> dict[str, Any]:
     return {
         **texts_of(filters, "assistant_id", "graph", "name", "owner_id"),
         "metadata": json_of("metadata", filters.get("metadata") or None),
-        "scope": json_of("scope", filters.get("scope") or None),
+        "scope": request_scope(filters.get("scope")),
         "others": json.dumps([*filters.get("others", ())]),
     }
 

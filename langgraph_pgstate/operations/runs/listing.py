@@ -7,10 +7,9 @@ from typing import Any, Final, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter, check_filters
-from langgraph_pgstate.operations.arguments import texts_of
+from langgraph_pgstate.operations.arguments import request_scope, texts_of
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.threads.paging import FIRST, LAST, decode_cursor, page_of, page_size
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, QueueCount, QueuedRun, Run, WorkerStatus
 

@@ -13,7 +13,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleAccess, ScheduleSelection, SortedSchedules, check_filters
-from langgraph_pgstate.operations.arguments import json_of, stored_time_of, text_of, texts_of
+from langgraph_pgstate.operations.arguments import json_of, request_scope, stored_time_of, text_of, texts_of
 from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
@@ -75,7 +75,7 @@ class ScheduleChange:
         run: A run that has the new arguments and options.
         names: The arguments and options of runs that change.
         metadata: Metadata that are merged into those of its runs.
-        scope: Metadata that the schedule must contain, as JSON text.
+        scope: Metadata that the schedule must contain, as `request_scope` returns it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class ScheduleChange:
     run: RunRequest
     names: frozenset[str]
     metadata: Mapping[str, Any]
-    scope: str | None
+    scope: list[str] | None
 
 
 def options_of_runs(options: Mapping[str, Any]) -> Any:
@@ -128,7 +128,7 @@ def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> S
     names = frozenset(given) - _OF_A_SCHEDULE | {name for name in ("input", "command") if name in given}
     # The one replaces the other.
     names |= {"input", "command"} if names & {"input", "command"} else set()
-    scope = json_of("scope", given.get("scope") or None)
+    scope = request_scope(given.get("scope"))
     return ScheduleChange(name_of("name", name), row, run, names, dict(given.get("metadata") or {}), scope)
 
 
@@ -167,7 +167,8 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
 def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
     """Return the metadata that may be stored in clear text: all, or what a caller must see of them."""
     if metadata is None:
-        metadata = {name: given[name] for name in scope or () if name in (given or {})}
+        names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
+        metadata = {name: given[name] for name in names if name in (given or {})}
     return dict(metadata)
 
 
@@ -214,7 +215,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
         if change.metadata:
             metadata = {**(read_field(codec, data, "metadata", where) or {}), **change.metadata}
             data = change_input(codec, data, where, metadata=metadata)
-        readable = _readable(run.metadata, change.metadata, json.loads(change.scope or "{}"))
+        readable = _readable(run.metadata, change.metadata, [json.loads(one) for one in change.scope or ()])
         options = json.loads(stored["options"])
         newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
         options |= {name: newer[name] for name in newer if _OPTION_OF.get(name, name) in names}
@@ -318,8 +319,8 @@ def request_access(access: ScheduleAccess) -> dict[str, Any]:
     """
     return {
         **texts_of(access, "owner_id"),
-        "scope": json_of("scope", access.get("scope") or None),
-        "thread_scope": json_of("thread_scope", access.get("thread_scope") or None),
+        "scope": request_scope(access.get("scope")),
+        "thread_scope": request_scope(access.get("thread_scope")),
     }
 
 
@@ -369,7 +370,7 @@ async def resume(db: Connection, queries: Queries, name: str, by: str | None = N
     return found
 
 
-async def delete(db: Connection, queries: Queries, name: str, scope: str | None = None) -> bool:
+async def delete(db: Connection, queries: Queries, name: str, scope: list[str] | None = None) -> bool:
     """Delete a schedule, and return whether there was one in scope. Its runs stay. One round trip; safe to repeat."""
     return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
 

@@ -10,9 +10,9 @@ from langchain_core.utils.uuid import uuid7
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadDeletedError, ThreadExistsError
-from langgraph_pgstate.operations.arguments import json_of, texts_of
+from langgraph_pgstate.operations.arguments import json_of, request_scope, texts_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, thread_id_of
-from langgraph_pgstate.operations.threads.search import get_thread, request_scope
+from langgraph_pgstate.operations.threads.search import get_thread
 from langgraph_pgstate.settings import ThreadOptions, check_ttl
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Thread
@@ -25,12 +25,12 @@ class CreateRequest:
     Attributes:
         row: The row of the thread.
         refuses: Whether a thread that exists is refused.
-        scope: Metadata that a thread which exists must contain to be returned, as JSON text.
+        scope: Metadata that a thread which exists must contain to be returned, as `request_scope` returns it.
     """
 
     row: dict[str, Any]
     refuses: bool
-    scope: str | None
+    scope: list[str] | None
 
 
 def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadOptions]) -> CreateRequest:

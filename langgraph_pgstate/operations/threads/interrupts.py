@@ -19,9 +19,8 @@ from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.filters import InterruptFilter, check_filters
-from langgraph_pgstate.operations.arguments import texts_of
+from langgraph_pgstate.operations.arguments import request_scope, texts_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
 from langgraph_pgstate.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch, check_filters
-from langgraph_pgstate.operations.arguments import json_of, text_of, texts_of, times_of
+from langgraph_pgstate.operations.arguments import json_of, request_scope, text_of, texts_of, times_of
 from langgraph_pgstate.operations.checkpoints.requests import several, thread_id_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size, sorting_of
 from langgraph_pgstate.sql import NamedQuery, Queries
@@ -151,16 +151,7 @@ async def count_threads(db: Connection, queries: Queries, request: SortRequest) 
     return int((await db.fetch(getattr(queries, request.query), request.parameters))[0][0])
 
 
-def request_scope(scope: Mapping[str, Any] | None) -> str | None:
-    """Return the metadata of threads that a caller may see, as JSON text; `None` for all.
-
-    Raises:
-        ConfigurationError: If it cannot be represented as JSON.
-    """
-    return json_of("scope", scope or None)
-
-
-async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: str | None = None) -> Thread | None:
+async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: list[str] | None = None) -> Thread | None:
     """Return one thread with its head and its projected state, or `None`. One round trip."""
     rows = await db.fetch(queries.get_thread, {"thread_id": thread_id, "scope": scope})
     return Thread(*rows[0]) if rows else None
@@ -175,6 +166,7 @@ def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
     ids = filters.get("ids")
     found = {
         **parameters,
+        "metadata": None if parameters["metadata"] is None else [parameters["metadata"]],
         "ids": None if ids is None else [thread_id_of(id) for id in several("ids", ids)],
     }
     if ids is not None:

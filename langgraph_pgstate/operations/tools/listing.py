@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.arguments import text_of
+from langgraph_pgstate.operations.arguments import request_scope, text_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, page_of, page_size
-from langgraph_pgstate.operations.threads.search import request_scope
 from langgraph_pgstate.operations.tools.tool_executions import execution_of
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Page, ToolExecution
 
@@ -47,7 +47,7 @@ def request_recent(
     *,
     tool: str | None = None,
     unknown: bool = False,
-    scope: Mapping[str, Any] | None = None,
+    scope: Scope | None = None,
     limit: int = 20,
     cursor: str | None = None,
 ) -> dict[str, Any]:

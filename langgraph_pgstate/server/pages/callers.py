@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from langgraph_pgstate.server.auth import Scope
+from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.pages.page import PageCall
 
@@ -20,7 +20,7 @@ PERIODS: Final[Mapping[str, timedelta]] = {
 """Times up to now, by their names in addresses."""
 
 
-async def scope_of(call: PageCall, limit: int = 50) -> Scope | None:
+async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
     """Return the metadata of the threads that the caller may see; `None` for all.
 
     Raises:

@@ -22,7 +22,7 @@ from langgraph_pgstate.operations.runs.assistants import (
 from langgraph_pgstate.operations.runs.requests import request_run
 from langgraph_pgstate.types import Assistant
 
-SCOPE = '{"owner": "eve"}'
+SCOPE = ['{"owner": "eve"}']
 EVES = Access(SCOPE, None)
 
 
@@ -32,14 +32,14 @@ def queue(connection: psycopg.Connection, schema: str) -> Queue:
 
 
 def make(
-    queue: Queue, id: str | None = "a", scope: str | None = None, *, refuses: bool = True, **fields: Any
+    queue: Queue, id: str | None = "a", scope: list[str] | None = None, *, refuses: bool = True, **fields: Any
 ) -> Assistant:
     given = request_fields(CODEC, {"graph": "graph", **fields}, is_new=True)  # type: ignore[typeddict-item]
     found: Assistant = queue.do(assistants.create, CODEC, id, given, Access(scope, None), refuses)
     return found
 
 
-def change(queue: Queue, id: str = "a", scope: str | None = None, **fields: Any) -> Assistant:
+def change(queue: Queue, id: str = "a", scope: list[str] | None = None, **fields: Any) -> Assistant:
     found: Assistant = queue.do(
         assistants.update,
         CODEC,
@@ -80,7 +80,7 @@ def test_an_id_names_one_assistant(queue: Queue) -> None:
     assert make(queue, name="other", refuses=False) == made
     assert make(queue, scope=SCOPE, refuses=False) == made
     with pytest.raises(AssistantExistsError):
-        make(queue, scope='{"owner": "adam"}', refuses=False)
+        make(queue, scope=['{"owner": "adam"}'], refuses=False)
     assert make(queue, None).assistant_id != make(queue, None).assistant_id
 
 

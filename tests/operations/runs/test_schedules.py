@@ -214,8 +214,8 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(clock: Clock) ->
     assert clock.do(schedules.count, count(paused=True)) == 0
     with pytest.raises(NotFoundError):
         clock.change("b", paused=True, scope=scope)
-    assert not clock.do(schedules.delete, "b", '{"owner": "eve"}')
-    assert clock.do(schedules.delete, "a", '{"owner": "eve"}')
+    assert not clock.do(schedules.delete, "b", ['{"owner": "eve"}'])
+    assert clock.do(schedules.delete, "a", ['{"owner": "eve"}'])
     found = clock.sorted(name="b")[0]
     assert found.arguments is not None
     assert (found.arguments["input"], found.arguments["metadata"]["name"]) == ({"x": 1}, "b")

@@ -10,7 +10,7 @@ FROM (
         AND (:agent::text IS NULL OR s.agent = :agent)
         AND (:user_id::text IS NULL OR s.user_id = :user_id)
         AND (:tenant_id::text IS NULL OR s.tenant_id = :tenant_id)
-        AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+        AND (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
     ORDER BY s.updated_at DESC LIMIT :most
 ) AS t
 GROUP BY t.agent, t.status
@@ -48,7 +48,7 @@ FROM (
 --+with_scope     FROM (
 --+with_scope         SELECT o.thread_id FROM (
 --+with_scope             SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
---+with_scope             WHERE t.metadata @> :scope::jsonb OFFSET 0
+--+with_scope             WHERE t.metadata @> ANY(:scope::text[]::jsonb[]) OFFSET 0
 --+with_scope         ) AS o ORDER BY o.updated_at DESC LIMIT :most
 --+with_scope     ) AS seen JOIN /*schema*/runs n ON n.thread_id = seen.thread_id
     WHERE n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')

@@ -58,7 +58,7 @@ FROM (
 --+with_scope         FROM (
 --+with_scope             SELECT o.thread_id FROM (
 --+with_scope                 SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
---+with_scope                 WHERE t.metadata @> :scope::jsonb OFFSET 0
+--+with_scope                 WHERE t.metadata @> ANY(:scope::text[]::jsonb[]) OFFSET 0
 --+with_scope             ) AS o ORDER BY o.updated_at DESC LIMIT :most
 --+with_scope         ) AS seen JOIN /*schema*/feedback g ON g.thread_id = seen.thread_id
         WHERE g.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')

@@ -25,8 +25,9 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:status::text IS NULL OR r.status = :status)
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+    AND (:scope::text[] IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id
+            AND t.metadata @> ANY(:scope::text[]::jsonb[])
     ))
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size OFFSET :offset;
@@ -43,8 +44,8 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_at IS NULL
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = :thread_id AND t.metadata @> :scope
+    AND (:scope::text[] IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = :thread_id AND t.metadata @> ANY(:scope::text[]::jsonb[])
     ));
 
 -- name: list_runaway_threads

@@ -113,7 +113,8 @@ FROM (
                     sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
                 FROM /*schema*/spans n
 --+owned                 JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
---+scoped                 JOIN /*schema*/threads h ON h.thread_id = n.thread_id AND h.metadata @> :scope::jsonb
+--+scoped                 JOIN /*schema*/threads h ON h.thread_id = n.thread_id
+--+scoped                     AND h.metadata @> ANY(:scope::text[]::jsonb[])
                 WHERE n.kind = 'llm'
                     AND n.started_at >= greatest(t.first_at, d.day AT TIME ZONE 'UTC') --!owned
                     AND n.started_at < least(t.last_at, (d.day + interval '1 day') AT TIME ZONE 'UTC') --!owned
@@ -153,8 +154,9 @@ FROM (
             AND (:agent::text IS NULL OR r.agent = :agent)
             AND (:user_id::text IS NULL OR r.user_id = :user_id)
             AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
-            AND (:scope::jsonb IS NULL OR EXISTS (
-                SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+            AND (:scope::text[] IS NULL OR EXISTS (
+                SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id
+                    AND t.metadata @> ANY(:scope::text[]::jsonb[])
             ))
         GROUP BY GROUPING SETS ((r.agent), (r.user_id))
     ) AS s CROSS JOIN LATERAL (

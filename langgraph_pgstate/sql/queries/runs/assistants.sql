@@ -17,7 +17,7 @@ SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR 
 SELECT v.graph, v.name, v.description, v.metadata, v.data
 FROM /*schema*/assistants a
     JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
-WHERE a.assistant_id = :assistant_id::text AND (:scope::jsonb IS NULL OR v.metadata @> :scope)
+WHERE a.assistant_id = :assistant_id::text AND (:scope::text[] IS NULL OR v.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:owner_id::text IS NULL OR a.owner_id = :owner_id);
 
 -- name: add_version
@@ -43,10 +43,11 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
 -- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
 SELECT 1 FROM /*schema*/schedules s
 WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT (
-    (:scope::jsonb IS NULL OR s.metadata @> :scope)
+    (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:owner_id::text IS NULL OR s.thread_id IS NOT NULL OR s.owner_id IS NOT DISTINCT FROM :owner_id)
-    AND (:thread_scope::jsonb IS NULL OR s.thread_id IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.metadata @> :thread_scope
+    AND (:thread_scope::text[] IS NULL OR s.thread_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id
+            AND t.metadata @> ANY(:thread_scope::text[]::jsonb[])
     ))
 )
 LIMIT 1;
@@ -84,7 +85,7 @@ WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
     AND (:graph::text IS NULL OR f.graph = :graph)
     AND (:name::text IS NULL OR position(lower(:name) IN lower(f.name)) > 0)
     AND (:metadata::jsonb IS NULL OR f.metadata @> :metadata)
-    AND (:scope::jsonb IS NULL OR f.metadata @> :scope)
+    AND (:scope::text[] IS NULL OR f.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:owner_id::text IS NULL OR f.owner_id IS NULL OR f.owner_id = :owner_id)
 ORDER BY --!count
     CASE WHEN :ascending::boolean THEN CASE :by::text WHEN 'assistant_id' THEN f.assistant_id --!count

@@ -13,8 +13,9 @@ WHERE (q.enqueued_at, q.thread_id, q.run_id)
     AND (:queue::text IS NULL OR q.queue = :queue)
     AND (:graph::text IS NULL OR q.graph = :graph)
     AND (:status::text IS NULL OR q.status = :status)
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = q.thread_id AND t.metadata @> :scope
+    AND (:scope::text[] IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = q.thread_id
+            AND t.metadata @> ANY(:scope::text[]::jsonb[])
     ))
 ORDER BY q.enqueued_at, q.thread_id, q.run_id
 LIMIT :page_size;
@@ -46,8 +47,9 @@ WHERE r.status <> 'success' AND r.status IN ('error', 'timeout') AND r.queue IS 
         WHERE d.thread_id = r.thread_id AND d.run_id = r.run_id
             AND (:graph::text IS NULL OR d.options ->> 'graph' = :graph)
     )
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id AND t.metadata @> :scope
+    AND (:scope::text[] IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id
+            AND t.metadata @> ANY(:scope::text[]::jsonb[])
     ))
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size;

@@ -58,10 +58,11 @@ WHERE (:name::text IS NULL OR s.name = :name)
     AND (:thread_id::text IS NULL OR s.thread_id = :thread_id)
     AND (:is_paused::boolean IS NULL OR s.is_paused = :is_paused)
     AND (:metadata::jsonb IS NULL OR s.metadata @> :metadata)
-    AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+    AND (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:owner_id::text IS NULL OR s.thread_id IS NOT NULL OR s.owner_id = :owner_id)
-    AND (:thread_scope::jsonb IS NULL OR s.thread_id IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.metadata @> :thread_scope
+    AND (:thread_scope::text[] IS NULL OR s.thread_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id
+            AND t.metadata @> ANY(:thread_scope::text[]::jsonb[])
     ))
 ORDER BY --!count
     CASE WHEN :ascending::boolean THEN CASE :by::text --!count
@@ -82,7 +83,7 @@ LIMIT :page_size OFFSET :offset --!count
 SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
     s.metadata, s.owner_id, now()
 FROM /*schema*/schedules s
-WHERE s.name = :name::text AND (:scope::jsonb IS NULL OR s.metadata @> :scope)
+WHERE s.name = :name::text AND (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
 FOR NO KEY UPDATE;
 
 -- name: set_next_tick
@@ -93,7 +94,7 @@ WHERE name = :name::text;
 -- name: delete_schedule
 -- Delete a schedule that a caller may delete.
 DELETE FROM /*schema*/schedules
-WHERE name = :name::text AND (:scope::jsonb IS NULL OR metadata @> :scope);
+WHERE name = :name::text AND (:scope::text[] IS NULL OR metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: delete_schedules_of
 -- Delete the schedules on a thread that clients of the server have made.

@@ -20,7 +20,7 @@ WHERE w.thread_id = ANY(:thread_ids)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
-    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
+    AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints n
         WHERE n.thread_id = w.thread_id AND n.checkpoint_ns = '' AND n.checkpoint_id > w.checkpoint_id

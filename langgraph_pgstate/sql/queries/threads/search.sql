@@ -37,7 +37,7 @@ WITH found AS (
     UNION ALL
     SELECT s.thread_id FROM /*schema*/projections s WHERE :driver = 'path' AND s.state @@ :path::jsonpath
     UNION ALL
-    SELECT a.thread_id FROM /*schema*/threads a WHERE :driver = 'scope' AND a.metadata @> :scope::jsonb
+    SELECT a.thread_id FROM /*schema*/threads a WHERE :driver = 'scope' AND a.metadata @> ANY(:scope::text[]::jsonb[])
     UNION ALL
     (
         SELECT g.thread_id FROM /*schema*/messages g
@@ -55,7 +55,7 @@ FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:state::jsonb IS NULL OR p.state @> :state)
     AND (:path::jsonpath IS NULL OR p.state @@ :path)
-    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
+    AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
     AND t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
@@ -79,7 +79,7 @@ SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id,
     ),
     (SELECT p.state FROM /*schema*/projections p WHERE p.thread_id = :thread_id)
 FROM /*schema*/threads t
-WHERE t.thread_id = :thread_id::text AND (:scope::jsonb IS NULL OR t.metadata @> :scope);
+WHERE t.thread_id = :thread_id::text AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: update_thread
 -- Merge metadata and set a title, unless the version is another than expected or nothing would change; return the
@@ -113,10 +113,10 @@ FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, --!count
     t.metadata, t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id --!count
 FROM /*schema*/threads t
-WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
---+with_metadata     AND t.metadata @> :metadata::jsonb
+WHERE (:metadata::text[] IS NULL OR t.metadata @> ANY(:metadata::text[]::jsonb[]))
+--+with_metadata     AND t.metadata @> ANY(:metadata::text[]::jsonb[])
 --+with_ids     AND t.thread_id = ANY(:ids::text[])
-    AND (:scope::jsonb IS NULL OR t.metadata @> :scope)
+    AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:ids::text[] IS NULL OR t.thread_id = ANY(:ids))
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)

@@ -24,8 +24,9 @@ WHERE e.started_at <= :cursor_at::timestamptz
 --+of_tool     AND e.tool = :tool::text
     AND (e.started_at < :cursor_at OR (e.thread_id, e.idempotency_key) > (:cursor_thread::text, :cursor_key::text))
     AND (:tool::text IS NULL OR e.tool = :tool)
-    AND (:scope::jsonb IS NULL OR EXISTS (
-        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = e.thread_id AND t.metadata @> :scope
+    AND (:scope::text[] IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = e.thread_id
+            AND t.metadata @> ANY(:scope::text[]::jsonb[])
     ))
 ORDER BY e.started_at DESC, e.thread_id, e.idempotency_key
 LIMIT :page_size;
@@ -41,8 +42,9 @@ FROM unnest(ARRAY['unknown', 'timeout', 'running']::text[]) AS k (status) CROSS 
         AND x.started_at <= :cursor_at::timestamptz
         AND (x.started_at < :cursor_at OR (x.thread_id, x.idempotency_key) > (:cursor_thread::text, :cursor_key::text))
         AND (:tool::text IS NULL OR x.tool = :tool)
-        AND (:scope::jsonb IS NULL OR EXISTS (
-            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = x.thread_id AND t.metadata @> :scope
+        AND (:scope::text[] IS NULL OR EXISTS (
+            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = x.thread_id
+                AND t.metadata @> ANY(:scope::text[]::jsonb[])
         ))
     ORDER BY x.started_at DESC, x.thread_id, x.idempotency_key
     LIMIT :page_size::bigint

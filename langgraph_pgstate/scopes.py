@@ -1,0 +1,54 @@
+"""Which rows a caller may see: those whose metadata contain something, as by jsonb's `@>`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Scope = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""Metadata that something must contain to be seen; or several, one of which it must contain: without any, it is not."""
+
+Alternatives = tuple[Mapping[str, Any], ...]
+"""The second form."""
+
+_NOTHING: Final = object()
+
+
+def contains(metadata: Any, wanted: Any) -> bool:
+    """Return whether metadata contain something, as by jsonb's `@>`."""
+    if isinstance(wanted, Mapping):
+        return isinstance(metadata, Mapping) and all(
+            name in metadata and contains(metadata[name], value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(metadata, list) and all(any(contains(have, one) for have in metadata) for one in wanted)
+    # To JSON 1 and 1.0 are one number, and `true` is none.
+    return isinstance(metadata, bool) == isinstance(wanted, bool) and bool(metadata == wanted)
+
+
+def admits(scope: Alternatives | None, metadata: Any) -> bool:
+    """Return whether something with some metadata is seen; by `None`, everything is."""
+    return scope is None or any(contains(metadata, one) for one in scope)
+
+
+def both(one: Alternatives, other: Alternatives) -> Alternatives:
+    """Return the scope of what is in two others."""
+    found: list[Mapping[str, Any]] = []
+    for first in one:
+        for second in other:
+            merged = _merged(first, second)
+            if merged is not _NOTHING and merged not in found:
+                found.append(merged)
+    return tuple(found)
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Return what is contained if and only if two values are; `_NOTHING` if they never are together."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        found = {**one, **other}
+        for name in one.keys() & other.keys():
+            found[name] = _merged(one[name], other[name])
+        return _NOTHING if any(value is _NOTHING for value in found.values()) else found
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *(value for value in other if not contains(one, [value]))]
+    return one if contains(one, other) and contains(other, one) else _NOTHING
