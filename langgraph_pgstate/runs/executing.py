@@ -384,7 +384,9 @@ def choose_step(
         # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
-        past_id = None if configurable_of(request.config).get("checkpoint_ns") else request.checkpoint_id
+        asked = configurable_of(request.config)
+        # Of a checkpoint of a subgraph, that of the root above it.
+        past_id = (asked.get("checkpoint_map") or {}).get("") if asked.get("checkpoint_ns") else request.checkpoint_id
         if past_id is not None:
             configurable["checkpoint_id"] = past_id
         elif repair is None or not repairs:

@@ -16,10 +16,12 @@ from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailed
 from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
+from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import Chosen, choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
@@ -277,8 +279,7 @@ async def _request(
         made.append(thread.thread_id)
     given = {} if body.config is None else body.config.model_dump(exclude_none=True)
     config, context = arguments_of(call, assistant, given, body.context)
-    if checkpoint.get("checkpoint_map"):
-        config["configurable"]["checkpoint_map"] = checkpoint["checkpoint_map"]
+    config["configurable"] |= await _place(call, thread, checkpoint, checkpoint_id)
     return {
         "graph": name,
         "input": body.input if body.command is None else None,
@@ -301,13 +302,34 @@ async def _request(
     }
 
 
+async def _place(
+    call: Call, thread: Thread, checkpoint: Mapping[str, Any], checkpoint_id: str | None
+) -> dict[str, Any]:
+    """Return the keys of a config that name the subgraph in which a run starts, and the checkpoints above it.
+
+    Raises:
+        HTTPException: 404 if there is no such checkpoint.
+    """
+    map, ns = checkpoint.get("checkpoint_map"), checkpoint.get("checkpoint_ns")
+    if not ns or checkpoint_id is None:
+        return {"checkpoint_map": map} if map else {}
+    if not map:
+        found = await call.state.saver.aget_tuple(
+            config_at(thread.thread_id, checkpoint_ns=ns, checkpoint_id=checkpoint_id)
+        )
+        if found is None:
+            raise missing("checkpoint", checkpoint_id)
+        map = {**found.metadata.get("parents", {}), ns: checkpoint_id}
+    return {"checkpoint_ns": ns, "checkpoint_map": map}
+
+
 async def _thread(
     call: Call,
     body: RunCreate,
     thread_id: str | None,
     checkpoint_id: str | None,
     metadata: Mapping[str, Any],
-    scope: Mapping[str, Any] | None,
+    scope: Scope | None,
 ) -> Thread:
     """Return the thread of a run, which is made if it does not exist and may be made.
 

@@ -289,3 +289,19 @@ async def test_who_may_only_read_cancels_no_run_by_leaving(dsn: str, schema: str
             for what in ("join", "stream"):
                 assert (await client.get(f"{path}/{what}{leaving}")).status_code == 403
         assert (await eve.runs.get("t", run["run_id"]))["status"] == "pending"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_run_starts_from_a_checkpoint_of_a_subgraph(client: LangGraphClient, is_whole: bool) -> None:
+    await client.threads.create(thread_id="t")
+    await client.runs.wait("t", "asking", input={"count": 1})
+    asked: Any = await client.threads.get_state("t", subgraphs=True)
+    place = asked["tasks"][0]["state"]["checkpoint"]
+    assert await client.runs.wait("t", "asking", command={"resume": "no"}) == {"count": 2, "answer": "no"}
+    given = place if is_whole else {name: place[name] for name in ("checkpoint_ns", "checkpoint_id")}
+    again: Any = await client.runs.wait("t", "asking", checkpoint=given)
+    assert (again["count"], [one["value"] for one in again["__interrupt__"]]) == (2, [{"question": "Go on?"}])
+    values = await client.runs.wait("t", "asking", command={"resume": "yes"})
+    assert values == {"count": 2, "answer": "yes"}
+    with pytest.raises(NotFoundError):
+        await client.runs.create("t", "asking", checkpoint={**given, "checkpoint_id": "none", "checkpoint_map": None})
