@@ -109,7 +109,8 @@ class GaugeReader:
             return reading.result()
         with suppress(TimeoutError):
             # Others wait for the same reading.
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(reading)), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(asyncio.wrap_future(reading))
         return _UNREADABLE
 
     def _ask(self) -> tuple[Future[Snapshot], float]:

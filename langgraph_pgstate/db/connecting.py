@@ -227,6 +227,20 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             pool.close()
 
 
+class _AsyncPool(AsyncConnectionPool[Any]):
+    """A pool whose tasks end when they are cancelled, so that a program that closes nothing leaves `asyncio.run`."""
+
+    async def schedule_task(self, task: Any, delay: float) -> None:
+        """Run a maintenance task later. Waking the pool's own scheduler can hide a cancellation; see `finishing`."""
+        asyncio.get_running_loop().call_later(delay, _run_task, task)
+
+
+def _run_task(task: Any) -> None:
+    pool = task.pool()
+    if pool is not None and not pool.closed:
+        pool.run_task(task)
+
+
 async def open_pool_async(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> AsyncConnectionPool[Any]:
     """Open a pool as `open_pool` does; the caller closes it."""
     deadline = time.monotonic() + settings.timeout
@@ -238,7 +252,7 @@ async def open_pool_async(dsn: str, settings: PoolSettings, options: dict[str, A
             _raise_if_final(error, settings, deadline)
         await asyncio.sleep(_PAUSE_SECONDS)
     connector = AsyncConnector(first)
-    pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+    pool = _AsyncPool(
         dsn,
         connection_class=connector,  # type: ignore[arg-type]
         reconnect_failed=_connect_again_async,

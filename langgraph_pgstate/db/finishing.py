@@ -4,6 +4,9 @@ A caller may be cancelled once (asyncio) or again at every await (anyio, Starlet
 that is taken or given back in a cancelled task. A step that has to wait therefore continues in a task of its own, which
 the cancellation of its caller does not reach. One that need not wait ends within the caller, without a task's round
 through the event loop.
+
+`asyncio.wait_for` is not used: before Python 3.12 it hides a cancellation that comes in the moment in which what it
+waits for is done. A task that loops then never ends, and neither does `asyncio.run`, which cancels all tasks once.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from types import coroutine
 from typing import Any, TypeVar
 
@@ -63,6 +66,20 @@ async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[
         task.add_done_callback(lambda done: _give_back(done, give_back))
         raise
     return task.result()
+
+
+async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait in a background task for an event, for so many seconds at most.
+
+    Raises:
+        CancelledError: If the task is cancelled or was, and what it awaited has hidden it.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 @asynccontextmanager

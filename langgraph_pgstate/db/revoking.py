@@ -59,7 +59,8 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
     try:
         # A task that waits without the lock, in a COPY, is woken in the next iteration of the loop.
         await asyncio.sleep(_WAIT_SECONDS / 20)
-        await asyncio.wait_for(connection.lock.acquire(), _WAIT_SECONDS)
+        async with asyncio.timeout(_WAIT_SECONDS):
+            await connection.lock.acquire()
     except TimeoutError:
         held = False
     try:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.finishing import complete
+from langgraph_pgstate.db.finishing import complete, pause
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import LeaseLostError, PGStateError
 from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
@@ -401,8 +401,7 @@ class AsyncLeaseManager(LeaseTaker):
     async def _work(self) -> None:
         me = asyncio.current_task()
         while self._task is me:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._pause)
+            await pause(self._wake, self._pause)
             self._wake.clear()
             await self._renew_leases(lambda held: asyncio.shield(self._give_back(held)))
             if not self._has_work and self._task is me:

@@ -16,6 +16,7 @@ from uuid import UUID
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.connecting import bounded_dsn
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.finishing import pause
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
@@ -381,9 +382,8 @@ class AsyncRecorder(_RecorderBase):
         if not self._queue.is_busy:
             return
         try:
-            error = await asyncio.wait_for(
-                self._write_now(True), self._settings.patience if patience is None else patience
-            )
+            async with asyncio.timeout(self._settings.patience if patience is None else patience):
+                error = await self._write_now(True)
         except TimeoutError:
             error = PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
         if error is not None:
@@ -513,15 +513,13 @@ class AsyncRecorder(_RecorderBase):
             # As in `Recorder._wait`.
             self._is_idle = True
             if not self._queue.is_busy:
-                await self._wake.wait()
+                await pause(self._wake)
                 self._is_idle = False
                 self._wake.clear()
                 continue
             self._is_idle = False
             self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._settings.interval)
-            # A concurrent wake-up can hide a cancellation.
+            await pause(self._wake, self._settings.interval)
             if not self._is_closed:
                 is_urgent, self._is_urgent = self._is_urgent, False
                 await self._write_now(is_urgent)

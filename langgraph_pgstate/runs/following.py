@@ -10,12 +10,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.finishing import pause
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.operations.runs import streams
 from langgraph_pgstate.runs.cursors import AnyCursor
@@ -222,8 +222,7 @@ class AsyncFollower:
             self._news.clear()
             delay = self._times.delay(any(one.is_urgent for one in futures))
             if delay > 0:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), delay)
+                await pause(self._news, delay)
                 continue
             wanted = _wanted(futures)
             began_at = time.monotonic()

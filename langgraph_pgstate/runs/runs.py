@@ -451,7 +451,8 @@ class AsyncRuns(AsyncRunQueue):
                 if pauses.is_first:
                     stack.enter_context(self._end_listener.calling(key[1], on_loop(ended.set)))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await ended.wait()
                 ended.clear()
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:

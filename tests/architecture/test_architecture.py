@@ -698,3 +698,11 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
 
     # The last has no tables left.
     check_each(check, sorted(CALLS, key="admin.schema.migrate_to".__eq__))
+
+
+def test_no_wait_hides_a_cancellation() -> None:
+    """As `asyncio.wait_for` does before Python 3.12: use `asyncio.timeout`, or `pause` in a background task."""
+    nodes = [
+        (name, node) for name, tree in MODULES.items() for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    ]
+    assert [name for name, node in nodes if ast.unparse(node) == "asyncio.wait_for"] == []

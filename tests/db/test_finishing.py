@@ -9,13 +9,45 @@ from typing import Any
 
 import pytest
 
-from langgraph_pgstate.db.finishing import complete, entered_in_thread, finish, take
+from langgraph_pgstate.db.finishing import complete, entered_in_thread, finish, pause, take
 
 
 async def cancel_often(task: asyncio.Task[Any], rounds: int = 5) -> None:
     for _ in range(rounds):
         await asyncio.sleep(0)
         task.cancel()
+
+
+@pytest.mark.parametrize("rounds", range(4))
+async def test_a_pause_hides_no_cancellation(rounds: int) -> None:
+    event = asyncio.Event()
+
+    async def work() -> None:
+        while True:
+            await pause(event, 60)
+            event.clear()
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0.01)
+    event.set()
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+    assert task.cancelled()
+
+
+async def test_a_pause_raises_a_cancellation_that_was_hidden_before() -> None:
+    async def work() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await pause(asyncio.Event(), 60)
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+    assert task.cancelled()
 
 
 @pytest.mark.parametrize("run", [finish, complete])

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool.pool_async import ShrinkPool
 from support import FORK, GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
@@ -77,6 +78,24 @@ def test_a_process_that_closes_nothing_ends_and_has_written_its_records(
     assert connection.execute(query.encode()).fetchall() == [("success",)]
     query = f"SELECT count(*) FROM {schema}.spans WHERE thread_id = '{kind}'"
     assert connection.execute(query.encode()).fetchone() == (2,)
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_an_event_loop_ends_while_its_pool_wakes_up(rounds: int, dsn: str, schema: str) -> None:
+    """A task that is cancelled in the moment in which it is woken must not go on for ever."""
+
+    async def main() -> None:
+        pool = (await AsyncPGState.open(dsn, schema=schema, pool=1))._database._pool
+        assert pool is not None
+        await asyncio.sleep(0.05)
+        await pool.schedule_task(ShrinkPool(pool), 60)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    thread.join(GUARD_SECONDS)
+    assert not thread.is_alive()
 
 
 async def open_each(dsn: str, schema: str) -> list[tuple[Any, Callable[[], Any]]]:
