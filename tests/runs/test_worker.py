@@ -229,8 +229,8 @@ async def was_asked_to_stop(worker: Worker) -> None:
 
 
 @contextmanager
-def gated(calls: list[str]) -> Iterator[Any]:
-    """A graph of two nodes, the first of which waits for the event that comes with it."""
+def gated(kind: type, calls: list[str]) -> Iterator[Any]:
+    """A graph of two nodes, the first of which waits for the event that comes with it. Async, it can be cancelled."""
     gate = threading.Event()
 
     def wait(state: State) -> dict[str, Any]:
@@ -238,12 +238,18 @@ def gated(calls: list[str]) -> Iterator[Any]:
         gate.wait(GUARD_SECONDS)
         return {"messages": [AIMessage("waited", id="w")]}
 
+    async def wait_async(state: State) -> dict[str, Any]:
+        calls.append("wait")
+        while not gate.is_set():
+            await asyncio.sleep(0.01)
+        return {"messages": [AIMessage("waited", id="w")]}
+
     def after(state: State) -> dict[str, Any]:
         calls.append("after")
         return {}
 
     try:
-        yield graph_of(wait, after), gate
+        yield graph_of(wait if kind is Worker else wait_async, after), gate
     finally:
         gate.set()
 
@@ -254,7 +260,7 @@ async def test_a_running_run_is_cancelled(
     kind: type, action: str, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
 ) -> None:
     calls: list[str] = []
-    with gated(calls) as (graph, gate):
+    with gated(kind, calls) as (graph, gate):
         async with working(kind, dsn, schema, {"agent": graph}) as worker:
             earlier = state.runs.enqueue("agent", {"messages": [HumanMessage("one", id="1")]}, thread_id="t")
             gate.set()
@@ -291,7 +297,7 @@ async def test_a_newer_run_supersedes_a_running_one(
     kind: type, strategy: Any, dsn: str, schema: str, state: PGState
 ) -> None:
     calls: list[str] = []
-    with gated(calls) as (graph, gate):
+    with gated(kind, calls) as (graph, gate):
         async with working(kind, dsn, schema, {"agent": graph}) as worker:
             first = state.runs.enqueue("agent", {"messages": [HumanMessage("one", id="1")]}, thread_id="t")
             await asyncio.to_thread(wait_until, lambda: bool(calls), "the node")
