@@ -9,6 +9,7 @@ from typing import Final
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.leases.registry import timed
 from langgraph_pgstate.operations.runs import claiming
+from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import ClaimedRun
 
@@ -72,7 +73,9 @@ class Claimer:
         Raises:
             PGStateError: If the database is not available.
         """
-        chosen = database.run(claiming.choose_isolated, self._queries, queue, self._graphs, self._versions)
+        chosen = database.run(
+            claiming.choose_isolated, self._queries, queue, self._graphs, self._versions, is_known_dead
+        )
         return chosen == self._worker_id
 
     def claim(self, database: Database, queue: str, limit: int, *, suspects: bool = False) -> list[ClaimedRun]:

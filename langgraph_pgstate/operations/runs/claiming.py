@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
@@ -102,6 +102,7 @@ async def choose_isolated(
     queue: str,
     graphs: Sequence[str],
     versions: Mapping[str, Sequence[str]] | None = None,
+    is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
     """Return the worker that is to claim the next run of a queue that is claimed alone: the one with the fewest runs.
 
@@ -113,9 +114,10 @@ async def choose_isolated(
         queue: The queue.
         graphs: Graphs that the asking worker can run; `None` is returned if no such run of them waits.
         versions: As for `claim`.
+        is_dead: Whether a worker is known to be dead, and not chosen. Other dead ones are until they expire.
     """
-    rows = await db.fetch(queries.choose_isolated_worker, {"queue": queue, **_accepted(graphs, versions)})
-    return rows[0][0] if rows else None
+    rows = await db.fetch(queries.list_isolated_workers, {"queue": queue, **_accepted(graphs, versions)})
+    return next((row[0] for row in rows if not is_dead(row[0])), None)
 
 
 async def open_keys(

@@ -163,8 +163,10 @@ def test_runs_that_died_together_are_claimed_alone_and_only_such_a_death_ends_th
 
 
 def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(queue: Queue) -> None:
+    dead: set[str] = set()
+
     def chosen(graphs: Sequence[str] = ("graph",)) -> str | None:
-        found: str | None = queue.do(claiming.choose_isolated, "default", graphs)
+        found: str | None = queue.do(claiming.choose_isolated, "default", graphs, None, dead.__contains__)
         return found
 
     for worker_id, graphs in (("worker", ["graph"]), ("idle", ["graph"]), ("other", ["else"])):
@@ -176,6 +178,9 @@ def test_the_idlest_worker_that_accepts_it_takes_a_run_that_is_claimed_alone(que
     queue.add("t", run_id="t")
     queue.claim(suspects=False)
     assert (chosen(), chosen(["else"])) == ("idle", None)
+    dead.add("idle")
+    assert chosen() == "worker"
+    dead.clear()
     queue.do(tending.ask_drain, "idle")
     assert chosen() == "worker"
     queue.claim(1, suspects=True)

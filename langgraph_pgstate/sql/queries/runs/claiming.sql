@@ -192,9 +192,9 @@ FROM (
 ) AS other
 ORDER BY priority DESC, position;
 
--- name: choose_isolated_worker
--- Return the worker that is to claim the first of the runs of a queue that are claimed alone, of some graphs and versions: of
--- those that are alive and accept it, the one with the fewest runs.
+-- name: list_isolated_workers
+-- Return the workers that accept the first of the runs of a queue that are claimed alone, of some graphs and versions, and
+-- have been seen lately: those with the fewest runs first.
 SELECT w.worker_id FROM (
     SELECT q.graph, q.version FROM /*schema*/queue q
     WHERE q.queue = :queue::text AND q.is_suspect AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
@@ -208,7 +208,7 @@ SELECT w.worker_id FROM (
 WHERE w.seen_at > now() - interval '10 seconds' AND w.drain_asked_at IS NULL
 ORDER BY (
     SELECT count(*) FROM /*schema*/queue r WHERE r.status = 'running' AND r.worker_id = w.worker_id
-), w.worker_id LIMIT 1;
+), w.worker_id;
 
 -- name: limit_keys
 -- Take ready runs of keys that are at their limits from the sight of claims.
