@@ -7,7 +7,7 @@ A query file holds statements like
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
 
 `/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
-their first use. Both are resolved once per schema.
+their first use. A statement is parsed when it is used first, and once for all schemas.
 
 Functions are called by their plain names, directly before the parenthesis. Before these, and before operators,
 `pg_catalog.` is put: a function or operator that another role has made in a schema of the `search_path` would be
@@ -24,7 +24,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
@@ -76,12 +76,21 @@ class Queries:
     """
 
     def __init__(self, schema: str, folder: str = "queries") -> None:
-        self.schema = schema
-        self.all = {query.name: query for query in _load(check_schema_name(schema), folder)}
-        self.__dict__.update(self.all)
+        self.schema, self._folder = check_schema_name(schema), folder
+        _sources(folder)
 
     def __getattr__(self, name: str) -> NamedQuery:
-        raise AttributeError(f"no query is named {name!r}")
+        if name.startswith("_") or name not in _sources(self._folder):
+            raise AttributeError(f"no query is named {name!r}")
+        parsed = _parsed(self._folder, name)
+        query = parsed._replace(text=_in_schema(parsed.text.decode(), self.schema).encode())
+        self.__dict__[name] = query
+        return query
+
+    @cached_property
+    def all(self) -> dict[str, NamedQuery]:
+        """All of them, by name."""
+        return {name: getattr(self, name) for name in _sources(self._folder)}
 
 
 class Migration(NamedTuple):
@@ -109,7 +118,7 @@ class Migration(NamedTuple):
 
 @cache
 def queries(schema: str) -> Queries:
-    """Return the queries of `schema`, parsed once per process."""
+    """Return the queries of `schema`."""
     return Queries(schema)
 
 
@@ -222,19 +231,34 @@ def _read(name: str) -> str:
     return _qualify(resources.files(__name__).joinpath(name).read_text("utf-8"))
 
 
-def _load(schema: str, folder: str) -> list[NamedQuery]:
-    found = []
+class _Source(NamedTuple):
+    """The text of a statement and its variants, as it is in its file."""
+
+    base: str
+    purpose: str
+    body: str
+
+
+@cache
+def _sources(folder: str) -> dict[str, _Source]:
+    """Return the statements of all files of a folder, by the names of their variants, too."""
+    found: dict[str, _Source] = {}
     for entry in _files(resources.files(__name__).joinpath(folder)):
-        text = _qualify(entry.read_text("utf-8"))
+        text = entry.read_text("utf-8")
         headers = list(_HEADER.finditer(text))
         for header, following in zip(headers, [*headers[1:], None], strict=True):
-            body = text[header.end() : following.start() if following else len(text)].strip().rstrip(";")
+            base, body = header.group(1), text[header.end() : following.start() if following else len(text)]
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            base = header.group(1)
-            for name in (base, *_VARIANT.findall(header.group(3))):
-                lines = _lines_of(name.removeprefix(base), body)
-                found.append(_parse(name, purpose, _in_schema(lines, schema)))
+            source = _Source(base, purpose, body.strip().rstrip(";"))
+            found |= dict.fromkeys((base, *_VARIANT.findall(header.group(3))), source)
     return found
+
+
+@cache
+def _parsed(folder: str, name: str) -> NamedQuery:
+    """Return a statement with the schema marker."""
+    source = _sources(folder)[name]
+    return _parse(name, source.purpose, _lines_of(name.removeprefix(source.base), _qualify(source.body)))
 
 
 def _files(folder: Traversable) -> Iterator[Traversable]:
