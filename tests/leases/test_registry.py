@@ -102,23 +102,23 @@ async def test_a_run_within_a_node_does_not_take_its_lease(
 async def test_a_stream_outlives_the_thread_and_the_task_that_started_it(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
-    with PGStateSaver.from_conn_string(dsn, schema=schema, guard="lease", lease_ttl=0.3) as saver:
+    with PGStateSaver.from_conn_string(dsn, schema=schema, guard="lease", lease_ttl=1.5) as saver:
         saver.setup()
         graph = loop_graph(3).compile(checkpointer=saver)
         stream = graph.stream(INPUT, config_of("t"))
         starter = threading.Thread(target=next, args=(stream,))
         starter.start()
         starter.join(GUARD_SECONDS)
-        time.sleep(0.5)  # the manager has looked around
+        time.sleep(0.7)  # the manager has looked around
         with pytest.raises(LeaseHeldError):
             graph.invoke(INPUT, config_of("t"))
         list(stream)
         assert leases(connection, schema) == [("t", False)]
-    async with open_saver(APIS[1], dsn, schema, guard="lease", lease_ttl=0.3) as suspending:
+    async with open_saver(APIS[1], dsn, schema, guard="lease", lease_ttl=1.5) as suspending:
         graph = loop_graph(3).compile(checkpointer=suspending)
         pieces = graph.astream(INPUT, config_of("u"))
         await asyncio.create_task(piece_of(pieces))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.7)
         with pytest.raises(LeaseHeldError):
             await graph.ainvoke(INPUT, config_of("u"))
         await rest_of(pieces)
