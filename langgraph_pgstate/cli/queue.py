@@ -52,7 +52,7 @@ from langgraph_pgstate.errors import (
 if TYPE_CHECKING:
     from langgraph_pgstate.runs import RunHandle
     from langgraph_pgstate.runs.graphs import GraphSource
-    from langgraph_pgstate.settings import WebhookSettings
+    from langgraph_pgstate.runs.state_config import StateConfig
     from langgraph_pgstate.state import AsyncPGState
 
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
@@ -97,7 +97,7 @@ def worker(
 ) -> None:
     """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
     from langgraph_pgstate.runs.graphs import load_config, load_graphs
-    from langgraph_pgstate.runs.webhook_config import load_webhook_settings
+    from langgraph_pgstate.runs.state_config import load_state_config
 
     target: Target = ctx.obj
     if target.is_json:
@@ -121,9 +121,9 @@ def worker(
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
     with target.connect():
         pass
-    webhooks = None if config is None else load_webhook_settings(config)
+    given = load_state_config(config)
     with target.open() as dsn, exporting(dsn, target.schema, otlp_endpoint, otlp_content):
-        code = _work(dsn, target.schema, found, options, webhooks, once=once, metrics=(metrics_host, metrics_port))
+        code = _work(dsn, target.schema, found, options, given, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
 
@@ -414,7 +414,7 @@ def _work(
     schema: str,
     graphs: dict[str, GraphSource],
     options: Any,
-    webhooks: WebhookSettings | None,
+    given: StateConfig,
     *,
     once: bool,
     metrics: tuple[str, int | None],
@@ -427,7 +427,7 @@ def _work(
 
     async def work() -> int:
         pool = PoolSettings(max_size=options["concurrency"])
-        async with AsyncPGState.open(dsn, schema=schema, pool=pool, webhooks=webhooks) as state:
+        async with AsyncPGState.open(dsn, schema=schema, pool=pool, **given) as state:
             if metrics[1] is not None:
                 _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)

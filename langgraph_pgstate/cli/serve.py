@@ -111,19 +111,17 @@ def _serve(
     member: Membership | None,
 ) -> int:
     from langgraph_pgstate.runs.graphs import load_graphs
-    from langgraph_pgstate.runs.webhook_config import load_webhook_settings
+    from langgraph_pgstate.runs.state_config import load_state_config
     from langgraph_pgstate.server.app import create_app
     from langgraph_pgstate.server.config import load_server_config
     from langgraph_pgstate.server.serving import DEFAULT_CORS, run
     from langgraph_pgstate.settings import PoolSettings
-    from langgraph_pgstate.state import AsyncPGState, OpenStateOptions, PGState
+    from langgraph_pgstate.state import AsyncPGState, PGState
 
     graphs: dict[str, Any] = {}
     options: ServerOptions = {"cors": DEFAULT_CORS}
-    webhooks = None
     if config is not None:
         graphs, options = load_server_config(config, dsn)
-        webhooks = load_webhook_settings(config)
     graphs |= load_graphs(names)
     if target.dsn is None:
         with PGState.open(dsn, schema=target.schema) as state:
@@ -133,7 +131,7 @@ def _serve(
             pass
     pool = PoolSettings(max_size=2 * concurrency)
     options = {"inspector": True, **options, **given}
-    state_options: OpenStateOptions = {"schema": target.schema, "pool": pool, "webhooks": webhooks}
+    state_options: Any = {"schema": target.schema, "pool": pool, **load_state_config(config)}
     app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
     url = url_of(listener) + options.get("prefix", "")
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")

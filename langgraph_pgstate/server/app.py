@@ -16,14 +16,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.agent_server import serving
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.runs.graphs import graph_sources
 from langgraph_pgstate.runs.worker import AsyncWorker
 from langgraph_pgstate.server.auth import Authority
+from langgraph_pgstate.server.custom import AuthPlace, around
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
+from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, json_of
@@ -56,6 +59,10 @@ class ServerOptions(TypedDict, total=False):
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
         rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
+        app: A Starlette or FastAPI application, whose routes come first, and whose middleware and lifespan are around
+            all. It is changed: it serves this one below its routes.
+        app_auth: Whether `auth` authenticates its routes: `none` by default, or `middleware_first` or `auth_first`.
+        configurable_headers: Headers of requests that runs have in `config["configurable"]`: none by default.
         disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
             commands of threads), `store`, `meta` (all about the server but `/ok`).
     """
@@ -69,6 +76,9 @@ class ServerOptions(TypedDict, total=False):
     max_body_size: int
     rate_limit: RateLimit | None
     inspector: bool
+    configurable_headers: HeaderSelection | None
+    app: Starlette | None
+    app_auth: AuthPlace
     disabled: Collection[str]
 
 
@@ -85,7 +95,7 @@ class AgentServer(Starlette):
         # Pages that are only read need no graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
-        self._rate_limit = options.get("rate_limit")
+        self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
             raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
@@ -103,13 +113,26 @@ class AgentServer(Starlette):
         routes: list[Any] = [_route(one) for one in self.operations]
         if options.get("inspector", False):
             routes.append(_pages())
-        middleware = [] if cors is None else [Middleware(CORSMiddleware, **{"expose_headers": _EXPOSED, **cors})]
+        self._custom = options.get("app")
+        self._outer: ASGIApp | None = None
+        allowed = None if cors is None else {"expose_headers": _EXPOSED, **cors}
+        if self._custom is not None:
+            place = options.get("app_auth", "none")
+            self._outer = around(self._custom, super().__call__, self._authority, place, prefix, allowed)
+            prefix, allowed = "", None
+        middleware = [] if allowed is None else [Middleware(CORSMiddleware, **allowed)]
         middleware.append(Middleware(BodyLimit, most=options.get("max_body_size", DEFAULT_BODY_SIZE)))
         super().__init__(
             routes=[Mount(prefix, routes=routes)] if prefix else routes,
             middleware=middleware,
             exception_handlers=dict(HANDLERS),
             lifespan=lambda _: self.lifespan(),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await (super().__call__ if self._outer is None or scope["type"] == "lifespan" else self._outer)(
+            scope, receive, send
         )
 
     @asynccontextmanager
@@ -130,6 +153,7 @@ class AgentServer(Starlette):
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             served = ServedGraphs(sources, state.saver)
             service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
+            service.headers = self._headers
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.
@@ -138,6 +162,8 @@ class AgentServer(Starlette):
                 sweeping = asyncio.create_task(_sweep(state))
                 stack.push_async_callback(_stop, sweeping)
             self.service = service
+            if self._custom is not None:
+                await stack.enter_async_context(self._custom.router.lifespan_context(self._custom))
             try:
                 yield
             finally:

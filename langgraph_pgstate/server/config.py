@@ -14,12 +14,16 @@ from langgraph.store.base import BaseStore
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.graphs import load_config, load_value, read_config
 from langgraph_pgstate.server.app import DISABLING, ServerOptions
+from langgraph_pgstate.server.custom import AuthPlace
+from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.serving import DEFAULT_CORS
 
 _log = logging.getLogger("langgraph_pgstate.server")
 _STORE_PACKAGE: Final = "langgraph-checkpoint-postgres"
 # Earlier ones show a user the items of all whose identity begins like the user's.
 _STORE_VERSION: Final = (3, 2)
+# Of PostgreSQL: missing privileges, a read-only server.
+_NOT_ALLOWED: Final = ("42501", "25006")
 _CORS_KEYS: Final = (
     "allow_origins",
     "allow_origin_regex",
@@ -55,10 +59,18 @@ def load_server_config(file: Path, dsn: str) -> tuple[dict[str, Any], ServerOpti
         if not isinstance(prefix, str) or not prefix.startswith("/") or prefix.endswith("/"):
             raise ConfigurationError(f"http.mount_prefix of langgraph.json is a path like /api, not {prefix!r}")
         options["prefix"] = prefix
+    if (headers := http.get("configurable_headers")) is not None:
+        options["configurable_headers"] = _headers(headers)
+    if http.get("app") is not None:
+        options["app"] = load_value(str(http["app"]), directory)
+        if _flag(http, "enable_custom_route_auth"):
+            options["app_auth"] = _middleware_order(http)
     is_needed = config.get("store") is not None
     refusal = _store_refusal()
     if refusal is not None and is_needed:
         raise ConfigurationError(refusal)
+    if not is_needed and "store" in options.get("disabled", ()):
+        return {**graphs}, options
     if refusal is None:
         given = _with_embeddings(store, directory)
         options["store"] = lambda: open_store(dsn, given) if is_needed else _store_if_possible(dsn)
@@ -92,12 +104,21 @@ async def open_store(dsn: str, settings: Mapping[str, Any]) -> AsyncIterator[Bas
 
 @asynccontextmanager
 async def _store_if_possible(dsn: str) -> AsyncIterator[BaseStore | None]:
-    """Open a store that the file does not ask for, or none if its tables cannot be made."""
+    """Open a store that the file does not ask for, or none if the role may not make its tables.
+
+    Raises:
+        ConfigurationError: If it cannot be opened for another reason.
+    """
     async with AsyncExitStack() as stack:
         store = None
         try:
             store = await stack.enter_async_context(open_store(dsn, {}))
         except Exception as error:
+            if getattr(error, "sqlstate", None) not in _NOT_ALLOWED:
+                raise ConfigurationError(
+                    f'the store cannot be opened: {error}; "http": {{"disable_store": true}} in langgraph.json serves '
+                    "without one"
+                ) from error
             _log.warning("graphs have no store: %s", error)
         yield store
 
@@ -127,6 +148,25 @@ def _flag(http: Mapping[str, Any], name: str) -> bool:
     if not isinstance(found, bool):
         raise ConfigurationError(f"http.{name} of langgraph.json is true or false, not {found!r}")
     return found
+
+
+def _headers(given: Any) -> HeaderSelection:
+    names = {name: given.get(name) or [] for name in ("includes", "excludes")} if isinstance(given, Mapping) else {}
+    for found in [*names.values()] or [None]:
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigurationError(
+                f"http.configurable_headers of langgraph.json has lists of names, includes and excludes, not {given!r}"
+            )
+    return HeaderSelection(**names)
+
+
+def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
+    found = http.get("middleware_order") or "middleware_first"
+    if found not in ("middleware_first", "auth_first"):
+        raise ConfigurationError(
+            f"http.middleware_order of langgraph.json is middleware_first or auth_first, not {found!r}"
+        )
+    return "auth_first" if found == "auth_first" else "middleware_first"
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -278,6 +278,8 @@ async def _request(
     if thread_id is None:
         made.append(thread.thread_id)
     given = {} if body.config is None else body.config.model_dump(exclude_none=True)
+    if headers := call.headers:
+        given = {**given, "configurable": {**given.get("configurable", {}), **headers}}
     config, context = arguments_of(call, assistant, given, body.context)
     config["configurable"] |= await _place(call, thread, checkpoint, checkpoint_id)
     return {

@@ -18,6 +18,7 @@ from langgraph_pgstate.scopes import Alternatives, both
 from langgraph_pgstate.server.auth import Authority, User
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
+from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.settings import ThreadKeys
 from langgraph_pgstate.state import AsyncPGState
@@ -50,6 +51,7 @@ class Service:
         store: LangGraph's store, if there is one.
         is_read_only: Whether nothing may be changed.
         rate_limit: The requests that each user may send; `None` for no limit.
+        headers: Headers that runs have in their config.
         stopping: Set when open streams are to end, because the process is about to.
         metrics: The metrics, once somebody has asked for them.
     """
@@ -60,6 +62,7 @@ class Service:
     store: BaseStore | None = None
     is_read_only: bool = False
     rate_limit: RateLimit | None = None
+    headers: HeaderSelection | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
 
@@ -102,6 +105,12 @@ class Call:
     def owner_keys(self) -> frozenset[str]:
         """Those of the user and of the tenant."""
         return frozenset({*self.thread_keys.user, *self.thread_keys.tenant})
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that runs have in their config."""
+        chosen = self.service.headers
+        return {} if chosen is None else chosen.of(self.request.headers.items())
 
     def path(self, name: str) -> str:
         """Return a part of the path."""

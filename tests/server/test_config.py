@@ -67,12 +67,13 @@ async def test_the_store_is_langgraphs(dsn: str, schema: str) -> None:
     ("path", "config"),
     [
         ("encryption", {"encryption": {"path": "./a.py:b"}}),
-        ("checkpointer.ttl", {"checkpointer": {"ttl": {"default_ttl": 1}}}),
-        ("http.app", {"http": {"app": "./a.py:b"}}),
+        ("http.disable_webhooks", {"http": {"disable_webhooks": True}}),
+        ("http.app", {"http": {"app": "./none.py:b"}}),
+        ("http.configurable_headers", {"http": {"configurable_headers": {"includes": "x"}}}),
     ],
 )
 def test_a_key_that_must_not_be_ignored_is_refused(tmp_path: Path, path: str, config: Any) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(path)):
+    with pytest.raises(ConfigurationError, match=re.escape("none.py" if path == "http.app" else path)):
         load_server_config(written(tmp_path, **config), "")
 
 
@@ -107,3 +108,23 @@ def test_a_store_that_shows_items_of_others_is_refused(tmp_path: Path, monkeypat
     with pytest.raises(ConfigurationError, match=r"needs langgraph-checkpoint-postgres>=3.2; 3.1.2 is installed"):
         load_server_config(written(tmp_path, store={"index": None}), "")
     assert "store" not in load_server_config(written(tmp_path), "")[1]
+
+
+async def test_a_store_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
+    _, options = load_server_config(written(tmp_path), "host=/nowhere connect_timeout=1")
+    opening: Any = options["store"]
+    with pytest.raises(ConfigurationError, match=r"the store cannot be opened: .*disable_store"):
+        async with opening():
+            pass
+    assert "store" not in load_server_config(written(tmp_path, http={"disable_store": True}), "")[1]
+
+
+async def test_without_its_key_a_role_that_may_make_no_tables_has_no_store(
+    dsn: str, schema: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = make_conninfo(dsn, options="-c default_transaction_read_only=on -c search_path=nothing_here")
+    _, options = load_server_config(written(tmp_path), place)
+    opening: Any = options["store"]
+    async with opening() as store:
+        assert store is None
+    assert any("graphs have no store" in one.message for one in caplog.records)

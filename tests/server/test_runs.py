@@ -7,13 +7,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError, UnprocessableEntityError
-from support_http import ANSWER, HELLO, http, sdk, serving, until_running
+from support_http import ANSWER, HELLO, Steps, http, sdk, serving, until_running
 from support_queue import Queue
 
-from langgraph_pgstate.server import AgentServer
+from langgraph_pgstate.server import AgentServer, HeaderSelection
 
 
 async def test_a_run_is_waited_for(client: LangGraphClient) -> None:
@@ -305,3 +307,15 @@ async def test_a_run_starts_from_a_checkpoint_of_a_subgraph(client: LangGraphCli
     assert values == {"count": 2, "answer": "yes"}
     with pytest.raises(NotFoundError):
         await client.runs.create("t", "asking", checkpoint={**given, "checkpoint_id": "none", "checkpoint_map": None})
+
+
+async def test_a_run_has_the_headers_that_are_chosen(dsn: str, schema: str) -> None:
+    def look(state: Any, config: RunnableConfig) -> Any:
+        return {"answer": config["configurable"].get("x-level", "none")}
+
+    graphs = {"looking": StateGraph(Steps).add_node("look", look).add_edge(START, "look").compile()}
+    options: Any = {"graphs": graphs, "configurable_headers": HeaderSelection(["x-*"])}
+    async with serving(dsn, schema, **options) as server, http(server, {"X-Level": "2"}) as client:
+        for configurable in ({}, {"x-level": "3"}):
+            body = {"assistant_id": "looking", "input": {}, "config": {"configurable": configurable}}
+            assert (await client.post("/runs/wait", json=body)).json() == {"answer": "2"}

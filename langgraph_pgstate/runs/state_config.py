@@ -1,0 +1,73 @@
+"""What a `langgraph.json` and its environment say about the state: webhooks, expiry of threads, recorded contents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.graphs import read_config
+from langgraph_pgstate.runs.webhook_config import load_webhook_settings
+from langgraph_pgstate.settings import RecorderSettings, WebhookSettings
+
+_TTL: Final = "checkpointer.ttl"
+_MOST_MINUTES: Final = 5e8
+_FLAGS: Final = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+}
+
+
+class StateConfig(TypedDict, total=False):
+    """Options of `PGState.open` that a file has."""
+
+    webhooks: WebhookSettings | None
+    thread_ttl: timedelta | None
+    recording: RecorderSettings | None
+
+
+def load_state_config(file: Path | None) -> StateConfig:
+    """Return the options of a state. Call it after the file's own environment was loaded.
+
+    Raises:
+        ConfigurationError: If one is malformed.
+    """
+    found: StateConfig = {}
+    if not _flag("PGSTATE_RECORD_CONTENT"):
+        found["recording"] = RecorderSettings(content=False)
+    if file is not None:
+        found["webhooks"] = load_webhook_settings(file)
+        found["thread_ttl"] = _thread_ttl(read_config(file).get("checkpointer") or {})
+    return found
+
+
+def _thread_ttl(checkpointer: Any) -> timedelta | None:
+    ttl = checkpointer.get("ttl") if isinstance(checkpointer, Mapping) else None
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Mapping):
+        raise ConfigurationError(f"{_TTL} of langgraph.json is an object, not {ttl!r}")
+    if (strategy := ttl.get("strategy", "delete")) != "delete":
+        raise ConfigurationError(f"{_TTL}.strategy of langgraph.json is delete, not {strategy!r}")
+    minutes = ttl.get("default_ttl")
+    if minutes is None:
+        return None
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < _MOST_MINUTES:
+        raise ConfigurationError(f"{_TTL}.default_ttl of langgraph.json is a number of minutes, not {minutes!r}")
+    return timedelta(minutes=minutes)
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "").lower() or "true"
+    if value not in _FLAGS:
+        raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+    return _FLAGS[value]

@@ -1,0 +1,87 @@
+"""An application of the user's around the server: its routes come first, and its middleware is around all requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.routing import Match, Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.server.auth import Authority
+from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.reading import json_of
+
+AuthPlace = Literal["none", "middleware_first", "auth_first"]
+"""Whether routes of the user's are authenticated, and whether before or after the middleware of the application."""
+
+
+def around(
+    app: Any, inner: ASGIApp, authority: Authority | None, place: AuthPlace, prefix: str, cors: Mapping[str, Any] | None
+) -> ASGIApp:
+    """Return an application of the user's with another one below its routes, and all of it below a prefix.
+
+    Args:
+        app: A Starlette or FastAPI application. It is changed.
+        inner: The server.
+        authority: Authenticates the user's routes, if `place` says so.
+        place: When they are authenticated.
+        prefix: The prefix; may be empty.
+        cors: Options of Starlette's `CORSMiddleware`, for all routes.
+
+    Raises:
+        ConfigurationError: If it is no such application, or there is nothing that authenticates.
+    """
+    if not isinstance(app, Starlette):
+        raise ArgumentTypeError(f"app is a Starlette or FastAPI application, not {type(app).__name__}")
+    if place != "none":
+        if authority is None:
+            raise ConfigurationError("enable_custom_route_auth needs auth")
+        own = [*app.routes]
+        middleware = Middleware(_Authenticated, authority=authority, routes=own)
+        app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
+    app.router.routes.append(Mount("", app=inner))
+    outer: ASGIApp = Starlette(routes=[Mount(prefix, app=app)]) if prefix else app
+    return outer if cors is None else CORSMiddleware(outer, **cors)
+
+
+class _Authenticated:
+    """Middleware that authenticates the requests to some routes; the user is `request.user`.
+
+    Connections of other kinds than HTTP, like WebSockets, are refused there.
+    """
+
+    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any]) -> None:
+        self._app, self._authority, self._routes = app, authority, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, or refuse the request."""
+        if scope["type"] == "lifespan" or all(one.matches(scope)[0] == Match.NONE for one in self._routes):
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+        request = Request(scope, receive)
+        try:
+            body = await json_of(request) if self._authority.needs_body else None
+            user = await self._authority.authenticate(request, body)
+        except (HTTPException, AuthError) as error:
+            refusal = answer({"detail": error.detail}, error.status_code, error.headers)
+            return await refusal(scope, receive, send)
+        given = await request.body() if self._authority.needs_body else None
+
+        async def again() -> Message:
+            nonlocal given
+            if given is None:
+                return await receive()
+            message: Message = {"type": "http.request", "body": given, "more_body": False}
+            given = None
+            return message
+
+        return await self._app({**scope, "user": user}, again, send)

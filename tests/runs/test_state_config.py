@@ -1,0 +1,57 @@
+"""What `langgraph.json` and its environment say about the state."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.graphs import load_environment
+from langgraph_pgstate.runs.state_config import load_state_config
+from langgraph_pgstate.settings import RecorderSettings
+
+
+def written(directory: Path, **config: Any) -> Path:
+    file = directory / "langgraph.json"
+    file.write_text(json.dumps(config))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"default_ttl": 1.5}, timedelta(seconds=90)),
+        ({"strategy": "keep_latest", "default_ttl": 1}, "strategy"),
+        ({"default_ttl": 0}, "default_ttl"),
+        ({"default_ttl": True}, "default_ttl"),
+        ({"default_ttl": "1"}, "default_ttl"),
+        (7, "checkpointer.ttl"),
+    ],
+)
+def test_threads_expire(tmp_path: Path, ttl: Any, expected: Any) -> None:
+    file = written(tmp_path, checkpointer={"ttl": ttl})
+    if isinstance(expected, str):
+        with pytest.raises(ConfigurationError, match=expected):
+            load_state_config(file)
+    else:
+        assert load_state_config(file).get("thread_ttl") == expected
+
+
+def test_contents_are_recorded_unless_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGSTATE_RECORD_CONTENT", "")
+    assert "recording" not in load_state_config(None)
+    monkeypatch.delenv("PGSTATE_RECORD_CONTENT")
+    load_environment(written(tmp_path, env={"PGSTATE_RECORD_CONTENT": "false"}))
+    assert load_state_config(None)["recording"] == RecorderSettings(content=False)
+    monkeypatch.setenv("PGSTATE_RECORD_CONTENT", "perhaps")
+    with pytest.raises(ConfigurationError, match="PGSTATE_RECORD_CONTENT is true or"):
+        load_state_config(None)
+    monkeypatch.delenv("PGSTATE_RECORD_CONTENT")

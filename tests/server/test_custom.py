@@ -1,0 +1,126 @@
+"""An application of the user's around the server (`http.app` of `langgraph.json`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from langgraph_sdk import Auth
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from support_http import http, serving
+
+from langgraph_pgstate.errors import ConfigurationError
+
+STARTED: list[str] = []
+
+
+class Marking:
+    """Middleware that marks each response, and refuses what is said to be bad."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-marked", b"yes")]
+            await send(message)
+
+        if scope["type"] == "http" and scope["query_string"] == b"bad=":
+            await JSONResponse({"detail": "bad"}, 418)(scope, receive, marked)
+        else:
+            await self._app(scope, receive, marked)
+
+
+def app() -> Starlette:
+    async def hello(request: Request) -> JSONResponse:
+        user = request.scope.get("user")
+        said = await request.json() if request.method == "POST" else None
+        return JSONResponse({"user": user and user.identity, "said": said})
+
+    async def info(request: Request) -> JSONResponse:
+        return JSONResponse({"mine": True})
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        STARTED.append("start")
+        yield
+        STARTED.append("end")
+
+    routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/info", info)]
+    return Starlette(routes=routes, middleware=[Middleware(Marking)], lifespan=lifespan)
+
+
+def auth(takes_body: bool = False) -> Auth:
+    made = Auth()
+
+    async def authenticate(authorization: str | None) -> str:
+        if authorization != "eve":
+            raise Auth.exceptions.HTTPException(401, "who?", {"WWW-Authenticate": "Bearer"})
+        return "eve"
+
+    async def authenticate_by_body(body: Any) -> str:
+        if (body or {}).get("token") != "eve":
+            raise Auth.exceptions.HTTPException(401, "who?")
+        return "eve"
+
+    made.authenticate(authenticate_by_body if takes_body else authenticate)
+    return made
+
+
+async def test_its_routes_come_first_and_its_middleware_is_around_all(dsn: str, schema: str) -> None:
+    STARTED.clear()
+    cors = {"allow_origins": ["https://example.com"]}
+    async with serving(dsn, schema, app=app(), prefix="/api", cors=cors) as server:
+        assert STARTED == ["start"]
+        async with http(server, prefix="/api") as client:
+            for path, answer in (("/hello", {"user": None, "said": None}), ("/info", {"mine": True})):
+                found = await client.get(path, headers={"origin": "https://example.com"})
+                assert (found.json(), found.headers["x-marked"]) == (answer, "yes")
+                assert found.headers["access-control-allow-origin"] == "https://example.com"
+            found = await client.post("/threads", json={"thread_id": "t"})
+            assert (found.json()["thread_id"], found.headers["x-marked"]) == ("t", "yes")
+            assert (await client.get("/threads/t", params="bad")).status_code == 418
+            assert (await client.get("/nothing")).status_code == 404
+        async with http(server) as client:
+            assert (await client.get("/hello")).status_code == 404
+    assert STARTED == ["start", "end"]
+
+
+@pytest.mark.parametrize(("place", "status"), [("middleware_first", 418), ("auth_first", 401)])
+async def test_its_routes_are_authenticated_if_that_is_wanted(dsn: str, schema: str, place: Any, status: int) -> None:
+    async with serving(dsn, schema, app=app(), auth=auth(), app_auth=place) as server, http(server) as client:
+        refused = await client.get("/hello")
+        assert (refused.status_code, refused.json()) == (401, {"detail": "who?"})
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert (await client.get("/hello", params="bad")).status_code == status
+        assert (await client.get("/hello", headers={"authorization": "eve"})).json()["user"] == "eve"
+        assert [(await client.get(path)).status_code for path in ("/ok", "/threads/t")] == [200, 401]
+
+
+async def test_a_body_that_authenticates_is_read_by_the_route_too(dsn: str, schema: str) -> None:
+    options: Any = {"app": app(), "auth": auth(takes_body=True), "app_auth": "middleware_first"}
+    async with serving(dsn, schema, **options) as server, http(server) as client:
+        assert (await client.post("/hello", json={})).status_code == 401
+        said = {"token": "eve", "x": 1}
+        assert (await client.post("/hello", json=said)).json() == {"user": "eve", "said": said}
+
+
+async def test_without_it_they_are_open_and_the_server_is_not(dsn: str, schema: str) -> None:
+    async with serving(dsn, schema, app=app(), auth=auth()) as server, http(server) as client:
+        assert (await client.get("/hello")).json() == {"user": None, "said": None}
+        assert (await client.post("/threads", json={})).status_code == 401
+
+
+async def test_what_cannot_be_is_refused(dsn: str, schema: str) -> None:
+    for options, words in (({"app": object()}, "Starlette"), ({"app": app(), "app_auth": "auth_first"}, "needs auth")):
+        with pytest.raises(ConfigurationError, match=words):
+            async with serving(dsn, schema, **options):
+                pass
