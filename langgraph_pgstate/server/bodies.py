@@ -157,6 +157,21 @@ class ThreadUpdate(Body):
     ttl: TimeToLive | None = None
 
 
+ThreadField = Literal[
+    "thread_id",
+    "created_at",
+    "updated_at",
+    "state_updated_at",
+    "metadata",
+    "config",
+    "context",
+    "status",
+    "values",
+    "interrupts",
+    "error",
+]
+
+
 class ThreadCount(Body):
     """Conditions on threads."""
 
@@ -173,7 +188,7 @@ class ThreadSearch(ThreadCount):
     offset: Offset = 0
     sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None = None
     sort_order: SortOrder | None = None
-    select: list[str] | None = None
+    select: list[ThreadField] | None = None
     extract: Annotated[dict[str, JsonPath], Field(max_length=10)] | None = None
 
 

@@ -37,6 +37,8 @@ async def put_item(call: Call) -> Response:
 
 async def get_item(call: Call) -> Any:
     """Answer an item, or `null` if there is none."""
+    if call.query("key") is None:
+        raise refuse(422, "key is missing or empty")
     namespace = [part for part in (call.query("namespace") or "").split(".") if part]
     value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
     await _authorized(call, "get", value)
