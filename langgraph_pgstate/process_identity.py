@@ -1,4 +1,4 @@
-"""The identity of this process, and the detection of dead processes.
+"""The identity of this process, the detection of dead processes, and the clock by which a holder is alive.
 
 A holder id names the machine's boot, the namespace of process ids and the process, so that another process of the same
 machine can detect a killed holder at once. Otherwise (another machine, another container, a system without `/proc`)
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 _SEPARATOR = "/"
@@ -18,8 +20,18 @@ _UNKNOWN = "-"
 _START_TIME = 19
 """Index of the process's start time among the fields of `/proc/self/stat` after the command name."""
 
+_BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
 _own: dict[int, str] = {}
 _places: dict[int, list[str]] = {}
+
+
+def lease_clock() -> float:
+    """Return the seconds of a clock that only goes forward, and also while the machine is suspended where that exists.
+
+    Linux' monotonic clock stands still while the machine is suspended, and leases end meanwhile.
+    """
+    return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 def holder_id() -> str:

@@ -11,7 +11,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_pgstate.errors import LeaseLostError
 from langgraph_pgstate.langgraph_compat import run_manager_of
-from langgraph_pgstate.leases.registry import HeldLease, lease_clock
+from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.process_identity import lease_clock
 
 # The least time between two looks at the end of a lease.
 _LOOK_SECONDS: Final = 0.01

@@ -24,7 +24,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
 from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
-from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.process_identity import holder_id, lease_clock
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.started_work import StartedWork
 from langgraph_pgstate.types import Lease
@@ -46,17 +46,6 @@ _MARGIN: Final = 0.1
 _numbers = itertools.count(1)
 # The leases held by `hold` around the current code, by manager and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
-
-
-_BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-def lease_clock() -> float:
-    """Return the seconds of a clock that only goes forward, and also while the machine is suspended where that exists.
-
-    Linux' monotonic clock stands still while the machine is suspended, and leases end meanwhile.
-    """
-    return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 async def timed(db: Connection, operation: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> tuple[float, T]:

@@ -18,12 +18,11 @@ from langgraph_pgstate.leases.registry import (
     HeldLease,
     LeaseRegistry,
     Run,
-    lease_clock,
     next_holder,
     timed,
 )
 from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.process_identity import is_known_dead, lease_clock
 from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Lease

@@ -23,10 +23,11 @@ from langgraph_pgstate.errors import (
     ToolFailedError,
     ToolOutcomeUnknownError,
     ToolSetupError,
+    UnavailableError,
 )
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
-from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.process_identity import holder_id, lease_clock
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.attempt_runner import AttemptRunner
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
@@ -74,7 +75,7 @@ class ActionRunner:
         self.executor = executor
         self._codec, self._settings = codec, settings
         self._attempts = AttemptRunner(executor, queries, codec, settings)
-        # Namespaces whose checkpoints are never stored, by their graphs' names.
+        # Namespaces whose checkpoints seem not to be stored, by their graphs' names.
         self._unsaved: set[str] = set()
 
     async def perform(self, call: ToolCall) -> Any:
@@ -100,7 +101,7 @@ class ActionRunner:
 
     async def _perform(self, call: ToolCall) -> Any:
         if call.is_ahead:
-            await self._before(call.intent, self._catch_up(call.intent))
+            await self._before(call.intent, self._catch_up(call.intent, call.is_saved))
         while True:
             with under_way(call.intent.intent_id):
                 call, answer = await self._decide(call)
@@ -113,6 +114,7 @@ class ActionRunner:
         """Run a tool, or return the recorded outcome; `None` means that the tool is to be run again."""
         waited, pause = 0.0, _FIRST_PAUSE
         while True:
+            asked_at = lease_clock()
             attempt, recorded = await self._begin(call.intent)
             if recorded is not None:
                 other = other_action(call, recorded)
@@ -137,7 +139,23 @@ class ActionRunner:
                     return call, answer
                 if not attempt:
                     continue
-            return call, await self._attempts.attempt(call, attempt)
+            if await self._is_alive(call.intent, asked_at):
+                return call, await self._attempts.attempt(call, attempt)
+
+    async def _is_alive(self, intent: Intent, asked_at: float) -> bool:
+        """Return whether others still take an attempt for alive, however late its intent was confirmed.
+
+        Args:
+            intent: The attempt, which was recorded.
+            asked_at: When that was asked for, at the earliest, by `lease_clock`.
+        """
+        while lease_clock() - asked_at > self._settings.ttl_seconds / 2:
+            asked_at = lease_clock()
+            attempts = {intent.intent_id: intent.idempotency_key}
+            renewing = self._attempts.run(tool_executions.renew, intent.thread_id, attempts, self._settings.ttl_seconds)
+            if not await self._before(intent, self._unless_stopped(intent, renewing)):
+                return False
+        return True
 
     async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
         begun = self._attempts.run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
@@ -184,23 +202,36 @@ class ActionRunner:
             error.is_final = True
             raise
 
-    async def _catch_up(self, intent: Intent) -> None:
+    async def _catch_up(self, intent: Intent, is_saved: bool) -> None:
         """Wait until the checkpoint from which a call was made is stored.
 
         If the process died before that, the model would be called again, and would repeat the tool call under another
-        id.
+        id. A task would be another one, too.
+
+        Raises:
+            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`.
         """
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
-        if names in self._unsaved:
-            return
+        is_certain = is_saved and not names
         waited, pause = 0.0, _FIRST_PAUSE / 40
         while not await self._attempts.run(tool_executions.is_reached, intent):
-            if waited >= _LONGEST_CATCH_UP:
+            if is_certain and waited >= self._settings.wait_seconds:
+                error = UnavailableError(
+                    f"checkpoint {intent.checkpoint_id!r} of thread {intent.thread_id!r} is not stored, {waited:.0f} "
+                    "seconds after its tools were called"
+                )
+                error.is_final = True
+                raise error
+            if is_certain:
+                pass
+            elif names in self._unsaved:
+                return
+            elif waited >= _LONGEST_CATCH_UP:
                 # A subgraph without a checkpointer, or a checkpointer on another database.
                 self._unsaved.add(names)
                 _log.warning(
-                    "%s runs although checkpoint %r of thread %r is not stored: if this process dies, its model may "
-                    "repeat the call as a new action",
+                    "%s runs although checkpoint %r of thread %r is not stored: if this process dies, the call may be "
+                    "repeated as a new action",
                     intent.tool,
                     intent.checkpoint_id,
                     intent.thread_id,
@@ -208,6 +239,8 @@ class ActionRunner:
                 return
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
+        # It was only late before.
+        self._unsaved.discard(names)
 
     async def settle(self, thread_id: str, key: str, decision: str, result: Any, by: str | None = None) -> None:
         """Store a person's decision about an action that no live process runs.

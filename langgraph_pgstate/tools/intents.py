@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -110,8 +110,8 @@ def intent_of_function(
 ) -> Intent:
     """Return the intent of a function call in a node.
 
-    Without a key function the action is the n-th call with these arguments in this task. A task that is run again after
-    a crash has the same id and makes the same calls.
+    Without a key function the action is the n-th call with these arguments in this task, or in the action that calls
+    it. A task that is run again after a crash has the same id and makes the same calls.
 
     Raises:
         ToolSetupError: If this is not called in a graph on a thread.
@@ -127,18 +127,18 @@ def intent_of_function(
     if policy.key is not None:
         key = _own_key(tool, policy, arguments)
     else:
-        fingerprint = _digest([tool, _lasting(arguments)])
-        key = f"{tool}:{_task_of(config)}:{fingerprint[:16]}:{_ordinal(config, fingerprint)}"
+        # Several actions of a task run beside each other, and each counts the calls of its own attempt.
+        outer = _current.get()
+        fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
+        ordinal = _ordinal(config, fingerprint, 0 if outer is None else outer.attempt)
+        key = f"{tool}:{_task_of(config)}:{fingerprint[:16]}:{ordinal}"
     return _intent(config, tool, key, None, arguments, settings, run_of, None)
 
 
-def may_be_ahead(config: Mapping[str, Any]) -> bool:
-    """Return whether LangGraph may still be storing the checkpoint from which a running task started."""
+def saver_ahead_of(config: Mapping[str, Any]) -> Any:
+    """Return the saver that may still be storing the checkpoint from which a running task started; `None` if it has."""
     configurable = configurable_of(config)
-    return bool(configurable.get(CHECKPOINTER)) and configurable.get(DURABILITY) in (
-        None,
-        "async",
-    )
+    return configurable.get(CHECKPOINTER) or None if configurable.get(DURABILITY) in (None, "async") else None
 
 
 def _task_of(config: Mapping[str, Any]) -> str:
@@ -215,23 +215,28 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
 
 def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tuple[str | None, Any]:
     """Return the id of the message that requested a call, and its arguments before any change by middleware."""
-    for message in reversed(_messages(state)):
-        if isinstance(message, AIMessage):
-            for call in message.tool_calls:
-                if call["id"] == call_id and call["name"] == tool:
-                    return message.id, call["args"]
+    for messages in _lists_of(state):
+        for message in reversed(messages):
+            if isinstance(message, AIMessage):
+                for call in message.tool_calls:
+                    if call["id"] == call_id and call["name"] == tool:
+                        return message.id, call["args"]
     return None, arguments
 
 
-def _messages(state: Any) -> Sequence[Any]:
+def _lists_of(state: Any) -> Iterator[list[Any]]:
+    """Return the lists of a state, `messages` first: a `ToolNode` may have another `messages_key`."""
     if isinstance(state, list):
-        return state
-    found = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
-    return found if isinstance(found, list) else ()
+        yield state
+        return
+    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    for _, value in sorted(values.items(), key=lambda item: item[0] != "messages"):
+        if isinstance(value, list):
+            yield value
 
 
-def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
-    """Return the number of equal calls that this task has made before, in this run of it."""
+def _ordinal(config: Mapping[str, Any], fingerprint: str, outer_attempt: int) -> int:
+    """Return the number of equal calls that this task has made before, in this run of it and of the outer action."""
     pad = scratchpad_of(config)
     if pad is None:
         return 0
@@ -239,12 +244,13 @@ def _ordinal(config: Mapping[str, Any], fingerprint: str) -> int:
     attempt = getattr(getattr(runtime, "execution_info", None), "node_attempt", 1)
     with _ordinals_lock:
         counts = _ordinals.setdefault(pad.get_null_resume, {})
-        counts[attempt, fingerprint] = ordinal = counts.get((attempt, fingerprint), -1) + 1
+        place = attempt, outer_attempt, fingerprint
+        counts[place] = ordinal = counts.get(place, -1) + 1
     return ordinal
 
 
 # LangGraph makes a new scratchpad for each run of a task; one of its functions supports weak references.
-_ordinals: WeakKeyDictionary[Any, dict[tuple[int, str], int]] = WeakKeyDictionary()
+_ordinals: WeakKeyDictionary[Any, dict[tuple[int, int, str], int]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
 
 

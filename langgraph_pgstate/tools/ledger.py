@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -28,7 +29,7 @@ from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
 from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor, has_loop
-from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of_request, may_be_ahead
+from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of_request, saver_ahead_of
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
@@ -176,12 +177,14 @@ class _Ledger:
         self._note_function(tool, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
         policy = self._policy_for(tool)
         intent = intent_of_request(request, policy, self._settings, self._run_of)
+        ahead = saver_ahead_of(request.runtime.config)
         return ToolCall(
             intent,
             policy,
             act,
             lambda result: as_answer(result, tool, call_id),
-            may_be_ahead(request.runtime.config),
+            is_ahead=ahead is not None,
+            is_saved=self._is_own(ahead),
             is_blocking=isinstance(request.tool, StructuredTool) and request.tool.coroutine is None,
         )
 
@@ -195,8 +198,21 @@ class _Ledger:
     ) -> ToolCall:
         policy = self._with(self._policy_for(name), terms)
         intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
-        # The key derives from the task or the arguments, so it is the same when the task is run again.
-        return ToolCall(intent, policy, lambda: function(*args, **kwargs))
+        # The task, from which the key derives if the policy has no key, is the same again only if its checkpoint is
+        # stored.
+        ahead = saver_ahead_of(get_config()) if policy.key is None else None
+        return ToolCall(
+            intent,
+            policy,
+            lambda: function(*args, **kwargs),
+            is_ahead=ahead is not None,
+            is_saved=self._is_own(ahead),
+        )
+
+    def _is_own(self, saver: Any) -> bool:
+        """Return whether a saver stores in the ledger's schema of the same database."""
+        is_same = getattr(saver, "_database", None) is self._executor._database  # type: ignore[attr-defined]
+        return is_same and saver.schema == self._queries.schema
 
     def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
         name = _name_of(compensator)

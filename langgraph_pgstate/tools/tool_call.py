@@ -27,6 +27,7 @@ class ToolCall:
         act: Runs the tool. Returns or raises its outcome, or returns an awaitable.
         as_answer: Converts a result given by a person or a check to the form that the caller expects.
         is_ahead: Whether the checkpoint from which the call was made may not be stored yet.
+        is_saved: Whether it is certain that the checkpoint of the root graph will be stored in the ledger's schema.
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
         is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
     """
@@ -36,6 +37,7 @@ class ToolCall:
     act: Callable[[], Any]
     as_answer: Callable[[Any], Any] = lambda result: result
     is_ahead: bool = False
+    is_saved: bool = False
     origin_thread_id: str | None = None
     is_blocking: bool = False
 

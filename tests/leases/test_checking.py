@@ -19,7 +19,8 @@ from support import APIS, FORK, GUARD_SECONDS, Gate, config_of, invoke, loop_gra
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError
-from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, lease_clock
+from langgraph_pgstate.leases.registry import HeldLease, confirmed_end
+from langgraph_pgstate.process_identity import lease_clock
 
 TTL = 1.0
 GUARD = {"guard": "lease", "lease_ttl": TTL}

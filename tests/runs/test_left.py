@@ -16,7 +16,7 @@ from support_worker import WORKERS
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState
 from langgraph_pgstate.errors import RunCancelledError, RunFailedError
-from langgraph_pgstate.leases.registry import lease_clock
+from langgraph_pgstate.process_identity import lease_clock
 from tests.runs.test_worker import working
 
 # Longer than a lease lasts without being renewed.

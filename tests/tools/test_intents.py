@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Send
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
 from support_ledger import Bench, ask, calls, open_ledger, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.tools import current_execution
+from langgraph_pgstate.tools import ToolRetry, current_execution
 from tests.tools.test_ledger import CHARGE, Till
+from tests.tools.test_ledger_more import of_api
 
 pytestmark = pytest.mark.smoke
 
@@ -50,6 +56,78 @@ async def test_an_id_that_a_provider_uses_again_is_a_new_action(bench: Bench) ->
     till = Till()
     graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE, CHARGE)
     await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1", "o1"]
+
+
+class Chat(TypedDict):
+    other: list[AIMessage]
+    chat: Annotated[list[Any], add_messages]
+
+
+async def test_an_id_that_is_used_again_in_messages_of_another_name_is_a_new_action(bench: Bench) -> None:
+    till = Till()
+    builder = StateGraph(Chat)
+    builder.add_node("agent", lambda state: {"chat": [CHARGE.model_copy(update={"id": None})]})
+    builder.add_node("tools", bench.tool_node([tool_of(bench, "charge", till.charge)], messages_key="chat"))
+    builder.add_edge(START, "agent").add_edge("agent", "tools")
+    graph = builder.compile(checkpointer=bench.saver)
+    for _ in range(2):
+        await bench.invoke(graph, {"chat": ask()["messages"], "other": []}, thread())
+    assert till.charged == ["o1", "o1"]
+
+
+def booking(bench: Bench, body: Callable[[str], Iterator[Any]]) -> StructuredTool:
+    """A tool of the bench's API that calls functions of the ledger."""
+
+    async def suspending(who: str) -> str:
+        for answer in body(who):
+            await answer
+        return f"booked for {who}"
+
+    def blocking(who: str) -> str:
+        list(body(who))
+        return f"booked for {who}"
+
+    if bench.is_async:
+        return StructuredTool.from_function(coroutine=suspending, name="book", description="Book.")
+    return StructuredTool.from_function(blocking, name="book", description="Book.")
+
+
+async def test_actions_of_one_task_do_not_share_the_calls_that_they_make(bench: Bench) -> None:
+    """Of two bookings, one asks first. When its task is run again, only this one calls the function."""
+    till = Till()
+    pay = bench.ledger.once(of_api(bench, till.charge), name="pay")
+
+    def body(who: str) -> Iterator[Any]:
+        if who == "b":
+            interrupt("Book it?")
+        yield pay("o1")
+
+    both = calls(("call_1", "book", {"who": "a"}), ("call_2", "book", {"who": "b"}))
+    graph = bench.agent([booking(bench, body)], both)
+    await bench.invoke(graph, ask(), thread())
+    assert till.charged == ["o1"]
+    state = await bench.invoke(graph, Command(resume="yes"), thread())
+    assert [message.content for message in state["messages"][2:4]] == ["booked for a", "booked for b"]
+    assert till.charged == ["o1", "o1"]
+
+
+async def test_an_action_that_is_tried_again_gets_what_its_calls_returned(bench: Bench) -> None:
+    till = Till()
+    pay = bench.ledger.once(of_api(bench, till.charge), name="pay")
+    tries: list[str] = []
+
+    def body(who: str) -> Iterator[Any]:
+        yield pay("o1")
+        yield pay("o1")
+        tries.append(who)
+        if len(tries) == 1:
+            raise ValueError("full")
+
+    bench.ledger.policy("book", on_error="retry", retry=ToolRetry(attempts=2, delay=0.01))
+    graph = bench.agent([booking(bench, body)], calls(("call_1", "book", {"who": "a"})))
+    state = await bench.invoke(graph, ask(), thread())
+    assert (state["messages"][2].content, tries) == ("booked for a", ["a", "a"])
     assert till.charged == ["o1", "o1"]
 
 

@@ -150,6 +150,10 @@ async def begin(
         # The response of an earlier try was lost, and its liveness may have expired since.
         if await renew(db, queries, intent.thread_id, {intent.intent_id: intent.idempotency_key}, ttl_seconds):
             return recorded.execution.attempt, None
+        if recorded.execution.status == "pending":
+            return 0, recorded
+        # Others take it for an attempt of a dead process. It has not begun.
+        await finish(db, queries, intent, Outcome("pending"))
 
 
 async def is_reached(db: Connection, queries: Queries, intent: Intent) -> bool:
