@@ -42,7 +42,7 @@ class StartedWork:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_stopped = self._has_begun = False
+        self._is_stopped = self._has_begun = self._has_refused = False
         self._threads: set[_Thread] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -83,9 +83,9 @@ class StartedWork:
             return bool(self._threads)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a thread has begun a function of it."""
-        return self._has_begun
+    def was_refused(self) -> bool:
+        """Whether it asked for threads, and none of them has begun."""
+        return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
         """Return the tasks of this event loop that it started and that have not ended, without the calling one."""
@@ -181,6 +181,8 @@ class _Thread:
             if self._has_begun or self._is_refused:
                 return self._is_refused
             self._is_refused = True
+            for work in self._works:
+                work._has_refused = True
         self.end()
         return True
 

@@ -257,8 +257,8 @@ class AttemptRunner:
             except Exception as own:
                 return self._outcome_of(call, Raised(own))
             except BaseException:
-                if call.is_blocking and not raised.rest.has_thread:
-                    # It waited for a thread that was free.
+                if call.is_blocking and raised.rest.was_refused:
+                    # It waited for a thread that was free. Without a thread, other code has replaced it.
                     return Outcome("pending")
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)

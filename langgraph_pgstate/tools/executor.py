@@ -56,8 +56,8 @@ class Rest(Protocol):
         ...
 
     @property
-    def has_thread(self) -> bool:
-        """Whether a thread has begun to run its code, or that of a function that it calls."""
+    def was_refused(self) -> bool:
+        """Whether it asked for a thread to run its code in, and none has begun to do so."""
         ...
 
     def outcome(self) -> Any:
@@ -206,8 +206,8 @@ class _RestOfThread:
         return self.future.done()
 
     @property
-    def has_thread(self) -> bool:
-        return True
+    def was_refused(self) -> bool:
+        return False
 
     def outcome(self) -> Any:
         return self.future.result()
@@ -226,8 +226,8 @@ class _RestOfTask:
         return self._task.done() and not self.work.has_threads and not self.work.tasks()
 
     @property
-    def has_thread(self) -> bool:
-        return self.work.has_begun
+    def was_refused(self) -> bool:
+        return self.work.was_refused
 
     def outcome(self) -> Any:
         if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):

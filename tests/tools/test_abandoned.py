@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
@@ -22,6 +23,7 @@ from support_ledger import agent_graph, ask, open_async_ledger, open_bench, open
 
 from langgraph_pgstate.errors import (
     ToolFailedError,
+    ToolOutcomeUnknownError,
     ToolSetupError,
     ToolTimeoutError,
 )
@@ -234,6 +236,43 @@ async def test_an_asynchronous_tool_that_is_not_cancelled_is_waited_for(machine:
     assert machine.status == [("unknown" if is_shielded else "success", 1)]
     await graph.ainvoke(None, thread())
     assert machine.charged == ["o1"]
+
+
+async def test_a_blocking_tool_that_other_code_replaces_is_in_doubt_when_that_is_cancelled(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    charged: list[str] = []
+    begun = asyncio.Event()
+
+    async def act() -> str:
+        charged.append("o1")
+        begun.set()
+        await asyncio.sleep(GUARD_SECONDS)
+        return "charged"
+
+    async def replaced(request: Any, execute: Any) -> Any:
+        async def inner(request: Any) -> ToolMessage:
+            return ToolMessage(await act(), tool_call_id=request.tool_call["id"])
+
+        return await bench.ledger(request, inner)
+
+    @tool
+    def charge(order: str) -> str:
+        """Charge a card."""
+        return order
+
+    async with open_bench(AsyncToolLedger, dsn, schema) as bench:
+        node = ToolNode([charge], awrap_tool_call=replaced)
+        graph = agent_graph(node, CHARGE).compile(checkpointer=bench.saver)
+        running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+        await begun.wait()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert rows(connection, schema, "status") == [("unknown",)]
+        with pytest.raises(ToolOutcomeUnknownError):
+            await graph.ainvoke(None, thread())
+    assert charged == ["o1"]
 
 
 async def test_what_no_thread_was_free_for_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
