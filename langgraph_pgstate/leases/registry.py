@@ -348,7 +348,8 @@ class LeaseRegistry:
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
         """Note a lease whose statement got no response. It may have been taken unless the server refused it."""
-        if not call_site.was_sent or isinstance(error, ThreadDeletedError):
+        # Refused are also characters that the encoding of the database does not have.
+        if not call_site.was_sent or isinstance(error, ThreadDeletedError | ConfigurationError):
             return
         with self._book:
             self._unconfirmed[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import BudgetExceededError, PGStateError
+from langgraph_pgstate.errors import BudgetExceededError, ConfigurationError, PGStateError
 from langgraph_pgstate.operations.runs import ending
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.record.capture import render_error
@@ -153,17 +153,7 @@ class Ender:
             if outcome.error is not None:
                 error = self._described(outcome.error)
                 retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
-            is_mine = run(
-                ending.finish,
-                queries,
-                key,
-                outcome.status,
-                error,
-                retry_after,
-                execution.unsent,
-                deletes_thread=execution.deletes_thread,
-                keep_for=keep_for,
-            )
+            is_mine = self._finish(database, execution, outcome.status, error, retry_after, keep_for)
             if is_mine and outcome.error is not None:
                 again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
                 names = key.run_id, key.thread_id
@@ -180,6 +170,34 @@ class Ender:
         if keep_for is not None:
             self._left.keep(execution)
         self._forget(execution)
+
+    def _finish(
+        self,
+        database: Database,
+        execution: RunExecution,
+        status: str,
+        error: ending.RunError | None,
+        retry_after: float | None,
+        keep_for: float | None,
+    ) -> bool:
+        """End a run with a status, and return whether it was this worker's."""
+        try:
+            return database.run(
+                ending.finish,
+                self._queries,
+                execution.key,
+                status,
+                error,
+                retry_after,
+                execution.unsent,
+                deletes_thread=execution.deletes_thread,
+                keep_for=keep_for,
+            )
+        except ConfigurationError:
+            if error is None or error == error.as_ascii():
+                raise
+        # The encoding of the database lacks some characters. A run whose end is not stored would run again.
+        return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
 
     def _forget(self, execution: RunExecution) -> None:
         self._ended.append(execution.key.run_id)

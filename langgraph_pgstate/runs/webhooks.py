@@ -197,7 +197,8 @@ async def _deliver_due(
             if error is None or refused.retryable:
                 raise
             # The encoding of the database may not have all of its characters.
-            await run(webhooks.end, queries, one, ascii(error), is_final=is_final)
+            plain = error.encode("ascii", "backslashreplace").decode()
+            await run(webhooks.end, queries, one, plain, is_final=is_final)
         return error is None
 
     # Without the environment's proxies, which would connect to what is refused here.

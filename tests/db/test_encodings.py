@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
+from support import GUARD_SECONDS
 
-from langgraph_pgstate import PGState, PGStateSaver
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate import PGState, PGStateSaver, Worker
+from langgraph_pgstate.errors import ConfigurationError, RunFailedError
 
 TEXT = "5 € 日本 é"
 
@@ -61,6 +64,31 @@ def test_what_a_database_cannot_store_is_refused_by_name_and_hinders_no_other_th
     assert is_ascii is (f"id {TEXT}" in threads)
     with psycopg.connect(database, client_encoding="utf8") as looking:
         assert looking.execute("SELECT count(*) FROM pgstate.journal").fetchone() == (0,)
+
+
+def test_a_run_whose_error_the_database_cannot_store_ends_once_and_no_lease_waits_for_a_refused_one(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fail(given: Any) -> None:
+        calls.append(1)
+        raise ValueError(TEXT)
+
+    failing = StateGraph(dict).add_node("fail", fail).add_edge(START, "fail")
+    slow = StateGraph(dict).add_node("slow", lambda given: time.sleep(2)).add_edge(START, "slow")
+    with PGState.open(database, guard="lease", lease_ttl=1.0) as state:
+        state.setup()
+        with Worker(state, {"agent": failing}, poll=0.05, lease_ttl=1.0):
+            run = state.runs.enqueue("agent", {}, thread_id="t")
+            with pytest.raises(RunFailedError, match="5 €" if "sql_ascii" in database else r"5 \\u20ac"):
+                run.wait(GUARD_SECONDS)
+        assert calls == [1]
+        graph = slow.compile(state.saver)
+        with suppress(ConfigurationError):
+            graph.invoke({}, {"configurable": {"thread_id": f"id {TEXT}"}})
+        graph.invoke({}, {"configurable": {"thread_id": "plain"}})
+    assert "leases could not be renewed" not in caplog.text
 
 
 @pytest.mark.parametrize("way", ["environment", "dsn"])

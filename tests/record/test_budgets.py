@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, TypedDict
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -451,6 +453,41 @@ async def test_a_reading_that_ends_late_forgets_no_call(dsn: str, schema: str, m
         found = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(one) for one in found] == [BudgetExceededError] * 2
     assert (late.made, quick.made) == (3, 3)
+
+
+async def test_an_older_reading_that_ends_later_replaces_none(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, may_end = budgets.read_spending, asyncio.Event()
+    numbers = itertools.count()
+
+    async def held(*arguments: Any) -> Any:
+        number, found = next(numbers), await read(*arguments)
+        # What others spend between two readings.
+        known = {owner: (amount, number * CALL) for owner, (amount, _) in found.budgets.items()}
+        return found._replace(budgets=known)
+
+    async with priced(AsyncPGState, dsn, schema) as state:
+        await state.runs.budget(CALL, user="ada")
+        account = state._recorder._budgets
+        run_within, begun = account._runner.run_within, asyncio.Event()
+
+        async def late(*arguments: Any) -> Any:
+            found = await run_within(*arguments)
+            if not begun.is_set():
+                begun.set()
+                await may_end.wait()
+            return found
+
+        monkeypatch.setattr(budgets, "read_spending", held)
+        monkeypatch.setattr(account._runner, "run_within", late)
+        run: Any = SimpleNamespace(tenant_id=None, user_id="ada", agent=None, queue_key=None, ended_at=None)
+        older = asyncio.create_task(account.read(run))
+        await begun.wait()
+        await account.read(run)
+        may_end.set()
+        await older
+        assert account.admit(run, uuid4(), "gpt-x") is not None
 
 
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])

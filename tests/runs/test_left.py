@@ -139,11 +139,14 @@ async def test_no_superstep_begins_behind_a_line_that_swallows_once_another_work
         async with working(kind, gate.dsn, schema, {"agent": stepping("behind")}, **OPTIONS):
             run = state.runs.enqueue("agent", {"count": 0}, config={"recursion_limit": 1000})
             await asyncio.to_thread(wait_until, lambda: gate.swallows, "a line that swallows")
-            async with working(kind, dsn, schema, {"agent": stepping("beside")}, **OPTIONS):
-                assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 60
-            assert len(begun["behind"]) > 3
-            assert max(begun["behind"]) < min(begun["beside"])
-            gate.heal()
+            try:
+                async with working(kind, dsn, schema, {"agent": stepping("beside")}, **OPTIONS):
+                    assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 60
+                assert len(begun["behind"]) >= 3
+                assert max(begun["behind"]) < min(begun["beside"])
+            finally:
+                # Its worker would not stop.
+                gate.heal()
     finally:
         gate.close()
 
@@ -166,7 +169,9 @@ async def test_an_async_node_is_cancelled_when_its_worker_cannot_renew(dsn: str,
             AsyncWorker(behind, {"agent": graph}, **OPTIONS),
         ):
             state.runs.enqueue("agent", {}, max_attempts=1)
-            await asyncio.wait_for(cancelled.wait(), GUARD_SECONDS)
-            gate.heal()
+            try:
+                await asyncio.wait_for(cancelled.wait(), GUARD_SECONDS / 2)
+            finally:
+                gate.heal()
     finally:
         gate.close()

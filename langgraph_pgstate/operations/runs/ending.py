@@ -34,6 +34,11 @@ class RunError(NamedTuple):
     message: str
     traceback: str | None = None
 
+    def as_ascii(self) -> RunError:
+        """Return the error for a database that does not have all of its characters."""
+        plain = [None if part is None else part.encode("ascii", "backslashreplace").decode() for part in self]
+        return RunError(plain[0] or "", plain[1] or "", plain[2])
+
 
 async def finish(
     db: Connection,
