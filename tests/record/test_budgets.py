@@ -20,7 +20,7 @@ from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from support import GUARD_SECONDS, wait_until
+from support import GUARD_SECONDS, examples, wait_until
 from support_queue import STATES, call, open_state
 from support_recorder import USAGE, Model, rows
 
@@ -332,7 +332,8 @@ async def test_the_user_of_configurable_is_known_before_the_first_call(
 async def test_no_user_of_many_runs_at_once_is_over_the_budget(
     api: type, place: str, durability: Any, dsn: str, schema: str
 ) -> None:
-    users, gate = [f"user{number}" for number in range(40)], asyncio.Semaphore(20)
+    users = [f"user{number}" for number in range(examples(160))]
+    gate = asyncio.Semaphore(len(users) // 2)
     agents = {user: Agent(8, pause=0.002) for user in users}
 
     async with priced(api, dsn, schema) as state:
