@@ -35,7 +35,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import BaseRunManager
+    from langchain_core.callbacks import BaseCallbackHandler, BaseRunManager
     from langgraph.channels.delta import DeltaChannel
     from langgraph.types import Send
 
@@ -67,6 +67,7 @@ __all__ = [
     "convert",
     "current_run",
     "delta_channel_class",
+    "event_handler",
     "extension_hook_of",
     "has_own_hook",
     "interrupt_counter",
@@ -319,6 +320,31 @@ def close_waiting_callbacks() -> None:
             if waiting:
                 return
         frame = frame.f_back
+
+
+def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler:
+    """Return a handler that calls a function with each event that `astream_events(version="v2")` yields of a run.
+
+    It is called where the event happens, before the run continues, as that method's queue is not: what a run has stored
+    has its events. Events of chunks of the run itself are left out, because `stream` yields these chunks.
+
+    Args:
+        send: Called on the event loop or in the thread of whatever the event is of.
+    """
+    from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
+
+    class Handler(_AstreamEventsCallbackHandler):
+        # LangChain's own makes a queue, and a loop where none runs.
+        def __init__(self) -> None:
+            self.run_map, self.parent_map, self.is_tapped = {}, {}, {}
+
+        def _send(self, event: Any, event_type: str) -> None:
+            if not event["parent_ids"] and event["event"].endswith("_end"):
+                # Its input is in the first event.
+                event["data"].pop("input", None)
+            send(event)
+
+    return Handler()
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

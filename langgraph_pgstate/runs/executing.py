@@ -305,7 +305,7 @@ class GraphExecutor:
             if seconds is not None:
                 # LangGraph, too, measures it, but waits for the threads of the superstep's nodes.
                 execution.supersteps = SuperstepClock(seconds)
-            config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps)
+            config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
             for chunk in graph.stream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
                 stream.wait()
@@ -333,7 +333,7 @@ class GraphExecutor:
                 return found
             found = False
             options = {**stream.options, **_options_of(graph, config, request)}
-            config = with_callbacks(config, LeaseCheck(execution.held))
+            config = with_callbacks(config, LeaseCheck(execution.held), stream.handler)
             async for chunk in graph.astream(input, config, control=execution.control, **options):
                 found = stream.take(chunk) or found
                 await stream.wait_async()

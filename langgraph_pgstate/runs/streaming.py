@@ -16,11 +16,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import event_handler
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.checkpoints.writes import WritesRequest
 from langgraph_pgstate.operations.record.put_hook import Statement
@@ -53,6 +55,7 @@ class RunStream:
 
     Attributes:
         options: Arguments of `graph.stream` for the modes that are kept, and those that the worker needs.
+        handler: Notes what the graph does, if the mode `events` is kept.
         is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
 
     Args:
@@ -64,10 +67,10 @@ class RunStream:
 
     def __init__(self, codec: ValueCodec, claimed: ClaimedRun, request: RunInput, wake: threading.Event) -> None:
         kept = modes_of(request)
-        self.options = {
-            "stream_mode": [*dict.fromkeys((*kept, *_NEEDED))] if kept else ["updates"],
-            "subgraphs": request.stream_subgraphs,
-        }
+        modes = [mode for mode in dict.fromkeys((*kept, *_NEEDED)) if mode != streams.EVENTS]
+        self.options = {"stream_mode": modes if kept else ["updates"], "subgraphs": request.stream_subgraphs}
+        self._name = (request.config or {}).get("run_name") or claimed.graph
+        self.handler: BaseCallbackHandler | None = event_handler(self._take_event) if streams.EVENTS in kept else None
         self._kept = frozenset(kept)
         self.is_repeated = self._kept <= _FINISHED and not request.stream_subgraphs
         self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
@@ -116,6 +119,11 @@ class RunStream:
         if mode == "checkpoints":
             self._step = data["metadata"]["step"] + 1
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
+
+    def _take_event(self, event: Mapping[str, Any]) -> None:
+        """Note an event of the mode `events`; those of the run itself have the name of its graph."""
+        name = event["name"] if event["parent_ids"] else self._name
+        self._add(streams.EVENTS, (), {**event, "name": name}, self._step)
 
     def take_end(self, state: StateSnapshot, outputs: str | Sequence[str] | None, *, is_interrupted: bool) -> None:
         """Note the last events of a run that has come to its end without storing them, because its worker died.

@@ -6,13 +6,14 @@ import json
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 
 _TEXTS: Final = {"text": "text", "reasoning": "reasoning"}
 _CALLS: Final = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
 # Sent when a block is complete, not when it starts.
 _LARGE: Final[Mapping[str, Any]] = {"args": {}, "base64": None, "data": None, "output": None, "value": {}}
 _MODEL: Final = {"ls_provider": "provider", "ls_model_name": "model", "langgraph_node": "langgraph_node"}
+_MODEL_TYPE: Final = "ls_model_type"
 Part = dict[str, Any]
 
 
@@ -23,15 +24,14 @@ class MessageParts:
         self._open: dict[str, _Message] = {}
 
     def add(self, message: Any, metadata: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the parts that a chunk or a whole message stands for."""
-        role = _role_of(message)
-        if role is None or not message.id:
+        """Yield the parts that a chunk or a whole message stands for; none if no model has made it."""
+        if not _is_output(message, metadata) or not message.id:
             return
         known = self._open.get(message.id)
         if known is None:
             known = self._open[message.id] = _Message(message.id)
             told = {name: metadata[key] for key, name in _MODEL.items() if isinstance(metadata.get(key), str)}
-            yield {"event": "message-start", "role": role, "id": message.id, **({"metadata": told} if told else {})}
+            yield {"event": "message-start", "role": "ai", "id": message.id, **({"metadata": told} if told else {})}
         yield from known.add(message)
         if not isinstance(message, AIMessageChunk) or message.chunk_position == "last":
             del self._open[message.id]
@@ -74,11 +74,10 @@ class _Message:
         yield {"event": "message-finish", "id": self._id, **({"usage": self._usage} if self._usage else {})}
 
 
-def _role_of(message: Any) -> str | None:
-    """Return the role of a message; `None` for tools' messages and removals, which the channel does not have."""
-    if isinstance(message, AIMessage):
-        return "ai"
-    return "human" if isinstance(message, HumanMessage) else "system" if isinstance(message, SystemMessage) else None
+def _is_output(message: Any, metadata: Mapping[str, Any]) -> bool:
+    """Return whether a message is what a model answers, and not one that a node returns."""
+    # LangChain describes the model in the metadata of what it answers without streaming.
+    return isinstance(message, AIMessageChunk) or (isinstance(message, AIMessage) and _MODEL_TYPE in metadata)
 
 
 def _blocks_of(message: BaseMessage) -> list[Part]:

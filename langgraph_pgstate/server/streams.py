@@ -24,13 +24,13 @@ HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # The modes of the SDK, by those of LangGraph that they are made of.
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
-    **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools")},
+    **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools", "events")},
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
 # What a part of a path may have unquoted (RFC 3986).
 _SAFE: Final = "!$&'()*+,;=:@"
-_CONTROL: Final = ("metadata", "gap", "error", "end")
+_CONTROL: Final = ("metadata", "gap", "error")
 
 
 def kept_modes(modes: Sequence[str]) -> list[str]:
@@ -98,7 +98,8 @@ async def _chunks(
                     continue
                 is_end = batch[-1].mark == "end"
                 for piece in pieces(batch):
-                    yield piece
+                    if piece:
+                        yield piece
                 if is_end:
                     ended.set()
         except (UnavailableError, ServerStoppingError):
@@ -154,6 +155,9 @@ class Conversion:
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
         """Yield the names and the data of the events that stand for one."""
         mode, data = event.event, event.data
+        if mode == "end":
+            # The stream's end is the run's, as it is of LangGraph's own server.
+            return
         if mode in _CONTROL:
             yield mode, short_error(data) if mode == "error" else data
             return

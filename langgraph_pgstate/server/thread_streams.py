@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.errors import NotFoundError, PGStateError, UnavailableError
+from langgraph_pgstate.scopes import Alternatives
+from langgraph_pgstate.server import pacing
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
-from langgraph_pgstate.server.pacing import HEARTBEAT_SECONDS, ClosingResponse, batches_of, pieces
+from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import (
     HEADERS,
@@ -33,7 +36,7 @@ _LIFECYCLE: Final = ("metadata", "error", "end")
 
 async def join_stream(call: Call) -> Response:
     """Answer the events of a thread's runs, in the first version of the protocol."""
-    thread_id, is_allowed = await _opened(call)
+    thread = await _opened(call)
     modes = call.names("stream_mode") or ["run_modes"]
     for mode in modes:
         if mode not in _MODES:
@@ -43,20 +46,21 @@ async def join_stream(call: Call) -> Response:
     def convert(found: ThreadEvent) -> Iterator[bytes]:
         if "run_modes" not in modes and found.event.event not in _LIFECYCLE:
             return
-        conversion = conversions.setdefault(found.run_id, Conversion(()))
+        id, conversion = f"{found.run_id}:{found.event.id}", conversions.setdefault(found.run_id, Conversion(()))
         for name, data in conversion.convert(found.event):
-            yield encoded(f"{found.run_id}:{found.event.id}", name, data)
+            yield encoded(id, name, data)
         if found.event.event == "end":
             del conversions[found.run_id]
+            yield encoded(id, "metadata", {"status": "run_done", "run_id": found.run_id})
 
     given = call.request.headers.get("last-event-id") or None
-    events = call.state.runs.join_thread(thread_id, last_event_id=None if given == "-1" else given)
-    return _answer(call, is_allowed, events, convert, lambda error: encoded("", "error", _error(error)))
+    events = call.state.runs.join_thread(thread.thread_id, last_event_id=None if given == "-1" else given)
+    return _answer(call, thread, events, convert, lambda error: encoded("", "error", _error(error)))
 
 
 async def events(call: Call) -> Response:
     """Answer the events of a thread's runs, in the second version of the protocol."""
-    thread_id, is_allowed = await _opened(call)
+    thread = await _opened(call)
     body = call.body
     translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)
 
@@ -72,37 +76,83 @@ async def events(call: Call) -> Response:
     if body.since:
         since = datetime.fromtimestamp(min(body.since, _LAST_SEQ) / 1_000_000, UTC)
         since = max(since - _PAST_THE_END, datetime.fromtimestamp(0, UTC))
-    return _answer(call, is_allowed, call.state.runs.join_thread(thread_id, since=since), convert, fail)
+    return _answer(call, thread, call.state.runs.join_thread(thread.thread_id, since=since), convert, fail)
 
 
-async def _opened(call: Call) -> tuple[str, Callable[[], Awaitable[bool]]]:
-    """Return a thread's id, and a function that returns whether it is still the thread that the caller may see."""
-    thread_id = call.path("thread_id")
-    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
-    thread = await call.visible(thread_id, scope)
+class _Readable:
+    """A thread as the caller may read it.
 
-    async def is_allowed() -> bool:
-        try:
-            return (await call.visible(thread_id, scope)).created_at == thread.created_at
-        except HTTPException:
+    Args:
+        call: The request.
+        scope: The metadata to which the caller is limited.
+    """
+
+    def __init__(self, call: Call, scope: Alternatives | None) -> None:
+        self.thread_id = call.path("thread_id")
+        self._call, self._scope = call, scope
+        self._created_at: datetime | None = None
+
+    async def is_there(self) -> bool:
+        """Return whether it exists, and is the one that it was before."""
+        thread = await self._call.state.threads.get(self.thread_id, scope=self._scope)
+        if thread is None:
             return False
+        self._created_at = self._created_at or thread.created_at
+        return thread.created_at == self._created_at
 
-    return thread_id, is_allowed
+    async def until_there(self) -> AsyncIterator[bytes]:
+        """Yield heartbeats until it exists. What others do with a thread that is not the caller's changes nothing."""
+        due_at = time.monotonic() + pacing.HEARTBEAT_SECONDS
+        stopping = asyncio.ensure_future(self._call.service.stopping.wait())
+        listens = True
+        try:
+            while not await self.is_there():
+                joined: Any = self._call.state.runs.join_thread(self.thread_id)
+                async with aclosing(joined) as events:
+                    # A run of a thread that was just made.
+                    first = [asyncio.ensure_future(anext(events))] if listens else []
+                    try:
+                        seconds = max(0.0, due_at - time.monotonic())
+                        await asyncio.wait([*first, stopping], timeout=seconds, return_when="FIRST_COMPLETED")
+                        listens = not any(one.done() for one in first)
+                        # A run that is deleted meanwhile may be another user's.
+                        with suppress(NotFoundError):
+                            _ = [one.result() for one in first if one.done()]
+                    finally:
+                        for one in first:
+                            one.cancel()
+                        await asyncio.gather(*first, return_exceptions=True)
+                if stopping.done():
+                    raise ServerStoppingError("the server is stopping")
+                if time.monotonic() >= due_at:
+                    listens, due_at = True, time.monotonic() + pacing.HEARTBEAT_SECONDS
+                    yield HEARTBEAT
+        finally:
+            stopping.cancel()
+
+
+async def _opened(call: Call) -> _Readable:
+    """Return the thread that the path names, which need not exist yet.
+
+    Raises:
+        HTTPException: 403 if the caller may read no threads.
+    """
+    return _Readable(call, await call.authorize("threads", "read", {"thread_id": call.path("thread_id")}))
 
 
 def _answer(
     call: Call,
-    is_allowed: Callable[[], Awaitable[bool]],
+    thread: _Readable,
     events: AsyncIterator[ThreadEvent],
     convert: Callable[[ThreadEvent], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> Response:
-    return ClosingResponse(_chunks(call, is_allowed, events, convert, fail), 200, HEADERS, "text/event-stream")
+    return ClosingResponse(_chunks(call, thread, events, convert, fail), 200, HEADERS, "text/event-stream")
 
 
 async def _chunks(
     call: Call,
-    is_allowed: Callable[[], Awaitable[bool]],
+    thread: _Readable,
     events: AsyncIterator[ThreadEvent],
     convert: Callable[[ThreadEvent], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
@@ -116,17 +166,19 @@ async def _chunks(
         return found.run_id, b"".join(convert(found))
 
     try:
+        async for heartbeat in thread.until_there():
+            yield heartbeat
         async for batch in batches_of(call, events, encode):
             # The thread may be somebody else's by now: checked after the events were read, before they are sent.
-            is_due = time.monotonic() - checked_at >= HEARTBEAT_SECONDS
+            is_due = time.monotonic() - checked_at >= pacing.HEARTBEAT_SECONDS
             if not batch or is_due or any(one.mark != run_id for one in batch):
-                if not await is_allowed():
+                if not await thread.is_there():
                     return
                 checked_at = time.monotonic()
             run_id = batch[-1].mark if batch else run_id
             # Of events that the client does not want, nothing would be sent for long.
             is_silent = not any(one.data for one in batch)
-            if is_silent and (not batch or time.monotonic() - sent_at >= HEARTBEAT_SECONDS):
+            if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
                 yield HEARTBEAT
                 sent_at = time.monotonic()
             elif not is_silent:

@@ -212,6 +212,10 @@ async def update_state(call: Call) -> Any:
     async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
         values = body.values if body.command is None else body.command.command()
         updated = await graph.aupdate_state(config, values, as_node=body.as_node)
+        if not named.get("checkpoint_ns"):
+            # A person who ends the graph, or goes past a node that waits, leaves no interrupt.
+            left = await graph.aget_state(config_at(thread.thread_id))
+            await call.state.threads.set_status(thread.thread_id, "interrupted" if left.next else "idle")
     checkpoint = checkpoint_of(updated)
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": (checkpoint or {})["checkpoint_id"]}
 

@@ -131,8 +131,8 @@ class EnqueueOptions(TypedDict, total=False):
         interrupt_before: Nodes before which the run stops, or `*`.
         interrupt_after: Nodes after which the run stops, or `*`.
         durability: When checkpoints are stored: `sync`, `async` or `exit`.
-        stream_mode: Modes of LangGraph whose events are kept for `join`, one or several; `updates` by default. `[]`
-            keeps none.
+        stream_mode: Modes of LangGraph whose events are kept for `join`, one or several; `updates` by default.
+            `events` is what `astream_events` yields. `[]` keeps none.
         stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
             thread is in the queue. The run's events and its status can be read for another minute, its state cannot.

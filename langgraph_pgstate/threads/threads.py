@@ -150,6 +150,24 @@ class Threads(Interrupts, Branches, Expiry):
         change = search_operations.request_change({}, expected_version, title)
         return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
+    def set_status(self, thread_id: str, status: str) -> bool:
+        """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
+
+        The status follows from the runs of a thread; a state that somebody else has changed may wait for nothing more.
+
+        Args:
+            thread_id: The thread.
+            status: `idle`, or `interrupted` if the state has nodes that are to run next.
+
+        Returns:
+            Whether it is changed. A thread that does not exist, or that a run is on, keeps its own.
+
+        Raises:
+            ConfigurationError: If the status is neither. Nothing was written.
+        """
+        wanted = search_operations.request_status(status)
+        return self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
+
     def runaway(
         self,
         steps: int = runs_operations.LEAST_STEPS,
@@ -221,6 +239,11 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
         """Async twin of `Threads.set_title`."""
         change = search_operations.request_change({}, expected_version, title)
         return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
+
+    async def set_status(self, thread_id: str, status: str) -> bool:
+        """Async twin of `Threads.set_status`."""
+        wanted = search_operations.request_status(status)
+        return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
 
     async def runaway(
         self,

@@ -161,6 +161,34 @@ async def test_events_are_those_that_the_graph_streams(kind: type, dsn: str, sch
 
 
 @pytest.mark.parametrize("kind", WORKERS)
+async def test_the_mode_events_has_what_the_graph_does(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    class Words(TypedDict):
+        words: str
+
+    def answer(state: Words) -> Words:
+        model = GenericFakeChatModel(messages=iter([AIMessage("one two", id="m")]))
+        return {"words": str(model.invoke(state["words"]).content)}
+
+    graph = StateGraph(Words).add_node(answer).add_edge(START, "answer").compile()
+    async with working(kind, dsn, schema, {"agent": graph}):
+        run = state.runs.enqueue("agent", {"words": "Hello."}, stream_mode=["events", "updates"])
+        start, *events, end = await joined(run)
+    assert [(event.data["event"], event.data["name"]) for event in events if event.event == "events"] == [
+        ("on_chain_start", "agent"),
+        ("on_chain_start", "answer"),
+        ("on_chat_model_start", "GenericFakeChatModel"),
+        *[("on_chat_model_stream", "GenericFakeChatModel")] * 3,
+        ("on_chat_model_end", "GenericFakeChatModel"),
+        ("on_chain_stream", "answer"),
+        ("on_chain_end", "answer"),
+        ("on_chain_end", "agent"),
+    ]
+    # Its end comes before its superstep's.
+    assert [event.event for event in events[-3:]] == ["events", "updates", "events"]
+    assert (start.event, end.data) == ("metadata", {"status": "success"})
+
+
+@pytest.mark.parametrize("kind", WORKERS)
 async def test_modes_are_checked_and_may_be_none(kind: type, dsn: str, schema: str, state: PGState) -> None:
     for wrong in ("update", ["values", "nothing"]):
         with pytest.raises(ConfigurationError, match="stream_mode"):

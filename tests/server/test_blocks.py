@@ -9,10 +9,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Rem
 
 from langgraph_pgstate.server.blocks import MessageParts
 
+MODEL = {"langgraph_node": "speak", "ls_model_type": "chat"}
 
-def parts_of(*messages: Any) -> list[Any]:
+
+def parts_of(*messages: Any, metadata: Any = MODEL) -> list[Any]:
     found = MessageParts()
-    return [part for message in messages for part in found.add(message, {"langgraph_node": "speak"})]
+    return [part for message in messages for part in found.add(message, metadata)]
 
 
 def read(parts: list[Any]) -> Any:
@@ -75,9 +77,13 @@ def test_a_whole_message_is_told_at_once() -> None:
     assert (found.text, found.tool_calls[0]["args"]) == ("Wait.", {"city": "Prague"})
     [started] = [part["content"] for part in parts if part.get("content", {}).get("name")][:1]
     assert started["args"] == {}
-    assert [part["role"] for part in parts_of(HumanMessage("Hello.", id="1")) if "role" in part] == ["human"]
-    for silent in (ToolMessage("x", tool_call_id="a", id="1"), RemoveMessage("1"), AIMessage("no id"), "text", None):
+
+
+def test_only_what_a_model_answers_is_told() -> None:
+    nodes = (HumanMessage("Hello.", id="1"), ToolMessage("x", tool_call_id="a", id="1"), RemoveMessage("1"))
+    for silent in (*nodes, AIMessage("no id"), "text", None):
         assert parts_of(silent) == []
+    assert parts_of(AIMessage("Wait.", id="1"), metadata={"langgraph_node": "speak"}) == []
 
 
 def test_an_image_is_sent_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack, suppress
 from random import Random
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -14,12 +16,13 @@ import anyio
 import httpx
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from support import examples, wait_until
-from support_http import ANSWER, HELLO, graphs, http, listening, sdk, serving, until_running
+from support_http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server import AgentServer, create_app, pacing, streams
@@ -36,11 +39,11 @@ async def test_a_run_is_streamed_in_its_modes(client: LangGraphClient) -> None:
     await client.threads.create(thread_id="t")
     parts = await collected(client.runs.stream("t", "chat", input=HELLO, stream_mode=["values", "updates"]))
     [run] = await client.runs.list("t")
-    assert [part.event for part in parts] == ["metadata", "values", "updates", "values", "end"]
+    assert [part.event for part in parts] == ["metadata", "values", "updates", "values"]
     assert parts[0].data == {"run_id": run["run_id"], "attempt": 1}
     assert [len(part.data["messages"]) for part in parts if part.event == "values"] == [1, 2]
     assert [*parts[2].data] == ["speak"]
-    assert parts[-1].data == {"status": "success"}
+    assert run["status"] == "success"
     assert len({part.id for part in parts}) == len(parts)
 
 
@@ -90,7 +93,6 @@ async def test_a_failed_run_ends_with_its_error(client: LangGraphClient) -> None
     assert [(part.event, part.data) for part in parts[1:]] == [
         ("values", {}),
         ("error", {"error": "ValueError", "message": "no such hotel"}),
-        ("end", {"status": "error"}),
     ][-len(parts) + 1 :]
 
 
@@ -99,14 +101,14 @@ async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None
         await client.threads.create(thread_id="t")
         run = await client.runs.create("t", "chat", input=HELLO, stream_mode=["values", "messages-tuple"])
         whole = await collected(client.runs.join_stream("t", run["run_id"]))
-        assert [part.event for part in whole][-2:] == ["values", "end"]
+        assert [part.event for part in whole][-2:] == ["messages", "values"]
         for number in range(len(whole) - 1):
             rest = await collected(client.runs.join_stream("t", run["run_id"], last_event_id=whole[number].id))
             assert rest == whole[number + 1 :]
         for first in ("-1", "0"):
             assert await collected(client.runs.join_stream("t", run["run_id"], last_event_id=first)) == whole
         some = await collected(client.runs.join_stream("t", run["run_id"], stream_mode="values"))
-        assert {part.event for part in some} == {"metadata", "values", "end"}
+        assert {part.event for part in some} == {"metadata", "values"}
         with pytest.raises(httpx.HTTPStatusError):
             await collected(client.runs.join_stream("t", "none"))
         with pytest.raises(httpx.HTTPStatusError, match="last_event_id"):
@@ -116,9 +118,9 @@ async def test_a_stream_is_joined_after_every_event(server: AgentServer) -> None
 
 
 async def test_modes_that_are_not_there_are_refused(client: LangGraphClient) -> None:
-    for mode in ("events", "lifecycle"):
-        with pytest.raises(httpx.HTTPStatusError, match="not implemented"):
-            await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode=mode))  # type: ignore[arg-type]
+    mode: Any = "lifecycle"
+    with pytest.raises(httpx.HTTPStatusError, match="not implemented"):
+        await collected(client.runs.stream(None, "chat", input=HELLO, stream_mode=mode))
     assert await client.threads.count() == 0
 
 
@@ -136,7 +138,7 @@ async def test_a_live_stream_begins_at_once_and_has_heartbeats(
             lines = [line async for line in response.aiter_lines()]
     first = lines.index("event: metadata")
     assert lines[:first].count(": heartbeat") >= 3
-    assert lines[-3] == "event: end" or "event: end" in lines
+    assert json.loads(lines[-2].removeprefix("data: "))["count"] == 0
 
 
 async def test_a_server_that_stops_cancels_no_run(dsn: str, schema: str) -> None:
@@ -188,7 +190,6 @@ async def test_a_stream_goes_on_at_another_server(dsn: str, schema: str) -> None
     counts = [part.data["count"] for part in parts if part.event == "values"]
     # A run that goes on tells the state that it goes on from again.
     assert [*dict.fromkeys(counts)] == [*range(40, -1, -1)]
-    assert parts[-1].event == "end"
 
 
 async def test_a_stateless_stream_that_is_left_is_swept_later(server: AgentServer) -> None:
@@ -327,3 +328,36 @@ async def test_forty_clients_that_disconnect_lose_no_connection(dsn: str, schema
 
         await asyncio.to_thread(wait_until, are_back, "all connections of the pool")
         await server.service.state.overview()
+
+
+async def test_events_are_those_of_astream_events(server: AgentServer) -> None:
+    """But for the chunks of the graph itself, which the other modes are."""
+    async with sdk(server) as client:
+        await client.threads.create(thread_id="t")
+        run = await client.runs.create("t", "chat", input=HELLO, stream_mode=["events", "values"])
+        whole = await collected(client.runs.join_stream("t", run["run_id"]))
+        told = [part.data for part in whole if part.event == "events"]
+        events = [event async for event in chat().astream_events(HELLO, version="v2")]
+        expected = [(one["event"], one["name"]) for one in events if one["parent_ids"] or "stream" not in one["event"]]
+        named = [(name, "chat" if graph == "LangGraph" else graph) for name, graph in expected]
+        assert [(one["event"], one["name"]) for one in told] == named
+        assert "".join(one["data"]["chunk"]["content"] for one in told if "model_stream" in one["event"]) == ANSWER
+        assert (told[0]["data"], [*told[-1]["data"]]) == ({"input": HELLO}, ["output"])
+        assert {one["metadata"]["thread_id"] for one in told} == {"t"}
+        for number in range(len(whole) - 1):
+            rest = client.runs.join_stream("t", run["run_id"], last_event_id=whole[number].id, stream_mode="events")
+            assert await collected(rest) == [one for one in whole[number + 1 :] if one.event == "events"]
+
+
+async def test_an_event_with_what_cannot_be_stored_has_the_rest(dsn: str, schema: str) -> None:
+    async def hold(state: Steps) -> Steps:
+        found = await RunnableLambda(lambda _: {"lock": Lock(), "words": ["Prague"]}).ainvoke(1, {"run_name": "inner"})
+        return {"answer": found["words"][0]}
+
+    builder = StateGraph(Steps).add_node(hold).add_edge(START, "hold")
+    async with serving(dsn, schema, graphs={"hold": builder.compile()}) as server, sdk(server) as client:
+        stream = client.runs.stream(None, "hold", input={"count": 1}, stream_mode="events")
+        told = [part.data async for part in stream if part.event == "events"]
+    [end] = [one for one in told if (one["name"], one["event"]) == ("inner", "on_chain_end")]
+    assert end["data"]["output"]["words"] == ["Prague"]
+    assert end["data"]["output"]["lock"].startswith("<unlocked")

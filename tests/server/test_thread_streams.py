@@ -50,6 +50,11 @@ class Stream:
         raise AssertionError(f"the stream ended after {self.found}")
 
 
+async def line_of(lines: AsyncIterator[str], start: str) -> str:
+    async with asyncio.timeout(60):
+        return await anext(line async for line in lines if line.startswith(start))
+
+
 @asynccontextmanager
 async def opened(url: str, thread_id: str, **body: Any) -> AsyncIterator[Stream]:
     given = {"channels": ALL, **body}
@@ -155,20 +160,48 @@ async def test_the_first_version_has_the_runs_of_a_thread(server: AgentServer) -
         await asyncio.sleep(0.5)
         runs = [await client.runs.create("t", "chat", input=HELLO, stream_mode="values") for _ in range(2)]
         found = await reading
-        assert [part.event for part in found] == ["metadata", "values", "values", "end"] * 2
-        assert [part.data["run_id"] for part in found if part.event == "metadata"] == [run["run_id"] for run in runs]
+        assert [part.event for part in found] == ["metadata", "values", "values", "metadata"] * 2
+        for number, run in enumerate(runs):
+            first, last = found[number * 4].data, found[number * 4 + 3].data
+            assert (first["run_id"], last) == (run["run_id"], {"status": "run_done", "run_id": run["run_id"]})
         assert await read(3, stream_mode="lifecycle", last_event_id=found[2].id) == [found[3], found[4], found[7]]
 
 
-async def test_a_thread_that_does_not_exist_is_not_streamed(server: AgentServer) -> None:
-    async with sdk(server) as client:
-        for call in ("join", "events"):
-            answered = await client.http.client.request(
-                "GET" if call == "join" else "POST",
-                "/threads/none/stream" + ("" if call == "join" else "/events"),
-                json=None if call == "join" else {"channels": ["values"]},
-            )
-            assert answered.status_code == 404
+@pytest.mark.parametrize("path", ["stream", "stream/events"])
+async def test_a_stream_waits_for_its_thread(server: AgentServer, path: str) -> None:
+    method, body = ("GET", None) if path == "stream" else ("POST", {"channels": ALL})
+    async with (
+        listening(server) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+        http.stream(method, f"/threads/t/{path}", json=body) as response,
+    ):
+        lines = response.aiter_lines()
+        assert (response.status_code, [await anext(lines) for _ in range(4)]) == (200, [": heartbeat", ""] * 2)
+        run = await command(url, "t", "run.start", assistant_id="chat", input=HELLO)
+        assert run["run_id"] in await line_of(lines, "data: ")
+
+
+@pytest.mark.parametrize("path", ["stream", "stream/events"])
+async def test_another_users_thread_is_one_that_does_not_exist(dsn: str, schema: str, path: str) -> None:
+    eve, bob = ({"authorization": token} for token in USERS)
+    method, body = ("GET", None) if path == "stream" else ("POST", {"channels": ALL})
+    async with (
+        serving(dsn, schema, auth=owners()) as server,
+        listening(server) as url,
+        sdk(server, bob) as client,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
+        await client.threads.create(thread_id="t")
+        await client.runs.wait("t", "chat", input=HELLO)
+        async with http.stream(method, f"/threads/t/{path}", json=body, headers=eve) as response:
+            await client.runs.wait("t", "chat", input=HELLO)
+            lines = response.aiter_lines()
+            assert (response.status_code, {await anext(lines) for _ in range(20)}) == (200, {": heartbeat", ""})
+            # Its owner leaves the id to her.
+            await client.threads.delete("t")
+            body = {"assistant_id": "chat", "input": HELLO, "if_not_exists": "create"}
+            run = (await http.post("/threads/t/runs", json=body, headers=eve)).json()
+            assert run["run_id"] in await line_of(lines, "data: ")
 
 
 @pytest.mark.parametrize("path", ["stream", "stream/events"])

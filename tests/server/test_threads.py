@@ -284,3 +284,16 @@ async def test_threads_that_cannot_be_read_are_listed_without_values(
         )
         assert found["damaged"]["values"] is None
         assert "the values cannot be read" in found["damaged"]["error"]["message"]
+
+
+@pytest.mark.parametrize(("node", "status"), [("__end__", "idle"), ("approval", "idle"), ("count", "interrupted")])
+async def test_a_thread_whose_state_is_changed_waits_if_nodes_are_next(
+    client: LangGraphClient, node: str, status: str
+) -> None:
+    """So agent-inbox ignores an interrupt."""
+    await client.threads.create(thread_id="t")
+    await client.runs.wait("t", "asking", input={"count": 0})
+    assert (await client.threads.get("t"))["status"] == "interrupted"
+    await client.threads.update_state("t", {"count": 3} if node == "count" else None, as_node=node)
+    assert (await client.threads.get("t"))["status"] == status
+    assert len(await client.threads.search(status=status)) == 1

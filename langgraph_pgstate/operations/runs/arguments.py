@@ -14,9 +14,10 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import TOOLS_MODE
 from langgraph_pgstate.operations.arguments import stored_time_of
 from langgraph_pgstate.operations.checkpoints.requests import identifier, several
+from langgraph_pgstate.operations.runs.streams import EVENTS
 from langgraph_pgstate.settings import Backoff, DefaultAnswer, KeySource
 
-_MODES: Final = (*get_args(StreamMode), TOOLS_MODE)
+_MODES: Final = (*get_args(StreamMode), TOOLS_MODE, EVENTS)
 _NAME_BYTES: Final = 512
 INT4_MAX: Final = 2**31 - 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import ormsgpack
@@ -26,12 +26,16 @@ from langgraph_pgstate.types import (
 )
 
 METADATA: Final = "metadata"
+EVENTS: Final = "events"
+"""The mode of what `astream_events` yields, which is no mode of `stream`."""
 # Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
 NO_STEP: Final = -2
 PAGE_BYTES: Final = 64 * 1024
 """Bytes of batches after which a page of events ends: what a reader holds that takes nothing."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
+# Levels of an event's data on which what cannot be stored is looked for.
+_LEVELS: Final = 6
 
 Decoded = tuple[int, str, tuple[str, ...], Any, bool]
 """An event's number, mode, namespace and data, and whether it is replayed."""
@@ -40,7 +44,7 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
-    """Return an event as bytes. Of data that cannot be stored, the `repr` is.
+    """Return an event as bytes. Of data that cannot be stored, the `repr` is; in the mode `events`, of its parts.
 
     Args:
         codec: Encodes the data.
@@ -53,8 +57,21 @@ def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: A
         type_, value = codec.dumps(mode, data)
     except SerializationError as error:
         _log.warning("an event of mode %r cannot be stored; its repr is: %s", mode, error)
-        type_, value = codec.dumps(mode, repr(data))
+        type_, value = codec.dumps(mode, _storable(codec, data, _LEVELS) if mode == EVENTS else repr(data))
     return ormsgpack.packb((mode, tuple(namespace), step, type_, value))
+
+
+def _storable(codec: ValueCodec, value: Any, levels: int) -> Any:
+    """Return a value with the `repr` of each part that cannot be stored."""
+    try:
+        codec.dumps(EVENTS, value)
+        return value
+    except SerializationError:
+        if levels and isinstance(value, Mapping):
+            return {str(key): _storable(codec, item, levels - 1) for key, item in value.items()}
+        if levels and isinstance(value, list | tuple):
+            return [_storable(codec, item, levels - 1) for item in value]
+        return repr(value)
 
 
 def encode_batch(events: Sequence[bytes]) -> bytes:

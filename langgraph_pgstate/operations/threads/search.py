@@ -233,3 +233,21 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread
     raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)
+
+
+def request_status(status: str) -> str:
+    """Validate a status that a thread may be given.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if status not in ("idle", "interrupted"):
+        raise ConfigurationError(f"status is 'idle' or 'interrupted', not {status!r}")
+    return status
+
+
+async def settle_thread(db: Connection, queries: Queries, thread_id: str, status: str) -> bool:
+    """Set the status of a thread that no run is on, and return whether it had another one. One statement; safe to
+    repeat.
+    """
+    return bool(await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}))

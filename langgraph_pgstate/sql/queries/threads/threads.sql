@@ -189,3 +189,9 @@ ORDER BY thread_id LIMIT :page_size;
 -- name: lock_thread_for_update
 -- Lock a thread's row against all other locks on it (prunes, labels, guarded writes) until the transaction ends.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;
+
+-- name: settle_thread
+-- Set the status of a thread that no run is on after its state was updated.
+UPDATE /*schema*/threads SET status = :status::text
+WHERE thread_id = :thread_id::text AND status NOT IN (:status, 'busy')
+RETURNING 1;
