@@ -234,19 +234,35 @@ async def get_history(call: Call) -> Any:
     if name is None or limit == 0:
         return []
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
-    options: Any = {"filter": metadata, "before": before and {"configurable": {"checkpoint_id": before}}}
+    nested = {key: value for key, value in (metadata or {}).items() if isinstance(value, dict | list)}
+    flat = {key: value for key, value in (metadata or {}).items() if key not in nested}
+    options: Any = {"filter": flat, "before": before and {"configurable": {"checkpoint_id": before}}}
+    of_runs: dict[Any, Mapping[str, Any]] = {}
+
+    async def is_wanted(state: StateSnapshot) -> bool:
+        """Return whether a state or its run has the nested metadata: LangGraph gives states the flat ones of runs."""
+        found: Mapping[str, Any] = state.metadata or {}
+        run_id = found.get("run_id")
+        if nested and run_id and run_id not in of_runs:
+            run = await call.state.runs.get(thread.thread_id, run_id)
+            of_runs[run_id] = (None if run is None else run.metadata) or {}
+        found = {**of_runs.get(run_id, {}), **found}
+        return all(found.get(key) == value for key, value in nested.items())
 
     async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
-        left = limit
+        left, has_more = limit, True
         count = yield []
         async with open_graph(call, name, thread) as graph:
-            while left > 0:
+            while left > 0 and has_more:
                 asked = min(count, left)
                 states = [one async for one in graph.aget_state_history(config, **options, limit=asked)]
-                left = left - asked if len(states) == asked else 0
-                if left:
+                has_more = len(states) == asked
+                if has_more:
                     options["before"] = states[-1].config
-                count = yield [selected(state_of(one), names) for one in states]
+                wanted = [one for one in states if await is_wanted(one)]
+                left -= len(wanted)
+                if wanted:
+                    count = yield [selected(state_of(one), names) for one in wanted]
 
     return await answer_list(pages())
 

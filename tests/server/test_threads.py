@@ -297,3 +297,22 @@ async def test_a_thread_whose_state_is_changed_waits_if_nodes_are_next(
     await client.threads.update_state("t", {"count": 3} if node == "count" else None, as_node=node)
     assert (await client.threads.get("t"))["status"] == status
     assert len(await client.threads.search(status=status)) == 1
+
+
+async def test_states_are_filtered_by_nested_metadata_of_their_runs(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    for number in range(4):
+        metadata = {"order": {"city": "Prague", "nights": number % 2}, "tags": [number]}
+        await client.runs.wait("t", "chat", input=HELLO, metadata=metadata)
+    whole = await client.threads.get_history("t", limit=100)
+
+    async def places(metadata: Any, **options: Any) -> list[int]:
+        found = await client.threads.get_history("t", metadata=metadata, **{"limit": 100, **options})
+        return [whole.index(state) for state in found]
+
+    # Three states of a run each; newest first.
+    assert await places({"order": {"city": "Prague", "nights": 0}}) == [3, 4, 5, 9, 10, 11]
+    assert await places({"order": {"city": "Prague", "nights": 0}}, limit=4) == [3, 4, 5, 9]
+    assert await places({"tags": [1], "source": "loop"}) == [6, 7]
+    assert await places({"tags": [1]}, before=whole[7]["checkpoint"]) == [8]
+    assert await places({"order": {"city": "Prague"}}) == []
