@@ -493,6 +493,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.search.list_sorted": lambda bench: (request_sorted(by="status"),),
     "threads.search.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
     "threads.search.get_thread": lambda bench: ("t",),
+    "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
     "record.runs.list_runs": lambda bench: (request_runs(),),
     "record.runs.get_run": lambda bench: ("t", "run"),
