@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from langgraph_pgstate.db.adapters import AsyncPsycopgConnection, PsycopgConnection
 from langgraph_pgstate.db.dsn import read_dsn
-from langgraph_pgstate.db.finishing import complete
+from langgraph_pgstate.db.finishing import complete, raise_if_cancelled
 from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings
@@ -227,8 +227,24 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             pool.close()
 
 
+class _TasksUntilCancelled:
+    """The queue of a pool's worker, which ends the worker once it was cancelled."""
+
+    def __init__(self, queue: asyncio.Queue[Any]) -> None:
+        self._queue = queue
+
+    async def get(self) -> Any:
+        raise_if_cancelled()
+        return await self._queue.get()
+
+
 class _AsyncPool(AsyncConnectionPool[Any]):
     """A pool whose tasks end when they are cancelled, so that a program that closes nothing leaves `asyncio.run`."""
+
+    @classmethod
+    async def worker(cls, q: Any) -> None:
+        """Run maintenance tasks until cancelled, which the pool's own worker hides in a task."""
+        await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:
         """Run a maintenance task later. Waking the pool's own scheduler can hide a cancellation; see `finishing`."""

@@ -74,12 +74,17 @@ async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
     Raises:
         CancelledError: If the task is cancelled or was, and what it awaited has hidden it.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    raise_if_cancelled()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def raise_if_cancelled() -> None:
+    """Raise `CancelledError` in a background task that was cancelled, if what it awaited has hidden that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg_pool.pool_async import ShrinkPool
+from psycopg_pool.pool_async import AddConnection, ShrinkPool
 from support import FORK, GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
@@ -91,6 +91,28 @@ def test_an_event_loop_ends_while_its_pool_wakes_up(rounds: int, dsn: str, schem
         await pool.schedule_task(ShrinkPool(pool), 60)
         for _ in range(rounds):
             await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    thread.join(GUARD_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_an_event_loop_ends_while_its_pool_opens_a_connection(dsn: str, schema: str) -> None:
+    """`asyncio.run` cancels the task that opens it once, and waits for its end."""
+
+    async def main() -> None:
+        pool = (await AsyncPGState.open(dsn, schema=schema, pool=1))._database._pool
+        assert pool is not None
+        began = asyncio.Event()
+
+        class Opening(AddConnection):
+            async def _run(self, pool: Any) -> None:
+                began.set()
+                await super()._run(pool)
+
+        pool.run_task(Opening(pool))
+        await began.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
