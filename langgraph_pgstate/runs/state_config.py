@@ -1,9 +1,9 @@
-"""What a `langgraph.json` and its environment say about the state: webhooks, expiry of threads, recorded contents."""
+"""What a `langgraph.json` and its environment say about the state: webhooks, expiry, what is stored readable."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypedDict
@@ -33,6 +33,7 @@ class StateConfig(TypedDict, total=False):
     webhooks: WebhookSettings | None
     thread_ttl: timedelta | None
     recording: RecorderSettings | None
+    project: Sequence[str]
 
 
 def load_state_config(file: Path | None) -> StateConfig:
@@ -44,6 +45,8 @@ def load_state_config(file: Path | None) -> StateConfig:
     found: StateConfig = {}
     if not _flag("PGSTATE_RECORD_CONTENT"):
         found["recording"] = RecorderSettings(content=False)
+    if names := [name for part in os.environ.get("PGSTATE_PROJECT", "").split(",") if (name := part.strip())]:
+        found["project"] = names
     if file is not None:
         found["webhooks"] = load_webhook_settings(file)
         found["thread_ttl"] = _thread_ttl(read_config(file).get("checkpointer") or {})

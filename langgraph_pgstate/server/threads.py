@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from langchain_core.runnables import RunnableConfig
 from langchain_core.utils.uuid import uuid7
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.types import StateSnapshot, StateUpdate
 from starlette.responses import Response
 
-from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadExistsError
-from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.errors import PGStateError, ThreadExistsError
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import error_of, refuse
@@ -23,6 +19,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.server.states import are_projected, having_values, read_states
 from langgraph_pgstate.types import Thread
 
 # Threads whose states one statement reads.
@@ -94,17 +91,19 @@ async def search(call: Call) -> Response:
     value["metadata"] = {**(body.metadata or {})}
     scope = await call.authorize_search(value)
     by: Any = body.sort_by if body.sort_by not in (None, "state_updated_at") else "updated_at"
-    found = await call.state.threads.sorted(
-        metadata=body.metadata,
-        state=body.values,
-        ids=body.ids or None,
-        status=body.status,
-        scope=scope,
-        by=by,
-        ascending=body.sort_order == "asc",
-        offset=body.offset,
-        limit=body.limit,
-    )
+    filters: Any = {
+        "metadata": body.metadata,
+        "ids": body.ids or None,
+        "status": body.status,
+        "scope": scope,
+        "by": by,
+        "ascending": body.sort_order == "asc",
+    }
+    found: Sequence[Thread]
+    if body.values and not are_projected(call, body.values):
+        found = (await having_values(call, body.values, body.offset + body.limit, **filters))[body.offset :]
+    else:
+        found = await call.state.threads.sorted(**filters, state=body.values, offset=body.offset, limit=body.limit)
     paths = [] if body.extract is None else [path.partition(".")[0].partition("[")[0] for path in body.extract.values()]
     wanted = None if body.select is None else [*body.select, *paths]
 
@@ -130,8 +129,10 @@ async def count(call: Call) -> int:
     """Answer the number of threads."""
     body = call.body
     value = {**body.model_dump(), "metadata": {**(body.metadata or {})}, "limit": 0, "offset": 0}
-    scope = await call.authorize_search(value)
-    return await call.state.threads.count(metadata=body.metadata, state=body.values, status=body.status, scope=scope)
+    filters: Any = {"metadata": body.metadata, "status": body.status, "scope": await call.authorize_search(value)}
+    if body.values and not are_projected(call, body.values):
+        return len(await having_values(call, body.values, **filters))
+    return await call.state.threads.count(**filters, state=body.values)
 
 
 async def get(call: Call) -> Any:
@@ -275,82 +276,14 @@ async def describe(call: Call, thread: Thread, names: Sequence[str] | None = Non
 
 async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return threads as `describe` does, with one statement for the states of a few dozen."""
-    served, saver = call.service.graphs, call.state.saver
-    graphs = {one.thread_id: name for one in threads if (name := served.of_thread(one)) is not None}
-    ids = [*graphs] if _is_with_state(names) else []
-    snapshots: dict[str, StateSnapshot] = {}
-    unreadable: dict[str, Exception] = {}
-    found = await _latest(saver, ids, unreadable) if ids else {}
-    groups: dict[tuple[str, Any], list[str]] = {}
-    known = {one.thread_id: one for one in threads}
-    for id in found:
-        # A graph that is made with the config of an assistant is not that of another one.
-        assistant_id = known[id].metadata.get("assistant_id") if served.is_made(graphs[id]) else None
-        groups.setdefault((graphs[id], repr(assistant_id)), []).append(id)
-    for (name, _), of_graph in groups.items():
-        with _noting(unreadable, of_graph):
-            async with open_graph(call, name, known[of_graph[0]], saver=_Newest(saver, found)) as graph:
-                for id in of_graph:
-                    with _noting(unreadable, [id]):
-                        snapshots[id] = await graph.aget_state(config_at(id))
+    found, unreadable = await read_states(call, threads if _is_with_state(names) else ())
     return [
-        await _described(call, one, snapshots.get(one.thread_id), names, unreadable.get(one.thread_id))
-        for one in threads
+        await _described(call, one, found.get(one.thread_id), names, unreadable.get(one.thread_id)) for one in threads
     ]
-
-
-async def _latest(
-    saver: AsyncPGStateSaver, ids: Sequence[str], unreadable: dict[str, Exception]
-) -> dict[str, CheckpointTuple]:
-    """Return the newest checkpoints of threads; one at a time if they cannot be read together."""
-    try:
-        return dict(await saver.aget_latest(ids))
-    except DatabaseError:
-        raise
-    except Exception:
-        found: dict[str, CheckpointTuple] = {}
-        for id in ids:
-            with _noting(unreadable, [id]):
-                found.update(await saver.aget_latest([id]))
-        return found
-
-
-@contextmanager
-def _noting(unreadable: dict[str, Exception], ids: Sequence[str]) -> Iterator[None]:
-    """Note why the states of some threads cannot be read, so that the others are listed."""
-    try:
-        yield
-    except DatabaseError:
-        raise
-    except Exception as error:
-        unreadable.update((id, error) for id in ids if id not in unreadable)
 
 
 def _is_with_state(names: Sequence[str] | None) -> bool:
     return names is None or bool(_WITH_STATE & {*names})
-
-
-class _Newest(BaseCheckpointSaver[str]):
-    """The newest checkpoints of some threads, which have been read.
-
-    Args:
-        saver: Reads what else belongs to them.
-        found: The checkpoints by thread.
-    """
-
-    def __init__(self, saver: AsyncPGStateSaver, found: Mapping[str, CheckpointTuple]) -> None:
-        super().__init__(serde=saver.serde)
-        self._saver, self._found = saver, found
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of the thread."""
-        return self._found[config["configurable"]["thread_id"]]
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes from which a channel is made."""
-        return await self._saver.aget_delta_channel_history(config=config, channels=channels)
 
 
 async def _described(
