@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ from langgraph_pgstate.operations.checkpoints.requests import configurable_of, s
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.operations.record import conversations
 from langgraph_pgstate.operations.record.message_hook import MessageHook
-from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable
+from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable, check_projectable_in
 from langgraph_pgstate.operations.record.put_hook import PutHook, PutHooks
 from langgraph_pgstate.operations.threads.expiry import ExpiryHook
 from langgraph_pgstate.record import AsyncRecorder, Recorder
@@ -211,6 +211,10 @@ class _State:
         if self._project:
             check_projectable(graph, self._project)
         return self._recorder.record(graph)
+
+    def _check_projected(self, graphs: Iterable[Any]) -> None:
+        """Raise if a channel named in `project=` is none of some graphs', of which `None` is made later."""
+        check_projectable_in(graphs, self._project)
 
     def _run_of(self, config: Mapping[str, Any]) -> str | None:
         return self._recorder.run_id_of(thread_id_of(configurable_of(config).get("thread_id")))

@@ -145,6 +145,7 @@ class AgentServer(Starlette):
         async with AsyncExitStack() as stack:
             opened = self._opening()
             state = opened if isinstance(opened, AsyncPGState) else await stack.enter_async_context(opened)
+            state._check_projected(one.graph for one in self._sources.values())
             stack.enter_context(serving(state))
             store, sources = self._store, self._sources
             if store is not None and not isinstance(store, BaseStore):

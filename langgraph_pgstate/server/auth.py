@@ -228,8 +228,13 @@ def _demanded(name: str, value: Any) -> Any:
         if len(value) != 1 or (operator := next(iter(value))) not in _OPERATORS:
             raise TypeError(f"filter {name!r} is a value or has one of {', '.join(_OPERATORS)}, not {value!r}")
         operand = value[operator]
-    is_several = operator == "$contains" and isinstance(operand, list | tuple | set)
+    is_several = isinstance(operand, list | tuple | set)
     parts = list(operand) if is_several else [operand]
+    if operator == "$eq" and isinstance(operand, list | tuple | set):
+        raise TypeError(
+            f"filter {name!r} compares with one value, not {operand!r}: write {{{name!r}: {{'$contains': {parts}}}}} "
+            f"for metadata that have these items, or {{'$or': [{{{name!r}: …}}, …]}} for one of several values"
+        )
     if not all(one is None or isinstance(one, str | int | float) for one in parts):
         raise TypeError(f"filter {name!r} compares with texts, numbers, booleans and null, not {operand!r}")
     return operand if operator == "$eq" else parts

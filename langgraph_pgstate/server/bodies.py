@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from langgraph.types import Command, Send
+from langgraph_sdk.schema import AssistantSelectField, CronSelectField, ThreadSelectField
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -38,11 +39,29 @@ StreamMode = Literal[
 Durability = Literal["sync", "async", "exit"]
 Strategy = Literal["reject", "rollback", "interrupt", "enqueue"]
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+STATE_FIELDS: Final = (
+    "values",
+    "next",
+    "tasks",
+    "metadata",
+    "created_at",
+    "checkpoint",
+    "parent_checkpoint",
+    "interrupts",
+    "checkpoint_id",
+    "parent_checkpoint_id",
+)
 SortOrder = Literal["asc", "desc"]
 
 
 def _several(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, str) else value
+
+
+def _field_of_state(name: str) -> str:
+    if name not in STATE_FIELDS and not name.startswith("values."):
+        raise ValueError(f"{name!r} is no field of a state: {', '.join(STATE_FIELDS)}, or values.CHANNEL")
+    return name
 
 
 def _with_zone(value: datetime) -> datetime:
@@ -157,19 +176,10 @@ class ThreadUpdate(Body):
     ttl: TimeToLive | None = None
 
 
-ThreadField = Literal[
-    "thread_id",
-    "created_at",
-    "updated_at",
-    "state_updated_at",
-    "metadata",
-    "config",
-    "context",
-    "status",
-    "values",
-    "interrupts",
-    "error",
-]
+ThreadField = ThreadSelectField | Literal["state_updated_at", "error"]
+
+
+StateField = Annotated[str, AfterValidator(_field_of_state)]
 
 
 class ThreadCount(Body):
@@ -204,7 +214,7 @@ class StateAt(Body):
 
     checkpoint: CheckpointBody
     subgraphs: bool = False
-    select: list[str] | None = None
+    select: list[StateField] | None = None
 
 
 class StateUpdate(Update):
@@ -231,7 +241,7 @@ class History(Body):
     before: Annotated[str | None, BeforeValidator(_place)] = None
     metadata: Json | None = None
     checkpoint: CheckpointBody | None = None
-    select: list[str] | None = None
+    select: list[StateField] | None = None
 
 
 class RunConfig(Body):
@@ -255,7 +265,7 @@ class RunCreate(Body):
     checkpoint_id: str | None = None
     checkpoint: CheckpointBody | None = None
     config: RunConfig | None = None
-    context: Any = None
+    context: Json | None = None
     metadata: Json | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
@@ -300,7 +310,7 @@ class CronChange(Body):
     enabled: bool | None = None
     input: Any = None
     config: RunConfig | None = None
-    context: Any = None
+    context: Json | None = None
     metadata: Json | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
@@ -337,7 +347,7 @@ class CronSearch(CronCount):
         Literal["cron_id", "assistant_id", "thread_id", "created_at", "updated_at", "next_run_date", "end_time"] | None
     ) = None
     sort_order: SortOrder | None = None
-    select: list[str] | None = None
+    select: list[CronSelectField] | None = None
 
 
 class FeedbackCreate(Body):
@@ -357,7 +367,7 @@ class AssistantChange(Body):
 
     graph_id: str | None = None
     config: RunConfig | None = None
-    context: Any = None
+    context: Json | None = None
     metadata: Json | None = None
     name: str | None = None
     description: str | None = None
@@ -400,7 +410,7 @@ class AssistantSearch(AssistantCount):
     offset: Offset = 0
     sort_by: Literal["assistant_id", "graph_id", "name", "created_at", "updated_at"] | None = None
     sort_order: SortOrder | None = None
-    select: list[str] | None = None
+    select: list[AssistantSelectField] | None = None
 
 
 class ItemPut(Body):

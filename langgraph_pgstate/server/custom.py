@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.applications import Starlette
@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.routing import Match, Mount
+from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
@@ -19,6 +19,8 @@ from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.reading import json_of
 
+# Load balancers know the server by it, so it is not the user's.
+_HEALTH: Final = "/ok"
 AuthPlace = Literal["none", "middleware_first", "auth_first"]
 """Whether routes of the user's are authenticated, and whether before or after the middleware of the application."""
 
@@ -41,6 +43,7 @@ def around(
     """
     if not isinstance(app, Starlette):
         raise ArgumentTypeError(f"app is a Starlette or FastAPI application, not {type(app).__name__}")
+    app.router.routes.insert(0, Route(_HEALTH, _Inner(inner)))
     if place != "none":
         if authority is None:
             raise ConfigurationError("enable_custom_route_auth needs auth")
@@ -50,6 +53,17 @@ def around(
     app.router.routes.append(Mount("", app=inner))
     outer: ASGIApp = Starlette(routes=[Mount(prefix, app=app)]) if prefix else app
     return outer if cors is None else CORSMiddleware(outer, **cors)
+
+
+class _Inner:
+    """The server as the endpoint of a route, which would take a method for a function of a request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._app(scope, receive, send)
 
 
 class _Authenticated:
@@ -63,7 +77,7 @@ class _Authenticated:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, or refuse the request."""
-        if scope["type"] == "lifespan" or all(one.matches(scope)[0] == Match.NONE for one in self._routes):
+        if scope["type"] == "lifespan" or not self._has(scope):
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
@@ -85,3 +99,7 @@ class _Authenticated:
             return message
 
         return await self._app({**scope, "user": user}, again, send)
+
+    def _has(self, scope: Scope) -> bool:
+        found = next((one for one in self._routes if one.matches(scope)[0] != Match.NONE), None)
+        return found is not None and getattr(found, "path", None) != _HEALTH

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
 from langchain_core.utils.uuid import uuid7
+from langgraph_sdk.schema import RunSelectField
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
@@ -30,6 +31,7 @@ from langgraph_pgstate.types import Run, Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)
+_NONE_TO_CANCEL: Final = "no run to cancel was found"
 _UNFINISHED: Final = ("pending", "running")
 # The columns of a run that its clients know.
 _DESCRIBED: Final = (
@@ -96,10 +98,11 @@ async def list_runs(call: Call) -> Any:
     value: dict[str, Any] = {"thread_id": thread_id, "status": call.query("status"), "metadata": {}}
     await call.visible(thread_id, await call.authorize_search(value))
     limit, offset = call.number("limit", 10, 1000), call.number("offset", 0)
+    names = call.names("select", get_args(RunSelectField))
     if limit == 0:
         return []
     page = await call.state.runs.list(thread_id=thread_id, status=call.query("status"), limit=limit, offset=offset)
-    return [selected(run_of(run), call.names("select")) for run in page.items]
+    return [selected(run_of(run), names) for run in page.items]
 
 
 async def get(call: Call) -> Any:
@@ -130,11 +133,14 @@ async def cancel_many(call: Call) -> Response:
         if body.thread_id is None:
             raise refuse(422, "run_ids need their thread_id")
         await call.visible(body.thread_id, scope)
+        if not body.run_ids:
+            raise refuse(404, _NONE_TO_CANCEL)
         for run_id in body.run_ids:
             await _cancel(call, body.thread_id, run_id, action)
         return Response(status_code=204)
     status = None if body.status == "all" else body.status
     cursor: str | None = None
+    is_any = False
     while True:
         page = await call.state.runs.queued(thread_id=body.thread_id, status=status, limit=1000, cursor=cursor)
         ids = [*{run.thread_id for run in page.items}]
@@ -142,10 +148,13 @@ async def cancel_many(call: Call) -> Response:
         visible = {thread.thread_id for thread in seen}
         for run in page.items:
             if run.thread_id in visible:
+                is_any = True
                 # It may have ended meanwhile.
                 with suppress(NotFoundError):
                     await call.state.runs.cancel(run.thread_id, run.run_id, action)
         if page.next is None:
+            if not is_any:
+                raise refuse(404, _NONE_TO_CANCEL)
             return Response(status_code=204)
         cursor = page.next
 

@@ -10,14 +10,17 @@ from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
 
 from langgraph_pgstate.server.assistants import Chosen, choose_by_path
+from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import Graph
 from langgraph_pgstate.server.service import Call
 
 
 async def get_graph(call: Call) -> dict[str, Any]:
     """Answer the drawing of a graph."""
-    xray = call.query("xray") or "false"
-    depth: int | bool = call.number("xray", 0) if xray.isdecimal() else call.flag("xray")
+    xray = (call.query("xray") or "false").lower()
+    depth: int | bool = call.number("xray", 0) or False if xray.isdecimal() else xray == "true"
+    if depth is False and xray != "false":
+        raise refuse(422, f"xray must be true, false or a number of levels from 1, not {xray!r}")
     wanted = await choose_by_path(call)
     async with _opened(call, wanted) as graph:
         return (await graph.aget_graph(xray=depth)).to_json()

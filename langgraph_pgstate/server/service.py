@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -131,9 +131,18 @@ class Call:
         """Return whether a parameter of the query is true."""
         return (self.query(name) or "").lower() in ("true", "1", "yes")
 
-    def names(self, name: str) -> list[str] | None:
-        """Return a list of names in the query, repeated or with commas; `None` if there is none."""
+    def names(self, name: str, known: Collection[str] | None = None) -> list[str] | None:
+        """Return a list of names in the query, repeated or with commas; `None` if there is none.
+
+        Raises:
+            HTTPException: 422 if one is not known.
+        """
         given = [part for value in self.request.query_params.getlist(name) for part in value.split(",") if part]
+        for one in given:
+            # A channel of a state.
+            is_channel = known is not None and "values" in known and one.startswith("values.")
+            if known is not None and one not in known and not is_channel:
+                raise refuse(422, f"{name} must have names of {', '.join(known)}, not {one!r}")
         return given or None
 
     def number(self, name: str, default: int, most: int = 2**31 - 1) -> int:

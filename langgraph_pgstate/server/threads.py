@@ -14,6 +14,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import PGStateError, ThreadExistsError
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
+from langgraph_pgstate.server.bodies import STATE_FIELDS
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
@@ -191,7 +192,7 @@ async def get_state(call: Call) -> Any:
     thread = await call.thread("read")
     checkpoint_id = call.request.path_params.get("checkpoint_id")
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
-    return await _state(call, thread, named, call.flag("subgraphs"), call.names("select"))
+    return await _state(call, thread, named, call.flag("subgraphs"), call.names("select", STATE_FIELDS))
 
 
 async def get_state_at(call: Call) -> Any:
@@ -263,7 +264,7 @@ async def get_history(call: Call) -> Any:
                 wanted = [one for one in states if await is_wanted(one)]
                 left -= len(wanted)
                 if wanted:
-                    count = yield [selected(state_of(one), names) for one in wanted]
+                    count = yield [_chosen(state_of(one), names) for one in wanted]
 
     return await answer_list(pages())
 

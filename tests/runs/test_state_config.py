@@ -55,3 +55,12 @@ def test_contents_are_recorded_unless_the_environment_says_otherwise(
     with pytest.raises(ConfigurationError, match="PGSTATE_RECORD_CONTENT is true or"):
         load_state_config(None)
     monkeypatch.delenv("PGSTATE_RECORD_CONTENT")
+
+
+def test_the_environment_names_channels_to_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "project" not in load_state_config(None)
+    # Restored after the test.
+    monkeypatch.setenv("PGSTATE_PROJECT", "")
+    monkeypatch.delenv("PGSTATE_PROJECT")
+    load_environment(written(tmp_path, env={"PGSTATE_PROJECT": "booking, basket,"}))
+    assert load_state_config(None)["project"] == ["booking", "basket"]

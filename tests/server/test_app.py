@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated, TypedDict
 
 import psycopg
 import pytest
 from fastapi import FastAPI
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, StateGraph
 from support_http import HELLO, chat, graphs, http, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.server import AgentServer, create_app
+
+
+class Notes(TypedDict):
+    """A state of which checkpoints hold differences."""
+
+    notes: Annotated[list[str], DeltaChannel(operator.add)]
 
 
 async def test_it_is_mounted_in_an_application_that_shares_its_state(dsn: str, schema: str) -> None:
@@ -134,3 +144,12 @@ def test_what_it_cannot_serve_is_refused() -> None:
         create_app(lambda: AsyncPGState.open(""), {})
     with pytest.raises(ConfigurationError, match="color"):
         create_app(lambda: AsyncPGState.open(""), graphs(), color="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("name", "why"), [("zz", "not a channel of any graph"), ("notes", "DeltaChannel")])
+async def test_a_channel_that_cannot_be_projected_ends_the_start(dsn: str, schema: str, name: str, why: str) -> None:
+    noting = StateGraph(Notes).add_node("note", lambda state: {}).add_edge(START, "note").compile()
+    async with AsyncPGState.open(dsn, schema=schema, project=("messages", name)) as state:
+        with pytest.raises(ConfigurationError, match=why):
+            async with create_app(state, {"chat": chat(), "noting": noting}).lifespan():
+                pass

@@ -363,6 +363,14 @@ def test_filters(filters: Any, metadata: Any, is_seen: bool) -> None:
     assert admits(scope_of(filters), metadata) is is_seen
 
 
+@pytest.mark.parametrize(
+    "filters", [{"readers": ["bob"]}, {"readers": {"$eq": ("bob",)}}, {"$or": [{"readers": {"bob"}}]}]
+)
+def test_a_list_as_a_filter_is_refused_with_the_form_to_use(filters: Any) -> None:
+    with pytest.raises(TypeError, match=r"write {'readers': {'\$contains': \['bob'\]}}.*\$or"):
+        scope_of(filters)
+
+
 async def test_a_wrong_token_is_the_sdks_error(server: AgentServer) -> None:
     async with sdk(server, {"authorization": "token-mallory"}) as mallory:
         with pytest.raises(AuthenticationError, match="who are you"):

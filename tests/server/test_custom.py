@@ -54,7 +54,8 @@ def app() -> Starlette:
         yield
         STARTED.append("end")
 
-    routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/info", info)]
+    routes = [Route(path, info) for path in ("/info", "/ok")]
+    routes.append(Route("/hello", hello, methods=["GET", "POST"]))
     return Starlette(routes=routes, middleware=[Middleware(Marking)], lifespan=lifespan)
 
 
@@ -89,6 +90,8 @@ async def test_its_routes_come_first_and_its_middleware_is_around_all(dsn: str, 
             assert (found.json()["thread_id"], found.headers["x-marked"]) == ("t", "yes")
             assert (await client.get("/threads/t", params="bad")).status_code == 418
             assert (await client.get("/nothing")).status_code == 404
+            # Load balancers ask for it.
+            assert (await client.get("/ok")).json() == {"ok": True}
         async with http(server) as client:
             assert (await client.get("/hello")).status_code == 404
     assert STARTED == ["start", "end"]

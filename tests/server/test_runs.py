@@ -186,6 +186,9 @@ async def test_runs_are_cancelled_together(client: LangGraphClient) -> None:
     assert (await client.runs.get("a", made[1]["run_id"]))["status"] == "interrupted"
     with pytest.raises(APIStatusError, match="give either"):
         await client.runs.cancel_many(thread_id="a")
+    for none in ({"status": "all"}, {"thread_id": "a", "run_ids": []}):
+        with pytest.raises(NotFoundError, match="no run to cancel"):
+            await client.http.post("/runs/cancel", json=none)
 
 
 async def test_a_run_is_deleted_with_its_checkpoints(client: LangGraphClient) -> None:

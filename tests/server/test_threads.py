@@ -220,10 +220,33 @@ async def test_what_is_invalid_is_refused_with_its_place(client: LangGraphClient
         ("/threads", {"ttl": {"ttl": -1}}, "ttl.ttl"),
         ("/threads", {"metadata": [1]}, "metadata"),
         ("/threads", [1], "dictionary"),
+        ("/threads/search", {"select": ["zz"]}, "select"),
+        ("/threads/t/history", {"select": ["zz"]}, "select"),
+        ("/threads/t/state/checkpoint", {"checkpoint": {}, "select": ["metadata.step"]}, "select"),
+        ("/assistants/search", {"select": ["zz"]}, "select"),
+        ("/assistants", {"graph_id": "chat", "context": 7}, "context"),
+        ("/runs/crons/search", {"select": ["zz"]}, "select"),
+        ("/runs/crons", {"assistant_id": "chat", "schedule": "0 0 1 1 *", "context": [1]}, "context"),
+        ("/runs/wait", {"assistant_id": "chat", "context": 7}, "context"),
     ):
         with pytest.raises(APIStatusError, match=place) as refused:
             await client.http.post(path, json=body)  # type: ignore[arg-type]
         assert refused.value.status_code == 422
+
+
+async def test_what_is_invalid_in_a_query_is_refused(client: LangGraphClient) -> None:
+    await client.threads.create(thread_id="t")
+    for path, name in (
+        ("/threads/t/state", "select=zz"),
+        ("/threads/t/state", "select=values,metadata.step"),
+        ("/threads/t/runs", "select=run_id,zz"),
+        ("/threads/t/runs", "select=values.a"),
+        *(("/assistants/chat/graph", f"xray={given}") for given in ("zz", "-1", "0", "1.5")),
+    ):
+        with pytest.raises(UnprocessableEntityError, match=name.partition("=")[0]):
+            await client.http.get(f"{path}?{name}")
+    assert await client.http.get("/threads/t/state?select=values.a,next") == {"next": [], "values": {}}
+    assert await client.http.get("/threads/t/runs?select=kwargs,run_id") == []
 
 
 async def test_parts_of_threads_are_extracted(client: LangGraphClient) -> None:

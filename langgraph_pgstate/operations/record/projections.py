@@ -124,6 +124,25 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
         raise ConfigurationError(f"project= is not possible: {'; '.join(reasons)}")
 
 
+def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
+    """Raise if no graph has a channel, or if in one that does it cannot be represented as JSON.
+
+    Args:
+        graphs: Compiled graphs; `None` for one that is made for each run.
+        names: The channels to project.
+
+    Raises:
+        ConfigurationError: With the names of the channels and the reasons.
+    """
+    known = [*graphs]
+    for graph in known:
+        if graph is not None:
+            check_projectable(graph, [name for name in names if name in graph.channels])
+    missing = [name for name in names if not any(graph is None or name in graph.channels for graph in known)]
+    if known and missing:
+        raise ConfigurationError(f"project= is not possible: {missing[0]!r} is not a channel of any graph")
+
+
 def _declared_types(builder: Any) -> dict[str, Any]:
     declared: dict[str, Any] = {}
     for schema in getattr(builder, "schemas", {}):
