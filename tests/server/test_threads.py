@@ -11,11 +11,10 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
-from support_http import ANSWER, HELLO, chat, graphs, sdk, serving
+from support_http import ANSWER, HELLO, chat, sdk, serving
 from support_pages import statements
 
-from langgraph_pgstate import AsyncPGState
-from langgraph_pgstate.server import AgentServer, create_app, states
+from langgraph_pgstate.server import AgentServer
 
 
 async def test_a_thread_is_created_once(client: LangGraphClient) -> None:
@@ -340,52 +339,3 @@ async def test_states_are_filtered_by_nested_metadata_of_their_runs(client: Lang
     assert await places({"tags": [1], "source": "loop"}) == [6, 7]
     assert await places({"tags": [1]}, before=whole[7]["checkpoint"]) == [8]
     assert await places({"order": {"city": "Prague"}}) == []
-
-
-async def test_threads_are_found_by_the_values_of_their_states(dsn: str, schema: str) -> None:
-    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
-        for number in range(12):
-            await client.threads.create(thread_id=f"t{number:02}", metadata={"even": number % 2 == 0}, graph_id="slow")
-            await client.threads.update_state(f"t{number:02}", {"count": number % 3}, as_node="wait")
-
-        async def found(**filters: Any) -> list[str]:
-            page = await client.threads.search(sort_by="thread_id", sort_order="asc", **filters)
-            return [thread["thread_id"] for thread in page]
-
-        assert await found(values={"count": 2}) == ["t02", "t05", "t08", "t11"]
-        assert await found(values={"count": 2}, limit=2, offset=1) == ["t05", "t08"]
-        assert await found(values={"count": 2}, metadata={"even": True}) == ["t02", "t08"]
-        assert await found(values={"count": 2, "answer": "yes"}) == await found(values={"unknown": 1}) == []
-        assert await client.threads.count(values={"count": 2}) == 4
-        await client.threads.update_state("t02", {"count": 7}, as_node="wait")
-        assert await found(values={"count": 2}, limit=1) == ["t05"]
-
-
-async def test_a_search_by_values_reads_a_bounded_number_of_states(
-    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(states, "_MOST_COMPARED", 2)
-    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
-        for number in range(2):
-            await client.threads.create(thread_id=f"t{number}", graph_id="slow", metadata={"old": True})
-            await client.threads.update_state(f"t{number}", {"count": number}, as_node="wait")
-        assert await client.threads.count(values={"count": 0}) == 1
-        await client.threads.create(thread_id="t2")
-        for call in (client.threads.search, client.threads.count):
-            with pytest.raises(UnprocessableEntityError, match=r"'count' .*PGSTATE_PROJECT"):
-                await call(values={"count": 0})
-        # The newest is among the first two.
-        assert len(await client.threads.search(values={"count": 1}, limit=1)) == 1
-        assert await client.threads.count(values={"count": 0}, metadata={"old": True}) == 1
-
-
-async def test_sql_compares_channels_that_are_projected(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "_MOST_COMPARED", 1)
-    async with AsyncPGState.open(dsn, schema=schema, project=("count",)) as state:
-        server = create_app(state, graphs(), worker=False)
-        async with server.lifespan(), sdk(server) as client:
-            for number in range(3):
-                await client.threads.create(thread_id=f"t{number}", graph_id="slow")
-                await client.threads.update_state(f"t{number}", {"count": number}, as_node="wait")
-            assert [one["thread_id"] for one in await client.threads.search(values={"count": 0})] == ["t0"]
-            assert await client.threads.count(values={"count": 0}) == 1
