@@ -23,6 +23,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     LeaseLostError,
     NotFoundError,
+    StaleHeadError,
     ThreadDeletedError,
     UnavailableError,
 )
@@ -378,9 +379,12 @@ def choose_step(
 
     Raises:
         NotFoundError: If the checkpoint from which it starts no longer exists.
+        StaleHeadError: If it has stored nothing, and the thread's newest checkpoint is not the one that it expects.
     """
     configurable = {"thread_id": claimed.thread_id}
     if claimed.checkpoint_id is None:
+        if request.expected_head is not None and claimed.head_id != request.expected_head:
+            raise StaleHeadError(claimed.thread_id, "", request.expected_head, claimed.head_id)
         # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None

@@ -153,6 +153,8 @@ class Runs(RunQueue):
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If that is so when the run
+                begins, the run ends with this error.
         """
         return self._enqueue([self._requests.one(graph, input, command, options)], connection)[0]
 

@@ -111,6 +111,8 @@ class EnqueueOptions(TypedDict, total=False):
         thread_id: The thread; a new one by default.
         run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
         checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
+        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins: otherwise
+            something else has gone on first. Not checked by default, nor when the run resumes what it has begun.
         config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
         context: Context of the graph, for `Runtime.context`.
         metadata: Metadata of the run, merged into that of the config.
@@ -148,6 +150,7 @@ class EnqueueOptions(TypedDict, total=False):
     thread_id: str | int | UUID | None
     run_id: str | UUID | None
     checkpoint_id: str | None
+    expected_head: str | None
     config: Mapping[str, Any] | None
     context: Any
     metadata: Mapping[str, Any] | None

@@ -23,7 +23,7 @@ from support_worker import WORKERS, runs, wait_for_ends
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.statements import Statements
-from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError
+from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError, StaleHeadError
 from langgraph_pgstate.record.open_runs import enqueued_run
 
 
@@ -500,3 +500,48 @@ async def test_a_worker_that_is_asked_to_drain_gives_its_runs_back_and_ends(
         assert not state.runs.drain(worker.worker_id)
     (queued,) = state.runs.queued().items
     assert queued.attempt == 0
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_run_begins_only_at_the_head_that_it_expects(kind: type, dsn: str, schema: str, state: PGState) -> None:
+    done: list[str] = []
+
+    def first(values: State) -> State:
+        done.append("first")
+        return {"seen": 1}
+
+    def second(values: State) -> State:
+        done.append("second")
+        if done.count("second") == 2:
+            raise ConnectionError("the first attempt")
+        return {"seen": 2}
+
+    graph = graph_of(first, second)
+    own = graph.copy({"checkpointer": state.saver})
+    config = config_of("t")
+
+    def head() -> Any:
+        thread = state.threads.get("t")
+        return thread and thread.head_checkpoint_id
+
+    own.invoke({"messages": []}, config)
+    options: Any = {"thread_id": "t", "max_attempts": 2, "retry": Backoff(initial=0.01)}
+    seen = head()
+    # It goes on from checkpoints of its own.
+    good = state.runs.enqueue("agent", {"messages": []}, expected_head=seen, **options)
+    async with working(kind, dsn, schema, {"agent": graph}):
+        await asyncio.to_thread(good.wait, 30)
+    assert done == ["first", "second"] * 2 + ["second"]
+    with pytest.raises(StaleHeadError, match="has advanced"):
+        state.runs.enqueue("agent", {"messages": []}, expected_head=seen, **options)
+    assert not state.runs.enqueue("agent", run_id=good.run_id, expected_head=seen, **options).is_new
+    with pytest.raises(StaleHeadError, match="no longer exists"):
+        state.runs.enqueue("agent", {"messages": []}, thread_id="new", expected_head=seen)
+
+    late = state.runs.enqueue("agent", {"messages": []}, expected_head=head(), **options)
+    own.invoke({"messages": []}, config)
+    before = [*done], head()
+    async with working(kind, dsn, schema, {"agent": graph}):
+        with pytest.raises(RunFailedError, match="has advanced from checkpoint"):
+            await asyncio.to_thread(late.wait, 30)
+    assert ([*done], head()) == before

@@ -14,6 +14,7 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
     PGStateError,
+    StaleHeadError,
     ThreadBusyError,
     ThreadDeletedError,
 )
@@ -46,6 +47,7 @@ async def enqueue(
     Raises:
         ThreadBusyError: If the strategy is `reject` and the thread has another run.
         ThreadDeletedError: If the thread was deleted.
+        StaleHeadError: If the thread's newest checkpoint is not the one that a run expects.
         ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
         NotFoundError: If the checkpoint from which a run starts does not exist.
     """
@@ -126,6 +128,9 @@ def _refusal(error: Exception) -> PGStateError | None:
         return ThreadDeletedError(thread_id, since)
     if reason == "busy":
         return ThreadBusyError(thread_id, run_id, since)
+    if reason == "moved":
+        expected, newest = json.loads(run_id)
+        return StaleHeadError(thread_id, "", expected, newest)
     if reason == "checkpoint":
         return NotFoundError(f"thread {thread_id!r} has no checkpoint {run_id!r}")
     if reason == "elsewhere":

@@ -36,6 +36,7 @@ class RunInput:
         stream_subgraphs: Whether events of subgraphs are kept, too.
         on_completion: `keep` or `delete`.
         default_answer: The answer that its interrupts get if nobody answers them in time.
+        expected_head: Checkpoint that must be the thread's newest when the run begins.
     """
 
     input: Any = None
@@ -51,6 +52,7 @@ class RunInput:
     on_completion: str = "keep"
     stream_subgraphs: bool = False
     default_answer: Any = None
+    expected_head: str | None = None
 
 
 def modes_of(given: RunInput) -> list[str]:

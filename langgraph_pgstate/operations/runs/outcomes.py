@@ -108,6 +108,7 @@ async def resumption(
     interrupted_id: str | None,
     run_id: str,
     command: Command[Any] | None,
+    expected_head: str | None = None,
 ) -> RunRequest | None:
     """Return the run that resumes an interrupted one with a command; `None` if that one was not enqueued.
 
@@ -121,6 +122,7 @@ async def resumption(
         interrupted_id: The interrupted run, if it is known.
         run_id: Id of the new run.
         command: The command; `None` to go on without input.
+        expected_head: Checkpoint that must be the thread's newest when it begins.
     """
     if interrupted_id is None:
         return None
@@ -129,6 +131,7 @@ async def resumption(
         return None
     queue, options, data = rows[0]
     where = f"run {interrupted_id!r} of thread {thread_id!r}"
-    given = change_input(codec, data, where, input=None, command=command, checkpoint_id=None)
+    changed = {"input": None, "command": command, "checkpoint_id": None, "expected_head": expected_head}
+    given = change_input(codec, data, where, **changed)
     metadata = read_field(codec, data, "metadata", where) or {}
     return RunRequest.again(codec, thread_id, run_id, queue, options, given, metadata)

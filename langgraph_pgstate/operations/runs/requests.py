@@ -78,6 +78,7 @@ class RunRequest:
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
         traceparent: The caller's span, to whose trace it belongs.
         has_new_id: Whether its id was made for it, so that no other run has it.
+        expected_head: Checkpoint that must be the thread's newest in the root namespace.
     """
 
     thread_id: str
@@ -97,6 +98,7 @@ class RunRequest:
     start: tuple[str, str] | None = None
     traceparent: str | None = None
     has_new_id: bool = False
+    expected_head: str | None = None
 
     @classmethod
     def again(
@@ -129,7 +131,7 @@ class RunRequest:
     @property
     def is_checked(self) -> bool:
         """Whether other runs or checkpoints decide whether it can be enqueued."""
-        return not self.has_new_id or self.strategy == "reject" or self.start is not None
+        return not self.has_new_id or self.strategy == "reject" or bool(self.start or self.expected_head)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -150,6 +152,7 @@ class RunRequest:
             "adopts": self.adopts,
             "checkpoint_ns": self.start and self.start[0],
             "checkpoint_id": self.start and self.start[1],
+            "expected_head": self.expected_head,
             "strategy": self.strategy,
             "metadata": self.metadata,
             "traceparent": self.traceparent,
@@ -228,6 +231,7 @@ def request_run(
         None if checkpoint_id is None else (str(configurable.get("checkpoint_ns") or ""), checkpoint_id),
         check_traceparent(options.get("traceparent") or labels.get("traceparent")),
         has_new_id,
+        given.expected_head,
     )
 
 
@@ -257,6 +261,7 @@ def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, opt
         choice_of("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
         flag_of("stream_subgraphs", options.get("stream_subgraphs", False)),
         default_answer,
+        identifier("expected_head", options["expected_head"]) if options.get("expected_head") else None,
     )
 
 

@@ -26,7 +26,7 @@ from langgraph_pgstate.types import Page, Row, Schedule
 
 _KIND: Final = "schedules"
 _SHOWN_TICKS: Final = 5
-_OF_A_TICK: Final = ("run_id", "run_after")
+_OF_A_TICK: Final = ("run_id", "run_after", "expected_head")
 _OF_A_SCHEDULE: Final = ScheduleChanges.__annotations__.keys() - EnqueueOptions.__annotations__.keys()
 _OF_THE_PLACE: Final = {"thread_id", "checkpoint_id"}
 # The columns of `lock_schedule` between the queue and the time.

@@ -165,13 +165,14 @@ async def resume(
         if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
             run_id = interrupted.answer_ids[answers[0].interrupt_id]
         command = command_of(answers)
-        request = await resumption(db, queries, codec, thread_id, asked_by, run_id, command)
+        request = await resumption(db, queries, codec, thread_id, asked_by, run_id, command, checkpoint_id)
         if request is None:
             if graph is None:
                 raise ConfigurationError(
                     f"the interrupted run of thread {thread_id!r} was not enqueued: name its graph"
                 )
             options: EnqueueOptions = {"thread_id": thread_id, "run_id": run_id, "queue": queue}
+            options["expected_head"] = checkpoint_id
             options["config"] = {"configurable": dict(configurable)}
             request = request_run(codec, graph, command=command, **options)
         return (await enqueue(db, queries, [replace(request, strategy="reject")], notifies=True))[0]

@@ -30,11 +30,13 @@ SELECT ('pgstate-queue:' || jsonb_build_array(
 FROM /*schema*/tombstones d WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() LIMIT 1;
 
 -- name: check_enqueue
--- Fail if a run cannot be enqueued: its id is that of another run, the checkpoint from which it starts does not exist, or
--- its thread has another run although it must not wait for one. Runs that are enqueued already are not checked.
+-- Fail if a run cannot be enqueued: its id is that of another run, the checkpoint from which it starts does not exist,
+-- its thread has another run although it must not wait for one, or has another newest checkpoint than it expects. Runs
+-- that are enqueued already are not checked.
 WITH given AS (
     SELECT s.* FROM jsonb_to_recordset(:rows::jsonb) AS s (
-        thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text
+        thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text,
+        expected_head text
     )
     -- With an offset, so that the planner looks for each row instead of hashing all.
     WHERE NOT EXISTS (
@@ -67,6 +69,13 @@ FROM (
     SELECT 3, 'busy', l.thread_id, NULL, l.acquired_at
     FROM given g JOIN /*schema*/leases l ON l.thread_id = g.thread_id
     WHERE g.rejects AND l.holder_id IS NOT NULL AND l.expires_at > now()
+    UNION ALL
+    SELECT 4, 'moved', g.thread_id, jsonb_build_array(g.expected_head, h.checkpoint_id)::text, NULL
+    FROM given g LEFT JOIN LATERAL (
+        SELECT c.checkpoint_id FROM /*schema*/checkpoints c
+        WHERE c.thread_id = g.thread_id AND c.checkpoint_ns = '' ORDER BY c.checkpoint_id DESC LIMIT 1
+    ) AS h ON true
+    WHERE g.expected_head IS NOT NULL AND g.expected_head IS DISTINCT FROM h.checkpoint_id
 ) AS found
 ORDER BY place, since LIMIT 1;
 
