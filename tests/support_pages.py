@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -17,6 +19,8 @@ from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.db.adapters import AsyncConnection
 from langgraph_pgstate.server import AgentServer
 
+_FORM: Final = re.compile(r'<form method="post" action="/ui([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
+_HIDDEN: Final = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 
@@ -79,6 +83,16 @@ class Visitor:
     async def introduce(self, name: str = "Eve") -> None:
         """Say who visits."""
         assert (await self.act("/person", name=name)).status_code == 303
+
+
+def forms_of(page: str) -> dict[str, Any]:
+    """The hidden fields of a page's forms, without the token, by the path that they are sent to: as the page has them,
+    however old it becomes.
+    """
+    return {
+        html.unescape(path): {name: html.unescape(value) for name, value in _HIDDEN.findall(form) if name != "token"}
+        for path, form in _FORM.findall(page)
+    }
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -12,7 +11,7 @@ from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
 from langgraph_pgstate.operations.arguments import request_scope
 from langgraph_pgstate.operations.runs import firing, schedules
-from langgraph_pgstate.operations.runs.arguments import name_of
+from langgraph_pgstate.operations.runs.arguments import name_of, run_id_of
 from langgraph_pgstate.operations.runs.locking import is_locked
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
@@ -158,18 +157,19 @@ class Schedules:
         """
         return self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    def trigger(self, name: str, *, by: str | None = None) -> RunHandle:
+    def trigger(self, name: str, *, run_id: str | None = None, by: str | None = None) -> RunHandle:
         """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
 
         Args:
             name: The schedule.
+            run_id: Id of the run, under which it is enqueued once; a new one by default.
             by: Name of the person who does it. An event of the kind `action` names it, of the run's thread.
 
         Raises:
             NotFoundError: If there is none of this name.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
-        run_id = str(uuid7())
+        run_id = run_id_of(run_id)
         run = self._database.run(
             firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )
@@ -267,9 +267,9 @@ class AsyncSchedules:
         """Async twin of `Schedules.resume`."""
         return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    async def trigger(self, name: str, *, by: str | None = None) -> AsyncRunHandle:
+    async def trigger(self, name: str, *, run_id: str | None = None, by: str | None = None) -> AsyncRunHandle:
         """Async twin of `Schedules.trigger`."""
-        run_id = str(uuid7())
+        run_id = run_id_of(run_id)
         run = await self._database.run(
             firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
         )

@@ -35,7 +35,7 @@ async def test_a_thread_of_the_demo_goes_on_with_a_persons_answer(dsn: str, save
         await visitor.introduce("Eve")
         answer = f"/interrupts/t/{waiting['interrupts'][0]['interrupt_id']}/answer"
         assert (await visitor.act(answer, choice='"done"')).status_code == 303
-        assert (await visitor.act("/threads/t/run", at=at)).status_code == 303
+        assert (await visitor.act("/threads/t/run", at=at, head=at, mode="on")).status_code == 303
         # Before the model asked for the payment.
         before = (await visitor.data("/threads/t", at=at))["checkpoint"]["parent_checkpoint_id"]
         forked = await visitor.act("/threads/t/fork", at=before, to="other", run="1")

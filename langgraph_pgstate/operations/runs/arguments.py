@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, get_args
 from uuid import UUID
 
+from langchain_core.utils.uuid import uuid7
 from langgraph.types import StreamMode
 
 from langgraph_pgstate.codec.values import ValueCodec
@@ -62,6 +63,20 @@ def name_of(name: str, value: Any) -> str:
     found = identifier(name, value)
     if not found or len(found.encode()) > _NAME_BYTES:
         raise ConfigurationError(f"{name} must be of 1 to {_NAME_BYTES} bytes, not {found!r}")
+    return found
+
+
+def run_id_of(value: Any) -> str:
+    """Return a validated id of a run; a new one if none is given.
+
+    Raises:
+        ConfigurationError: If it is empty or cannot be stored.
+    """
+    if value is None:
+        return str(uuid7())
+    found = identifier("run_id", str(value) if isinstance(value, UUID) else value)
+    if not found:
+        raise ConfigurationError("run_id is empty")
     return found
 
 

@@ -30,7 +30,7 @@ async def cancel(
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
             deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
             prevails, or else the first.
-        by: Name of the person who does it, for an event.
+        by: Name of the person who does it, for an event. Of several who ask the same, the first has one.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -47,11 +47,17 @@ async def cancel(
         rows = await db.fetch(queries.lock_queued, key)
         if rows:
             await _end(db, queries, thread_id, rows, action)
-            if by is not None:
+            if by is not None and _changes(rows[0], action):
                 await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
     # A pending one that was rolled back is gone.
     return "cancelled" if rows and not found else _status_of(found, key)
+
+
+def _changes(row: Sequence[Any], action: str) -> bool:
+    """Return whether a run from `lock_queued` is not yet being ended in such a way."""
+    _, status, asked = row
+    return status == "pending" or asked is None or (action == "rollback" and asked != action)
 
 
 def _status_of(rows: Rows, key: dict[str, str]) -> str:

@@ -130,7 +130,7 @@ async def trigger(
         queue, thread_id, timezone, options, data, metadata, thread_ttl, now = rows[0]
         request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
         run = await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
-        if by is not None:
+        if by is not None and run.is_new:
             await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
     return run
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Unpack
-from uuid import UUID
 
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
@@ -36,6 +35,7 @@ from langgraph_pgstate.operations.runs.arguments import (
     name_of,
     nodes_of,
     owner_of,
+    run_id_of,
     seconds_of,
     stream_modes_of,
 )
@@ -301,15 +301,9 @@ def thread_given(options: EnqueueOptions) -> str | None:
 
 
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
-    run_id = options.get("run_id")
-    if isinstance(run_id, UUID):
-        run_id = str(run_id)
-    named = None if run_id is None else identifier("run_id", run_id)
-    if named == "":
-        raise ConfigurationError("run_id is empty")
-    found = named or str(uuid7())
+    found, is_named = run_id_of(options.get("run_id")), options.get("run_id") is not None
     given = thread_given(options)
     # A call that is repeated under a run_id finds the thread that the first one made.
-    thread_id = given if given is not None else found if named else str(uuid7())
+    thread_id = given if given is not None else found if is_named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found

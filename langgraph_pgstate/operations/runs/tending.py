@@ -48,15 +48,15 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 
 
 async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
-    """Ask a worker to drain, with an event if it is known who does it. Return whether there is such a worker.
+    """Ask a worker to drain, with an event if it is known who does it first. Return whether there is such a worker.
 
     One transaction; safe to repeat.
     """
     async with db.transaction():
-        is_there = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0
-        if is_there and by is not None:
+        rows = await db.fetch(queries.ask_drain, {"worker_id": worker_id})
+        if rows and rows[0][0] and by is not None:
             await note_action(db, queries, "drain", by, f"worker:{worker_id}")
-    return is_there
+    return bool(rows)
 
 
 async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -67,7 +67,8 @@ async def _respond(route: PageRoute, request: Request) -> Response:
             raise refuse(403, "the server is read-only" if service.is_read_only else "pages may only be read here")
         if route.needs_person and call.person is None:
             raise refuse(403, "an action needs the name of a person")
-    found = await route.handler(call)
+    asks = route.question and call.field("sure") is None and not wants_json(request)
+    found = _question(route, call) if asks else await route.handler(call)
     if isinstance(found, Page):
         notice = next((one.notice for one in PAGES if one.name == call.query("notice")), "")
         response = render(call, found, NAVIGATION, notice)
@@ -77,6 +78,22 @@ async def _respond(route: PageRoute, request: Request) -> Response:
         return _ended(route, request, found)
     assert isinstance(found, Response)
     return found
+
+
+def _question(route: PageRoute, call: PageCall) -> Page:
+    """Return the page that asks whether an action shall be done, and sends the same form if it shall."""
+    back = urlsplit(call.request.headers.get("referer", ""))
+    # Only the path and the query: it leads to this site.
+    way_back = f"{back.path}?{back.query}" if back.query else back.path
+    is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
+    data = {
+        "question": route.question,
+        "what": next(reversed(call.request.path_params.values()), ""),
+        "fields": {name: value for name, value in call.form.items() if name != "token"},
+        "verb": route.name.rpartition(".")[2].capitalize(),
+        "back": way_back if is_own else call.link("threads"),
+    }
+    return Page("question.html", f"{data['verb']}?", data)
 
 
 def _ended(route: PageRoute, request: Request, done: Done) -> Response:

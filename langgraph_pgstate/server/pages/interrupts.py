@@ -51,8 +51,13 @@ async def answer(call: PageCall) -> Done:
         value = json.loads(choice) if choice is not None else parsed(text)
     except ValueError:
         raise refuse(422, "the answer of the button is no JSON") from None
-    await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=call.path("interrupt_id"))
-    return Done(call.link("interrupts"), {"thread_id": thread.thread_id}, thread_id=thread.thread_id)
+    interrupt_id = call.path("interrupt_id")
+    await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
+    unused = await call.state.threads.answers(thread.thread_id)
+    # A run of the queue goes on by itself.
+    waits = any(one.interrupt_id == interrupt_id and one.run_id is None for one in unused)
+    goes_on_at = thread.thread_id if waits else None
+    return Done(call.link("interrupts"), {"thread_id": thread.thread_id}, thread_id=goes_on_at)
 
 
 def parsed(text: str) -> Any:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
-from langgraph_pgstate.server.errors import refuse
+from langchain_core.utils.uuid import uuid7
+
+from langgraph_pgstate.scopes import Alternatives
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.pages.changes import gone
 from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.types import Thread
 
 # Browsers and servers give these a meaning in a path, whether or not they are percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|^\.+$")
@@ -47,6 +54,46 @@ class PageCall(Call):
         if self.person is None:
             raise refuse(403, "an action needs the name of a person")
         return self.person
+
+    async def visible(self, thread_id: str, scope: Alternatives | None) -> Thread:
+        """Return a thread that the caller may see.
+
+        Raises:
+            HTTPException: 404 if there is none. Who may see all threads is told who deleted it.
+        """
+        found = await self.state.threads.get(thread_id, scope=scope)
+        if found is None:
+            raise await gone(self, thread_id) if scope is None else missing("thread", thread_id)
+        return found
+
+    @property
+    def nonce(self) -> str:
+        """The id of a form, which becomes that of what it makes, so that a form that is sent twice acts once.
+
+        Raises:
+            HTTPException: 422 if it is none.
+        """
+        given = self.field("nonce")
+        try:
+            return str(uuid7() if given is None else UUID(given))
+        except ValueError:
+            raise refuse(422, f"nonce must be a UUID, got {given!r}") from None
+
+    @property
+    def seen_at(self) -> datetime | None:
+        """When the page of the form was made; `None` if the form does not say.
+
+        Raises:
+            HTTPException: 422 if it is no time with a time zone.
+        """
+        given = self.field("seen")
+        try:
+            found = None if given is None else datetime.fromisoformat(given)
+        except ValueError:
+            found = datetime.min
+        if found is not None and found.tzinfo is None:
+            raise refuse(422, f"seen must be a time with a time zone, got {given!r}")
+        return found
 
     def field(self, name: str) -> str | None:
         """Return a field of the form; `None` if it is missing or blank."""
@@ -121,6 +168,7 @@ class PageRoute:
         notice: Sentence that is shown after the action.
         needs_person: Whether an action is for persons who may act and whose name is known. `False` only for the action
             that asks for the name.
+        question: Asks whether an action that cannot be taken back shall be done; empty for the others.
     """
 
     name: str
@@ -129,6 +177,7 @@ class PageRoute:
     handler: Callable[[PageCall], Awaitable[Any]]
     notice: str = ""
     needs_person: bool = True
+    question: str = ""
 
     @property
     def is_read(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import check_sees_all, check_sees_crons, scope_of
+from langgraph_pgstate.server.pages.changes import is_by, last_action, told
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.runs import brief
 
@@ -45,26 +46,54 @@ async def drain(call: PageCall) -> Done:
     worker_id = call.path("worker_id")
     if not await call.state.runs.drain(worker_id, by=call.actor):
         raise missing("worker", worker_id)
+    # Of several persons, the first one is recorded.
+    event = await last_action(call, f"worker:{worker_id}", ("drain",))
+    if event is not None and not is_by(event, call.actor):
+        raise refuse(409, f"the worker was {told(event)}")
     return Done(call.link("queue"), {"worker_id": worker_id})
 
 
 async def pause(call: PageCall) -> Done:
     """Pause a schedule."""
-    await check_sees_crons(call, "update", call.path("name"))
+    await _check_is(call, is_paused=False)
     return _scheduled(call, await call.state.schedules.pause(call.path("name"), by=call.actor))
 
 
 async def resume(call: PageCall) -> Done:
     """Resume a schedule."""
-    await check_sees_crons(call, "update", call.path("name"))
+    await _check_is(call, is_paused=True)
     return _scheduled(call, await call.state.schedules.resume(call.path("name"), by=call.actor))
 
 
 async def trigger(call: PageCall) -> Done:
     """Enqueue a run of a schedule now."""
-    await check_sees_crons(call, "update", call.path("name"))
-    run = await call.state.schedules.trigger(call.path("name"), by=call.actor)
+    name = call.path("name")
+    await check_sees_crons(call, "update", name)
+    event = await last_action(call, f"schedule:{name}", ("trigger",))
+    if event is not None and call.seen_at is not None and event.created_at > call.seen_at:
+        if event.run_id == call.field("nonce"):
+            thread_id = str(event.payload.get("run_thread_id"))
+            return Done(call.link("runs", thread_id, event.run_id), {"thread_id": thread_id, "run_id": event.run_id})
+        raise refuse(409, f"schedule {name!r} was {told(event)}. Look at it again, then decide")
+    run = await call.state.schedules.trigger(name, run_id=call.nonce, by=call.actor)
+    if run.is_new:
+        await call.record(f"schedule:{name}", "trigger", run_id=run.run_id, run_thread_id=run.thread_id)
     return Done(call.link("runs", run.thread_id, run.run_id), {"thread_id": run.thread_id, "run_id": run.run_id})
+
+
+async def _check_is(call: PageCall, *, is_paused: bool) -> None:
+    """Refuse to pause a schedule that is paused, and to resume one that is not.
+
+    Raises:
+        HTTPException: 409 with the name of who did it, unless it is the same person.
+    """
+    name = call.path("name")
+    await check_sees_crons(call, "update", name)
+    found = await call.state.schedules.get(name)
+    if found is not None and found.is_paused != is_paused:
+        event = await last_action(call, f"schedule:{name}", ("pause", "resume"))
+        if event is not None and not is_by(event, call.actor):
+            raise refuse(409, f"schedule {name!r} was {told(event)}")
 
 
 def _scheduled(call: PageCall, schedule: Any) -> Done:

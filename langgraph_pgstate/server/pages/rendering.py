@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from langchain_core.utils.uuid import uuid7
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -94,6 +95,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "notice": notice,
         "goes_on": call.query("of"),
         "now": now,
+        "nonce": lambda: str(uuid7()),
         "ago": partial(_ago, now),
         "link": partial(address, call.base),
         "here": here,

@@ -25,10 +25,22 @@ PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
     PageRoute("runs", "GET", "/runs", runs.runs),
     PageRoute("run", "GET", "/runs/{thread_id}/{run_id}", runs.run),
-    PageRoute("run.cancel", "POST", "/runs/{thread_id}/{run_id}/cancel", runs.cancel, "The run is being cancelled."),
+    PageRoute(
+        "run.cancel",
+        "POST",
+        "/runs/{thread_id}/{run_id}/cancel",
+        runs.cancel,
+        "The run is cancelled, or ends soon.",
+        question="Cancel this run? It ends where it is; its checkpoints stay.",
+    ),
     PageRoute("run.retry", "POST", "/runs/{thread_id}/{run_id}/retry", runs.retry, "The run is enqueued again."),
     PageRoute(
-        "run.discard", "POST", "/runs/{thread_id}/{run_id}/discard", runs.discard, "The run is no dead letter any more."
+        "run.discard",
+        "POST",
+        "/runs/{thread_id}/{run_id}/discard",
+        runs.discard,
+        "The run is no dead letter any more.",
+        question="Discard what this run was to do? It cannot be retried any more.",
     ),
     PageRoute("interrupts", "GET", "/interrupts", interrupts.interrupts),
     PageRoute(
@@ -48,6 +60,7 @@ PAGES: Final = (
         "/queue/workers/{worker_id}/drain",
         queue.drain,
         "The worker was asked to drain; it ends when its runs have stopped.",
+        question="Drain this worker? It gives its runs back and ends; its supervisor has to start it again.",
     ),
     PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),
     PageRoute("schedule.resume", "POST", "/queue/schedules/{name}/resume", queue.resume, "The schedule is resumed."),

@@ -13,6 +13,7 @@ from langgraph_pgstate.operations.record.runs import STATUSES
 from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.server.pages.changes import began_at, is_by, last_action, moved, told
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import unknown_effects_of
 from langgraph_pgstate.server.pages.values import view
@@ -118,27 +119,59 @@ async def run(call: PageCall) -> Page | Response:
 
 async def cancel(call: PageCall) -> Done:
     """Cancel a run."""
-    thread = await call.thread("update")
-    status = await call.state.runs.cancel(
-        thread.thread_id, call.path("run_id"), call.field("how") or "cancel", by=call.actor
-    )
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    status = await call.state.runs.cancel(thread.thread_id, run_id, call.field("how") or "cancel", by=call.actor)
+    # Of several persons, the first one is recorded.
+    event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
+    if status not in ("running", "cancelled", "interrupted") or event is None:
+        raise refuse(409, f"the run has ended already: {status}")
+    if not is_by(event, call.actor):
+        raise refuse(409, f"the run was {told(event)}")
     return _done(call, status=status)
 
 
 async def retry(call: PageCall) -> Done:
     """Enqueue a run again that failed."""
-    thread = await call.thread("update")
-    if not await call.state.runs.retry(thread.thread_id, call.path("run_id"), by=call.actor):
-        raise refuse(409, "the run cannot be retried: it is in the queue, was discarded, or its thread has gone on")
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    found = await _check_end(call, thread.thread_id, run_id)
+    later = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
+    if call.seen_at is not None and any(one.run_id != run_id and began_at(one) > call.seen_at for one in later):
+        # A run without checkpoints would go on from what the other one has left.
+        raise await moved(call, thread.thread_id)
+    if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor):
+        why = "it is in the queue, was discarded, or its thread has gone on"
+        raise refuse(409, f"the run cannot be retried: {await _what_happened(call, found) or why}")
     return _done(call)
 
 
 async def discard(call: PageCall) -> Done:
     """Remove a run from the dead letters."""
-    thread = await call.thread("update")
-    if not await call.state.runs.discard(thread.thread_id, call.path("run_id"), by=call.actor):
-        raise refuse(409, "the run is no dead letter")
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    found = await _check_end(call, thread.thread_id, run_id)
+    if not await call.state.runs.discard(thread.thread_id, run_id, by=call.actor):
+        raise refuse(409, f"the run is no dead letter: {await _what_happened(call, found) or found.status}")
     return _done(call)
+
+
+async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
+    """Return a run, unless it has been enqueued again since it ended as the page of the form has shown.
+
+    Raises:
+        HTTPException: 404 if there is none, 409 if it has.
+    """
+    found = await call.state.runs.get(thread_id, run_id)
+    if found is None:
+        raise missing("run", run_id)
+    seen = call.field("ended")
+    if seen is not None and seen != (found.ended_at and found.ended_at.isoformat()):
+        raise refuse(409, f"the run is not as you have seen it: {await _what_happened(call, found) or found.status}")
+    return found
+
+
+async def _what_happened(call: PageCall, run: Run) -> str | None:
+    """Return what a person did to a run last; `None` if nobody did."""
+    event = await last_action(call, run.thread_id, ("retry", "discard", "cancel"), run_id=run.run_id)
+    return None if event is None else told(event)
 
 
 def brief(run: Run) -> Mapping[str, Any]:

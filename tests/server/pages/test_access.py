@@ -202,7 +202,7 @@ async def test_a_run_is_that_of_the_user_who_starts_it(dsn: str, schema: str) ->
             await olga.page("/threads/t")
             begun = [
                 await olga.act("/threads/t/fork", at=ids[1], to="forked", run="1"),
-                await olga.act("/threads/t/run", at=ids[1]),
+                await olga.act("/threads/t/run", at=ids[1], head=ids[0], mode="replay"),
             ]
         assert [one.status_code for one in begun] == [303, 303]
         for thread_id in ("forked", "t"):

@@ -59,7 +59,9 @@ async def test_a_thread_runs_on_with_its_answers(dsn: str, schema: str) -> None:
         ids = await travel(state)
         await state.threads.answer("t", "yes", by="Adam")
         await visitor.introduce()
-        response = await visitor.act("/threads/t/run", {"accept": "application/json"}, at=ids[0])
+        response = await visitor.act(
+            "/threads/t/run", {"accept": "application/json"}, at=ids[0], head=ids[0], mode="on"
+        )
         values = await state.runs.wait("t", response.json()["run_id"], 30)
         assert values["booking"] == {"approved": "yes"}
         (event,) = await actions(state, "t")
@@ -71,7 +73,9 @@ async def test_a_replay_makes_a_branch(dsn: str, schema: str) -> None:
         state = state_of(server)
         ids = await travel(state)
         await visitor.introduce()
-        response = await visitor.act("/threads/t/run", {"accept": "application/json"}, at=ids[2])
+        response = await visitor.act(
+            "/threads/t/run", {"accept": "application/json"}, at=ids[2], head=ids[0], mode="replay"
+        )
         values = await state.runs.wait("t", response.json()["run_id"], 30)
         assert values["__interrupt__"]
         tree = await state.threads.tree("t")
@@ -156,7 +160,8 @@ async def test_without_the_graph_of_a_thread_nothing_is_run(place: Place) -> Non
     assert "Replay" not in page
     assert "This server has no graph <code>another</code>; it serves <code>trip</code>" in page
     for path in ("run", "edit"):
-        assert (await visitor.act(f"/threads/t/{path}", at=ids[0], values="{}")).status_code == 422
+        fields = {"at": ids[0], "head": ids[0], "mode": "on", "values": "{}"}
+        assert (await visitor.act(f"/threads/t/{path}", **fields)).status_code == 422
 
 
 async def test_actions_are_of_a_mount_too(dsn: str, schema: str) -> None:

@@ -72,12 +72,12 @@ async def test_a_caller_sees_and_changes_what_belongs_to_the_caller(server: Agen
         for path in ("/runs/bob/run-bob", "/tools/bob/k"):
             assert (await eve.client.get(f"/ui{path}")).status_code == 404, path
         for path in ("/runs/bob/run-bob/cancel", "/tools/bob/k/settle", "/interrupts/bob/x/answer"):
-            assert (await eve.act(path, decision="done", answer="yes")).status_code == 404, path
+            assert (await eve.act(path, decision="done", answer="yes", sure="1")).status_code == 404, path
         for path in ("/queue/workers/w/drain", "/queue/schedules/s/trigger", "/queue/schedules/s/pause"):
-            assert (await eve.act(path)).status_code == 403, path
+            assert (await eve.act(path, sure="1")).status_code == 403, path
     async with visiting(server, {"authorization": "bob"}) as bob:
         assert "Retry" not in await bob.page("/runs/bob/run-bob")
-        assert (await bob.act("/runs/bob/run-bob/cancel")).status_code == 403
+        assert (await bob.act("/runs/bob/run-bob/cancel", sure="1")).status_code == 403
     async with visiting(server) as nobody:
         assert (await nobody.client.get("/ui/runs")).status_code == 401
 

@@ -35,9 +35,9 @@ async def test_the_queue_shows_what_waits_and_who_works(dsn: str, schema: str) -
         assert (await visitor.act("/queue/workers/host~2F1/drain")).status_code == 403
         await visitor.introduce("Eve")
         assert "/queue/workers/host~2F1/drain" in await visitor.page("/queue")
-        assert (await visitor.act("/queue/workers/host~2F1/drain")).status_code == 303
+        assert (await visitor.act("/queue/workers/host~2F1/drain", sure="1")).status_code == 303
         assert "drains" in await visitor.page("/queue")
-        assert (await visitor.act("/queue/workers/none/drain")).status_code == 404
+        assert (await visitor.act("/queue/workers/none/drain", sure="1")).status_code == 404
         (event,) = (await state.events.list("worker:host/1")).items
         assert (event.payload["action"], event.payload["by"]) == ("drain", "Eve")
 
@@ -64,7 +64,7 @@ async def test_schedules_are_paused_resumed_and_triggered_by_name(dsn: str, sche
             for thread_id in (f"schedule:{name}", run.thread_id)
             for one in (await state.events.list(thread_id, kind="action")).items
         ]
-        assert events == [("pause", "Eve"), ("resume", "Eve"), ("trigger", "Eve")]
+        assert events == [("pause", "Eve"), ("resume", "Eve"), ("trigger", "Eve"), ("trigger", "Eve")]
 
 
 async def test_an_empty_queue_says_what_to_do(dsn: str, schema: str) -> None:

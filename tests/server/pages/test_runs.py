@@ -163,18 +163,18 @@ async def test_a_run_is_cancelled_retried_and_discarded_by_name(dsn: str, schema
         await visitor.introduce("Eve")
         assert "Cancel" in await visitor.page(path)
         assert "Cancel" in await visitor.page("/queue")
-        response = await visitor.act(f"{path}/cancel", back="queue")
+        response = await visitor.act(f"{path}/cancel", back="queue", sure="1")
         assert (response.status_code, response.headers["location"]) == (303, "/ui/queue?notice=run.cancel")
         assert await run.status() == "cancelled"
         assert "Retry" in await visitor.page(path)
         assert (await visitor.act(f"{path}/retry")).headers["location"] == f"/ui{path}?notice=run.retry"
         assert (await visitor.act(f"{path}/retry")).status_code == 409
         assert await run.status() == "pending"
-        assert (await visitor.act(f"{path}/cancel", how="nonsense")).status_code == 422
-        await visitor.act(f"{path}/cancel")
-        assert (await visitor.act(f"{path}/discard")).status_code == 303
-        assert (await visitor.act(f"{path}/discard")).status_code == 409
-        assert (await visitor.act("/runs/t/none/cancel")).status_code == 404
+        assert (await visitor.act(f"{path}/cancel", how="nonsense", sure="1")).status_code == 422
+        await visitor.act(f"{path}/cancel", sure="1")
+        assert (await visitor.act(f"{path}/discard", sure="1")).status_code == 303
+        assert (await visitor.act(f"{path}/discard", sure="1")).status_code == 409
+        assert (await visitor.act("/runs/t/none/cancel", sure="1")).status_code == 404
         events = await state.events.list("t", kind="action")
         done = [(one.payload["action"], one.payload["by"], one.run_id) for one in events.items]
         assert done == [(name, "Eve", run.run_id) for name in ("cancel", "retry", "cancel", "discard")]

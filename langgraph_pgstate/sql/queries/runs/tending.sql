@@ -11,8 +11,9 @@ ON CONFLICT (worker_id) DO UPDATE SET
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
 -- name: ask_drain
--- Ask a worker to drain.
-UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text;
+-- Ask a worker to drain, and return whether this transaction is the first that does.
+UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text
+RETURNING drain_asked_at = now();
 
 -- name: find_drain
 -- Return whether a worker was asked to drain.
