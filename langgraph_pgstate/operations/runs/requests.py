@@ -15,10 +15,10 @@ from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.operations.checkpoints.requests import (
     check_key_size,
     configurable_of,
-    identifier,
     thread_id_of,
 )
 from langgraph_pgstate.operations.runs.arguments import (
@@ -261,7 +261,7 @@ def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, opt
         choice_of("on_completion", options.get("on_completion", "keep"), ("keep", "delete")),
         flag_of("stream_subgraphs", options.get("stream_subgraphs", False)),
         default_answer,
-        identifier("expected_head", options["expected_head"]) if options.get("expected_head") else None,
+        text_of("expected_head", options.get("expected_head")),
     )
 
 

@@ -71,7 +71,7 @@ async def trigger(call: PageCall) -> Done:
     await check_sees_crons(call, "update", name)
     event = await last_action(call, f"schedule:{name}", ("trigger",))
     if event is not None and call.seen_at is not None and event.created_at > call.seen_at:
-        if event.run_id == call.field("nonce"):
+        if event.run_id is not None and event.run_id == call.field("nonce"):
             thread_id = str(event.payload.get("run_thread_id"))
             return Done(call.link("runs", thread_id, event.run_id), {"thread_id": thread_id, "run_id": event.run_id})
         raise refuse(409, f"schedule {name!r} was {told(event)}. Look at it again, then decide")
