@@ -227,7 +227,8 @@ def _children(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 async def _has_interrupts(call: Call, thread_id: str) -> bool:
-    thread: Thread | None = await call.state.threads.get(thread_id)
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    thread: Thread | None = await call.state.threads.get(thread_id, scope=scope)
     if thread is None or thread.status != "interrupted":
         return False
     return bool(await call.state.threads.interrupts(thread_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -130,7 +131,13 @@ async def with_client(
         raise
     finally:
         if deletes and ended.is_set():
-            await clean_up(lambda: call.state.saver.adelete_thread(handle.thread_id))
+            await clean_up(partial(_delete_thread, call, handle))
+
+
+async def _delete_thread(call: Call, handle: AsyncRunHandle) -> None:
+    """Delete the thread of a run, unless the run is gone: another user may have made a thread under the id since."""
+    if await call.state.runs.get(handle.thread_id, handle.run_id) is not None:
+        await call.state.saver.adelete_thread(handle.thread_id)
 
 
 def location(handle: AsyncRunHandle) -> str:

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.base import Item, SearchItem
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk import Auth
-from support_http import HELLO, Steps, asking, chat, http, serving
+from support_http import HELLO, Steps, asking, chat, http, serving, stuck
 from support_pages import state_of, visiting
 
 from langgraph_pgstate.server import AgentServer
@@ -288,3 +288,60 @@ def test_threads_that_are_open_to_everybody_are_warned_about(caplog: pytest.LogC
 
     Authority(auth)
     assert "no handler for the actions create, create_run, update, delete, search on threads" in caplog.text
+
+
+async def until_running_thread(client: httpx.AsyncClient) -> str:
+    """The id of the thread of the caller's only run, once it runs."""
+    async with asyncio.timeout(60):
+        while not (found := await made(client, "/threads/search", status="busy")):
+            await asyncio.sleep(0.02)
+    return str(found[0]["thread_id"])
+
+
+@pytest.mark.parametrize("waiting", ["wait", "stream"])
+async def test_a_stateless_run_deletes_no_thread_that_was_made_after_it(dsn: str, schema: str, waiting: str) -> None:
+    async with users(dsn, schema, of_teams(), "eve", "bob", graphs={"stuck": stuck()}) as (_, (eve, bob)):
+        answered = asyncio.create_task(eve.post(f"/runs/{waiting}", json={"assistant_id": "stuck", "input": {}}))
+        thread_id = await until_running_thread(eve)
+        assert (await eve.delete(f"/threads/{thread_id}")).status_code == 204
+        await made(bob, "/threads", thread_id=thread_id)
+        assert (await answered).is_success
+        assert (await bob.get(f"/threads/{thread_id}")).status_code == 200
+
+
+async def test_a_thread_of_an_old_id_shows_nothing_of_the_one_before(dsn: str, schema: str) -> None:
+    async with users(dsn, schema, of_teams(), "eve", "bob", inspector=True) as (server, (eve, bob)):
+        run = {"assistant_id": "telling", "input": {"count": 1}}
+        async with visiting(server, {"authorization": "eve"}) as visitor:
+            await made(eve, "/threads/t/runs/wait", **run, if_not_exists="create")
+            assert (await visitor.act("/threads/t/delete")).status_code == 303
+        await made(bob, "/threads", thread_id="t")
+        await made(bob, "/threads/t/runs/wait", **run)
+        async with visiting(server, {"authorization": "bob"}) as visitor:
+            for view in ("conversation", "state", "changes", "origin", "events"):
+                assert "eve" not in str(await visitor.data("/threads/t", view=view)).replace("event", ""), view
+        # A cron's run outlives the thread that it deletes.
+        cron = (await made(eve, "/runs/crons", assistant_id="telling", schedule=DAILY, input={"count": 2}))["cron_id"]
+        handle = await state_of(server).schedules.trigger(cron)
+        await handle.wait()
+        async with asyncio.timeout(60):
+            while (await eve.get(f"/threads/{handle.thread_id}")).status_code == 200:
+                await asyncio.sleep(0.02)
+        await made(bob, "/threads", thread_id=handle.thread_id)
+        assert (await bob.get(f"/threads/{handle.thread_id}/runs")).json() == []
+        assert (await bob.get(f"/threads/{handle.thread_id}/runs/{handle.run_id}/join")).status_code == 404
+
+
+async def test_an_input_answers_no_interrupt_that_its_sender_may_not_read(dsn: str, schema: str) -> None:
+    """Nor is it found out, which takes longer, whether a thread of others has one."""
+    auth = of_teams()
+
+    @auth.on.threads.read
+    async def read(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        return ctx.user.identity == "eve"
+
+    async with users(dsn, schema, auth, "eve", "ella") as (_, (eve, ella)):
+        await made(eve, "/threads/t/runs/wait", assistant_id="asking", input={"count": 1}, if_not_exists="create")
+        start = {"id": 1, "method": "run.start", "params": {"assistant_id": "asking", "input": {"count": 1}}}
+        assert (await made(ella, "/threads/t/commands", **start))["error"] == "permission_denied"
+        assert (await eve.get("/threads/t")).json()["status"] == "interrupted"

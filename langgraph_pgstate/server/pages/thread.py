@@ -20,7 +20,7 @@ from langgraph_pgstate.server.pages.messages import conversation
 from langgraph_pgstate.server.pages.page import Page, PageCall
 from langgraph_pgstate.server.pages.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
 from langgraph_pgstate.server.pages.values import view, views
-from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Thread, TreeNode
+from langgraph_pgstate.types import CheckpointState, CheckpointTree, Difference, Event, Thread, TreeNode
 
 VIEWS: Final = ("conversation", "state", "changes", "origin", "events")
 _TREE: Final = 100
@@ -223,8 +223,14 @@ async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
             "payload": view(event.payload, _MOST_CHANGE),
         }
         for event in page.items
+        if not _is_deletion(event)
     ]
     return {"events": events, "next": page.next}
+
+
+def _is_deletion(event: Event) -> bool:
+    """Return whether an event says who deleted an earlier thread of the same id, maybe another user's."""
+    return event.kind == "action" and isinstance(event.payload, dict) and event.payload.get("action") == "delete"
 
 
 _SHOWN: Final = {
