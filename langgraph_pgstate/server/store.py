@@ -73,7 +73,6 @@ async def search_items(call: Call) -> Any:
     with _refusing():
         below = _labels(value["namespace"])
         found = await _store(call).asearch(below, **options, refresh_ttl=body.refresh_ttl)
-    # Some stores compare the beginnings of texts: to them "eve" is the beginning of "evelyn".
     items = [one for one in found if tuple(one.namespace[: len(below)]) == below]
     return {"items": [{**item_of(one), "score": one.score} for one in items]}
 
@@ -97,7 +96,15 @@ async def list_namespaces(call: Call) -> Any:
             limit=value["limit"],
             offset=value["offset"],
         )
-    return {"namespaces": found}
+    return {"namespaces": [one for one in found if _begins(one, value["namespace"] or ())]}
+
+
+def _begins(namespace: Sequence[str], labels: Sequence[str]) -> bool:
+    """Return whether a namespace, maybe cut short, begins with some labels, among which a star stands for any label.
+
+    Some stores compare the beginnings of texts: to them "eve" is the beginning of "evelyn".
+    """
+    return all(label in ("*", own) for label, own in zip(labels, namespace, strict=False))
 
 
 def item_of(item: Item) -> dict[str, Any]:

@@ -216,6 +216,11 @@ class Careless(InMemoryStore):
         found = await super().asearch((), limit=100)
         return [one for one in found if ".".join(one.namespace).startswith(".".join(namespace_prefix))]
 
+    async def alist_namespaces(self, *, prefix: Any = (), **options: Any) -> list[tuple[str, ...]]:
+        """Return what begins with the same letters."""
+        found = await super().alist_namespaces(**options)
+        return [one for one in found if ".".join(one).startswith(".".join(prefix))]
+
 
 async def test_an_item_is_its_owners_unless_a_handler_says_otherwise(dsn: str, schema: str) -> None:
     store = Careless()
