@@ -163,7 +163,7 @@ async def test_a_thread_that_exists_is_read_and_changed_by_who_may(dsn: str, sch
     def mine(action: str) -> None:
         async def decide(ctx: Auth.types.AuthContext, value: Any) -> Any:
             asked.append(action)
-            return ctx.user.identity == "eve" or {"readers": [ctx.user.identity]}
+            return ctx.user.identity == "eve" or {"readers": {"$contains": ctx.user.identity}}
 
         auth.on(resources="threads", actions=action)(decide)  # type: ignore[call-overload]
 
