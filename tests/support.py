@@ -74,8 +74,8 @@ def check_each(check: Callable[[T], None], items: Iterable[T]) -> None:
 
 
 def examples(number: int) -> int:
-    """How many examples or rounds a test takes: all of them in `make test-all`, an eighth of them otherwise."""
-    return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 8)
+    """How many examples or rounds a test takes: all of them in `make test-all`, a twelfth of them otherwise."""
+    return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 12)
 
 
 def crossed(*dimensions: Sequence[Any]) -> list[Any]:

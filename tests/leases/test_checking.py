@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from support import APIS, FORK, GUARD_SECONDS, Gate, config_of, invoke, loop_graph, open_saver, wait_until
+from support import APIS, FORK, GUARD_SECONDS, Gate, config_of, crossed, invoke, loop_graph, open_saver, wait_until
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError
@@ -169,8 +169,7 @@ def test_a_lease_ends_here_before_it_ends_in_the_database() -> None:
     assert held.is_confirmed, "an answer that comes late says nothing against a later one"
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("api", "is_held"), crossed(APIS, [False, True]))
 async def test_a_cancelled_run_keeps_its_lease_for_a_thread_that_it_leaves_behind(
     api: type, is_held: bool, dsn: str, schema: str
 ) -> None:

@@ -52,7 +52,9 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
         yield state
 
 
-@pytest.mark.parametrize("how", ["cancel", "interrupt", "rollback", "timeout"])
+@pytest.mark.parametrize(
+    "how", ["cancel", "rollback", *(pytest.param(one, marks=pytest.mark.slow) for one in ("interrupt", "timeout"))]
+)
 async def test_the_next_run_of_a_thread_waits_for_the_thread_that_a_cancelled_one_has_left_behind(
     how: str, dsn: str, schema: str, state: PGState
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_second_signal_does_not_wait(
         assert runs(connection, schema) == [("t", "pending", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_run_that_kills_its_workers_becomes_a_dead_letter_and_blocks_nobody(
     kind: type, place: Place, dsn: str, schema: str, connection: psycopg.Connection
