@@ -175,9 +175,12 @@ async def test_an_open_page_shows_what_is_new_and_does_not_disturb(screen: Scree
     await screen.open("/threads")
     await page.focus("td.main a")
     await screen.state.threads.create("second")
-    await page.wait_for_selector("text=second")
+    await page.wait_for_selector("text=1 new, show")
     assert await page.evaluate("document.activeElement.closest('td.main') !== null")
+    await page.keyboard.press(".")
+    await page.wait_for_selector("td >> text=second")
     await page.keyboard.press("l")
+    assert await page.inner_text(".live") == "Not live: paused"
     assert await page.get_attribute(".live", "aria-pressed") == "false"
 
 

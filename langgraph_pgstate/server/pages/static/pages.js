@@ -33,9 +33,12 @@ function learnClock(response) {
   if (!Number.isNaN(date)) offset = Date.now() - date;
 }
 
-// Live pages: the part with the id `live`, what has `data-fresh`, and the title are replaced by what the server has now.
+// Live pages: what has `data-fresh`, outside of the part with the id `live`, is replaced by what the server has now.
+// In that part nothing moves where a person may aim. Of rows with a key, cells change in place, rows that are gone are
+// disabled, and a button shows the new ones. A part without such rows is replaced while nobody points at it or types.
 const live = document.querySelector("[data-live]");
-let isDone = false;
+const news = document.getElementById("news");
+let isDone = false, isAsking = false, latest = null, timer = 0;
 
 // A notice is about the action just done: no address keeps it.
 const notice = document.querySelector(".notice");
@@ -45,51 +48,178 @@ if (notice) {
   history.replaceState(null, "", address);
 }
 
-async function refresh() {
+const rowsOf = (place) => new Map(all("[data-row], [data-item]", place).map((one) => [one.dataset.row || one.dataset.item, one]).filter(([key]) => key));
+
+// The content of an element without what differs each time that it is made.
+function contentOf(element, withRows = true) {
+  const copy = element.cloneNode(true);
+  if (!withRows) rowsOf(copy).forEach((row) => row.remove());
+  all("[name=nonce], [name=seen]", copy).forEach((one) => one.remove());
+  all("time", copy).forEach((one) => { one.textContent = ""; });
+  all("details", copy).forEach((one) => one.removeAttribute("open"));
+  all("[hidden]", copy).forEach((one) => one.removeAttribute("hidden"));
+  return copy.innerHTML;
+}
+
+// What is shown is what the server has now: forms say so.
+function renewForms(old, found) {
+  const fresh = all("[name=seen]", found);
+  all("[name=seen]", old).forEach((one, place) => { if (fresh[place]) one.value = fresh[place].value; });
+}
+
+function disable(element, why) {
+  all("button, input, select, textarea", element).forEach((one) => { one.disabled = true; });
+  if (element.querySelector(".why")) return;
+  const note = document.createElement("span");
+  note.className = "why";
+  note.textContent = why;
+  (element.matches("tr") ? element.lastElementChild : element).append(note);
+  element.classList.add("gone");
+}
+
+// Returns whether a row differs from what the server has, and could not be changed in place.
+function renewRow(row, found) {
+  if (row.matches(".gone")) return true;
+  if (!row.matches("tr") || row.children.length !== found.children.length) {
+    if (contentOf(row) !== contentOf(found)) return true;
+    renewForms(row, found);
+    return false;
+  }
+  let differs = false;
+  [...row.children].forEach((cell, place) => {
+    const fresh = found.children[place];
+    if (contentOf(cell) === contentOf(fresh)) renewForms(cell, fresh);
+    else if (cell.querySelector("form") || fresh.querySelector("form")) { disable(row, "Changed meanwhile"); differs = true; }
+    else if (cell.matches(":hover") || cell.contains(document.activeElement)) differs = true;
+    else cell.replaceChildren(...document.importNode(fresh, true).childNodes);
+  });
+  return differs;
+}
+
+function renewList(place, found) {
+  const old = rowsOf(place), now = rowsOf(found);
+  const known = [...now.keys()].filter((key) => old.has(key));
+  const added = [...now].filter(([key, row]) => !old.has(key) && row.dataset.row).length;
+  let gone = 0;
+  let differs = now.size > known.length + added || contentOf(place, false) !== contentOf(found, false) || known.join("\n") !== [...old.keys()].filter((key) => now.has(key)).join("\n");
+  old.forEach((row, key) => {
+    if (now.has(key)) { differs = renewRow(row, now.get(key)) || differs; return; }
+    gone += row.dataset.row ? 1 : 0;
+    disable(row, (row.closest("[data-gone]") || row).dataset.gone || "No longer here");
+  });
+  const counts = [added ? `${added} new` : "", gone ? `${gone} gone` : ""].filter(Boolean);
+  offer(counts.length ? counts.join(", ") : differs ? "Changed" : "");
+}
+
+function offer(text) {
+  news.hidden = !text;
+  const label = text && `${text}, show`;
+  if (news.textContent !== label) news.textContent = label;
+}
+
+function isTouched(place) {
+  const typed = all("input:not([type=hidden]), textarea", place).some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
+  return typed || place.matches(":hover") || place.contains(document.activeElement) || Boolean(String(getSelection())) || place.querySelector("details.act[open]");
+}
+
+// Names of elements that are the same over a refresh.
+function nameOf(element) {
+  if (element.id) return element.id;
+  if (element.dataset.row) return `row ${element.dataset.row}`;
+  const parent = element.parentElement;
+  if (!parent || element.id === "live") return "";
+  const key = element.matches("details") && element.querySelector(":scope > summary .key");
+  return `${nameOf(parent)} ${key ? key.textContent : [...parent.children].indexOf(element)}`;
+}
+
+const fieldName = (one) => `${one.form ? one.form.getAttribute("action") : ""} ${one.name} ${one.type === "radio" ? one.value : ""}`;
+
+function show(found) {
   const place = document.getElementById("live");
-  const isBusy = document.hidden || document.querySelector("details.act[open]") || !place || place.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
-  if (isBusy || String(getSelection()) || live.getAttribute("aria-pressed") !== "true") return;
-  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (!response.ok || response.redirected) return;
+  const opened = new Map(all("details", place).map((one) => [nameOf(one), one.open]));
+  const scrolled = all("*", place).filter((one) => one.scrollTop || one.scrollLeft).map((one) => [nameOf(one), one.scrollTop, one.scrollLeft]);
+  const fields = new Map(all("input:not([type=hidden]), textarea, select", place).map((one) => [fieldName(one), one]));
+  if (notice) notice.remove();
+  place.replaceChildren(...document.importNode(found, true).childNodes);
+  all(".scripted", place).forEach((button) => { button.hidden = false; });
+  showCurrent();
+  all("details", place).forEach((one) => { const open = opened.get(nameOf(one)); if (open !== undefined && one.open !== open) one.open = open; });
+  all("input:not([type=hidden]), textarea, select", place).forEach((one) => {
+    const old = fields.get(fieldName(one));
+    if (old && (one.matches("select") || old.value !== old.defaultValue || old.checked !== old.defaultChecked)) { one.value = old.value; one.checked = old.checked; }
+  });
+  const names = new Map(scrolled.length ? all("*", place).map((one) => [nameOf(one), one]) : []);
+  scrolled.forEach(([name, top, left]) => { const one = names.get(name); if (one) { one.scrollTop = top; one.scrollLeft = left; } });
+  offer("");
+  tellTimes();
+}
+
+async function refresh() {
+  const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(15000) });
+  if (!response.ok || response.redirected) { sayLive(`Not live: ${response.ok ? "the page has moved" : `the server answers ${response.status}`}`); return; }
   learnClock(response);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const found = page.getElementById("live");
-  if (!found) return;
+  const found = page.getElementById("live"), place = document.getElementById("live");
+  if (!found || !place) return;
   document.title = page.title;
   const fresh = all("[data-fresh]", page);
-  all("[data-fresh]").forEach((one, place) => {
-    if (fresh[place] && fresh[place].innerHTML !== one.innerHTML) one.replaceChildren(...document.adoptNode(fresh[place]).childNodes);
+  all("[data-fresh]").forEach((one, at) => {
+    if (fresh[at] && fresh[at].innerHTML !== one.innerHTML) one.replaceChildren(...document.importNode(fresh[at], true).childNodes);
   });
   // The last spans of what has ended may come after its end: one more time.
   const hasEnded = !page.querySelector("[data-live]");
   isDone = hasEnded && live.hidden;
   live.hidden = hasEnded;
-  const opened = all("details[open][id]", place).map((one) => one.id);
-  const focused = all("a, button, summary", place).indexOf(document.activeElement);
-  if (place.innerHTML === found.innerHTML) return;
-  if (notice) notice.remove();
-  place.replaceChildren(...document.adoptNode(found).childNodes);
-  showCurrent();
-  opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
-  if (focused >= 0) { const one = all("a, button, summary", place)[focused]; if (one) one.focus(); }
+  latest = found;
+  sayLive("Live");
+  if (rowsOf(place).size) renewList(place, found);
+  else if (contentOf(place) === contentOf(found)) { renewForms(place, found); offer(""); }
+  else if (isTouched(place)) offer("Changed");
+  else show(found);
   tellTimes();
 }
 
+const isOn = () => live.getAttribute("aria-pressed") === "true";
+
+function sayLive(text) {
+  if (live.textContent !== text) live.textContent = text;
+  live.classList.toggle("stopped", text !== "Live");
+}
+
 async function keepFresh() {
-  try { await refresh(); } catch { /* The server is away; the next time it may not be. */ }
-  if (!isDone) setTimeout(keepFresh, 1000 * Number(live.dataset.live));
+  clearTimeout(timer);
+  if (isAsking) return;
+  if (!isOn()) sayLive("Not live: paused");
+  else if (document.hidden) sayLive("Not live: in the background");
+  else {
+    isAsking = true;
+    try { await refresh(); } catch { sayLive("Not live: the server does not answer"); }
+    isAsking = false;
+  }
+  if (!isDone) timer = setTimeout(keepFresh, 1000 * Number(live.dataset.live));
 }
 
 if (live) {
   live.setAttribute("aria-pressed", String(localStorage.getItem("pgstate-live") !== "off"));
+  if (!isOn()) sayLive("Not live: paused");
   live.addEventListener("click", () => {
-    const isOn = live.getAttribute("aria-pressed") !== "true";
-    live.setAttribute("aria-pressed", String(isOn));
-    localStorage.setItem("pgstate-live", isOn ? "on" : "off");
+    live.setAttribute("aria-pressed", String(!isOn()));
+    localStorage.setItem("pgstate-live", isOn() ? "on" : "off");
+    keepFresh();
   });
-  setTimeout(keepFresh, 1000 * Number(live.dataset.live));
+  news.addEventListener("click", () => { if (latest) show(latest); });
+  document.addEventListener("visibilitychange", keepFresh);
+  timer = setTimeout(keepFresh, 1000 * Number(live.dataset.live));
 }
 setInterval(tellTimes, 5000);
+
+// A form is sent once. A page that comes from the browser's memory may be old.
+document.addEventListener("submit", (event) => {
+  if (event.target.method !== "post") return;
+  if (event.target.dataset.sent) event.preventDefault();
+  event.target.dataset.sent = "true";
+});
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 // On a narrow screen the page and the view that are open may be beyond the edge of their strip.
 function showCurrent() {
@@ -183,8 +313,4 @@ addEventListener("keydown", (event) => {
   all("details.act[open]").forEach((one) => { one.open = false; one.querySelector("summary").focus(); });
 });
 
-// A step that cannot be taken back asks once more.
-all("form[data-ask]").forEach((form) => form.addEventListener("submit", (event) => {
-  if (!confirm(form.dataset.ask)) event.preventDefault();
-}));
 if (main && location.hash) { const one = document.getElementById(location.hash.slice(1)); if (one && one.matches("details")) one.open = true; }

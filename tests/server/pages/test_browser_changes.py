@@ -1,0 +1,167 @@
+"""Two persons in two browsers: on the same row, on what the other has changed, on old pages, on lists that grow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support_http import failing, listening
+from support_pages import inspected, state_of, travel, trip
+
+from langgraph_pgstate import AsyncPGState, AsyncWorker
+from langgraph_pgstate.errors import RunFailedError
+
+from .test_browser_runs import CHROMIUM
+
+playwright = pytest.importorskip("playwright.async_api")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed (apt-get install chromium)"),
+]
+
+
+@asynccontextmanager
+async def two(dsn: str, schema: str) -> AsyncIterator[tuple[AsyncPGState, Any, Any]]:
+    """The state of a server, and a page in the browser of each of Eve and Adam."""
+    graphs = {"trip": trip(), "failing": failing()}
+    async with (
+        inspected(dsn, schema, graphs=graphs) as (server, _),
+        listening(server) as url,
+        playwright.async_playwright() as started,
+    ):
+        browser = await started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        try:
+            pages = []
+            for name in ("Eve", "Adam"):
+                context = await browser.new_context(viewport={"width": 1440, "height": 900}, base_url=f"{url}/ui/")
+                await context.add_cookies([{"name": "pgstate_person", "value": name, "url": url}])
+                pages.append(await context.new_page())
+            yield state_of(server), *pages
+        finally:
+            await browser.close()
+
+
+async def refresh(page: Any) -> None:
+    """Let an open page ask the server, as it does every few seconds."""
+    await page.evaluate("keepFresh()")
+
+
+async def fail(state: AsyncPGState, *run_ids: str) -> None:
+    """Runs that fail for good."""
+    runs = [await state.runs.enqueue("failing", {"count": 1}, thread_id=one, run_id=one) for one in run_ids]
+    async with AsyncWorker(state, {"failing": failing()}, poll=0.05):
+        for run in runs:
+            with pytest.raises(RunFailedError):
+                await run.wait(30)
+
+
+async def test_nothing_moves_under_the_pointer(dsn: str, schema: str) -> None:
+    async with two(dsn, schema) as (state, eve, adam):
+        await fail(state, "first", "second")
+        await eve.goto("queue?show=dead")
+        await adam.goto("queue?show=dead")
+        button = adam.locator("tr[data-row='letter first first'] button.danger")
+        await button.hover()
+        place = await button.bounding_box()
+        await fail(state, "third")
+        await refresh(adam)
+        await adam.wait_for_selector("#news:text-is('1 new, show')")
+        assert await button.bounding_box() == place
+        assert await adam.locator("tr[data-row]").count() == 2
+
+        # Eve discards the row at which Adam aims.
+        await eve.click("tr[data-row='letter first first'] >> text=Discard")
+        await eve.click("button:text-is('Discard')")
+        await eve.wait_for_selector("text=The run is no dead letter any more.")
+        await refresh(adam)
+        await adam.wait_for_selector("#news:text-is('1 new, 1 gone, show')")
+        assert await button.bounding_box() == place
+        assert await button.is_disabled()
+        assert await adam.inner_text("tr.gone .why") == "Retried or discarded"
+        await adam.click("#news")
+        assert await adam.locator("tr[data-row]").count() == 2
+        assert await adam.locator("#news").is_hidden()
+
+        # On a page that has not refreshed, the server says it.
+        await adam.click("text=Live")
+        await adam.wait_for_selector("text=Not live: paused")
+        await eve.goto("queue?show=dead")
+        await eve.click("tr[data-row='letter second second'] >> text=Retry")
+        await adam.click("tr[data-row='letter second second'] >> text=Discard")
+        await adam.click("button:text-is('Discard')")
+        assert "retried just now by Eve" in await adam.inner_text("main")
+        assert len(await queued(state)) == 1
+
+        # Both cancel it.
+        for page in (eve, adam):
+            await page.goto("queue")
+            await page.click("text=Cancel")
+        await eve.click("button:text-is('Cancel')")
+        await eve.wait_for_selector("text=The run is cancelled, or ends soon.")
+        await adam.click("button:text-is('Cancel')")
+        assert "cancelled just now by Eve" in await adam.inner_text("main")
+        assert await queued(state) == []
+
+
+async def queued(state: AsyncPGState) -> list[str]:
+    return [one.run_id for one in (await state.runs.queued()).items]
+
+
+async def test_an_old_page_does_not_run_on(dsn: str, schema: str) -> None:
+    async with two(dsn, schema) as (state, eve, adam):
+        await travel(state)
+        await state.threads.answer("t", "yes", by="Cain")
+        for page in (eve, adam):
+            await page.goto("threads/t")
+            await page.click("text=Live")
+            await page.click("#act-run summary")
+        # A form is sent once, however often its button is pressed.
+        await eve.dblclick("#act-run button")
+        await eve.wait_for_selector("text=The run is in the queue.")
+        await adam.click("#act-run button")
+        assert "run on just now by Eve" in await adam.inner_text("main")
+        assert len(await queued(state)) == 1
+
+
+async def test_what_a_person_has_typed_and_unfolded_stays(dsn: str, schema: str) -> None:
+    async with two(dsn, schema) as (state, _, adam):
+        for thread_id in ("t", "u"):
+            await travel(state, thread_id)
+        await adam.goto("interrupts")
+        form = adam.locator("article:has-text('u') input[name=answer]").first
+        await form.fill("not yet")
+        await adam.locator("article details summary").first.click()
+        is_open = await adam.evaluate("document.querySelector('article details').open")
+        await travel(state, "v")
+        await refresh(adam)
+        await adam.wait_for_selector("#news:text-is('1 new, show')")
+        assert await form.input_value() == "not yet"
+        await adam.click("#news")
+        assert await adam.locator("article").count() == 3
+        written = await adam.evaluate("[...document.querySelectorAll('input[name=answer]')].map((one) => one.value)")
+        assert sorted(written) == ["", "", "not yet"]
+        opened = await adam.locator("article details[open]").count()
+        assert opened == (3 if is_open else 2)
+
+        # A thread is not replaced under the pointer, and what was folded stays so.
+        await adam.goto("threads/t?view=state")
+        await adam.click("#channel-1 > summary")
+        await adam.hover("#metadata")
+        await state.threads.answer("t", "yes", by="Eve")
+        await refresh(adam)
+        await adam.wait_for_selector("#news:text-is('Changed, show')")
+        assert "Answered by Eve" not in await adam.inner_text("main")
+        await adam.click("#news")
+        await adam.wait_for_selector("text=Answered by Eve")
+        assert await adam.evaluate("document.getElementById('channel-1').open") is False
+
+        # The page says when it is not live.
+        await adam.route("**/threads/t?view=state", lambda route: route.abort())
+        await refresh(adam)
+        await adam.wait_for_selector("text=Not live: the server does not answer")
+        await adam.unroute("**/threads/t?view=state")
+        await refresh(adam)
+        await adam.wait_for_selector(".live:text-is('Live')")
