@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -207,7 +209,7 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             _raise_if_final(error, settings, deadline)
         time.sleep(_PAUSE_SECONDS)
     connector = Connector(first)
-    pool: ConnectionPool[Any] = ConnectionPool(
+    pool = _BlockingPool(
         dsn,
         connection_class=connector,  # type: ignore[arg-type]
         reconnect_failed=_connect_again,
@@ -225,6 +227,88 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
         # In a forked child, closing would end the parent's sessions.
         if os.getpid() == process:
             pool.close()
+
+
+class _MustWaitError(Exception):
+    """No connection of the pool is idle."""
+
+
+class _BlockingPool(ConnectionPool[Any]):
+    """A pool that loses no connection when a signal handler raises in a call that waits for one.
+
+    psycopg's pool hands a connection to a client that has left by such an exception. Handlers run in the main thread
+    only, so another thread waits in its place.
+    """
+
+    _starts_threads = True
+
+    def getconn(self, timeout: float | None = None) -> Any:
+        """Obtain a connection as `ConnectionPool.getconn` does."""
+        try:
+            return super().getconn(timeout)
+        except _MustWaitError:
+            pass
+        wait = _Wait(self, timeout)
+        thread = threading.Thread(target=wait.run, name=f"{self.name}-wait", daemon=True)
+        try:
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends and starts no threads
+                self._starts_threads = False
+                return super().getconn(timeout)
+            error, connection = wait.results.get()
+        except BaseException:
+            wait.abandon()
+            raise
+        if error is not None:
+            raise error
+        return connection
+
+    def _get_ready_connection(self, timeout: float | None) -> Any:
+        """Return an idle connection. Called with the pool's lock, before the client waits."""
+        found = super()._get_ready_connection(timeout)
+        if found is None and self._starts_threads and threading.current_thread() is threading.main_thread():
+            raise _MustWaitError
+        return found
+
+
+class _Wait:
+    """A wait for a pooled connection in another thread, which gives it back if nobody takes it.
+
+    Args:
+        pool: Where it waits.
+        timeout: See `ConnectionPool.getconn`.
+
+    Attributes:
+        results: Gets one pair, of an error or a connection.
+    """
+
+    def __init__(self, pool: _BlockingPool, timeout: float | None) -> None:
+        self.results: queue.SimpleQueue[tuple[Exception | None, Any]] = queue.SimpleQueue()
+        self._pool, self._timeout = pool, timeout
+        self._lock, self._is_abandoned = threading.Lock(), False
+
+    def run(self) -> None:
+        """Wait for a connection."""
+        try:
+            connection = self._pool.getconn(self._timeout)
+        except Exception as error:
+            self.results.put((error, None))
+            return
+        with self._lock:
+            if not self._is_abandoned:
+                self.results.put((None, connection))
+                return
+        self._pool.putconn(connection)
+
+    def abandon(self) -> None:
+        """Let the connection be given back, or give it back if it has come."""
+        with self._lock:
+            self._is_abandoned = True
+        with suppress(queue.Empty):
+            _, connection = self.results.get_nowait()
+            if connection is not None:
+                self._pool.putconn(connection)
 
 
 class _TasksUntilCancelled:
