@@ -216,11 +216,12 @@ class _Run:
 
 
 def _custom(data: Any) -> dict[str, Any]:
-    """Return what a node wrote, with its `name` as that of the channel."""
+    """Return what a node wrote; with a `name`, that of the channel, its own fields are there beside `payload`.
+
+    The SDK of Python gives all of it to who reads `thread.extensions[name]`, that of JavaScript its `payload`.
+    """
     name = data.get("name") if isinstance(data, Mapping) else None
-    if not isinstance(name, str) or not name:
-        return {"payload": data}
-    return {"name": name, "payload": data["payload"] if data.keys() == {"name", "payload"} else data}
+    return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
 
 
 def _checkpoint(data: Any) -> dict[str, Any]:

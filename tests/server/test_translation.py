@@ -156,7 +156,8 @@ def test_what_nodes_write_has_its_name_as_channel() -> None:
     whole = {"name": "b", "payload": 1}
     given = events(("custom", {"name": "a", "x": 1}), ("custom", whole), ("custom", {"name": 3}), ("custom", 4))
     data = [event["params"]["data"] for event in told(given, EventFilter(["custom"]))]
-    assert data == [{"name": "a", "payload": {"name": "a", "x": 1}}, whole, {"payload": {"name": 3}}, {"payload": 4}]
+    named = {"name": "a", "x": 1, "payload": {"name": "a", "x": 1}}
+    assert data == [named, whole, {"payload": {"name": 3}}, {"payload": 4}]
     assert [event["params"]["data"]["name"] for event in told(given, EventFilter(["custom:b"]))] == ["b"]
 
 
