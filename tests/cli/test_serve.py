@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from langgraph_sdk import get_client
 from support import GUARD_SECONDS, wait_until
 from support_cli import Forked, Run
-from support_http import until_running
+from support_http import HELLO, until_running
 
 from benchmarks.server import open_server
 from benchmarks.serving import seconds_after_kill
@@ -180,6 +181,28 @@ async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> Non
     given = {"authorization": "eve"}
     assert httpx.post(f"{url}/threads/search", json={}, headers=given).json() == []
     assert httpx.post(f"{url}/threads", json={}, headers=given).status_code == 403
+
+
+@pytest.mark.slow
+async def test_a_config_says_how_long_threads_are_kept_and_what_of_runs(
+    place: Any, tmp_path: Path, connection: psycopg.Connection, schema: str
+) -> None:
+    config = {
+        "graphs": {"chat": f"{TESTS / 'support_http.py'}:chat"},
+        "checkpointer": {"ttl": {"default_ttl": 60}},
+        "env": {"PGSTATE_RECORD_CONTENT": "false", "PGSTATE_PROJECT": "messages"},
+    }
+    (tmp_path / "langgraph.json").write_text(json.dumps(config))
+    served = place(cwd=tmp_path)
+    client = get_client(url=served.url)
+    await client.runs.wait("t", "chat", input=HELLO, if_not_exists="create")
+    found: Any = await client.threads.get("t", include=["ttl"])
+    assert found["ttl"]["expires_at"] > found["created_at"]
+    assert served.stop() == 0
+    # Its content is in the checkpoints, and where it was asked for.
+    columns = "input IS NULL, output IS NULL"
+    assert connection.execute(f"SELECT {columns} FROM {schema}.runs").fetchall() == [(True, True)]
+    assert connection.execute(f"SELECT count(*) FROM {schema}.projections").fetchone() == (1,)
 
 
 def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import operator
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, TypedDict
 
 import psycopg
@@ -13,11 +15,14 @@ import pytest
 from fastapi import FastAPI
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
+from support import GUARD_SECONDS
 from support_http import HELLO, chat, graphs, http, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.state_config import load_state_config
 from langgraph_pgstate.server import AgentServer, create_app
+from langgraph_pgstate.server import app as app_module
 
 
 class Notes(TypedDict):
@@ -153,3 +158,26 @@ async def test_a_channel_that_cannot_be_projected_ends_the_start(dsn: str, schem
         with pytest.raises(ConfigurationError, match=why):
             async with create_app(state, {"chat": chat(), "noting": noting}).lifespan():
                 pass
+
+
+async def test_threads_that_have_expired_are_deleted(
+    dsn: str, schema: str, connection: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "_SWEEP_SECONDS", 0.01)
+    file = tmp_path / "langgraph.json"
+    file.write_text(json.dumps({"checkpointer": {"ttl": {"default_ttl": 60}}}))
+    options = load_state_config(file)
+    server = create_app(lambda: AsyncPGState.open(dsn, schema=schema, **options), graphs())
+    async with server.lifespan(), sdk(server) as client:
+        for id in ("old", "new"):
+            await client.runs.wait(id, "chat", input=HELLO, if_not_exists="create")
+        found = await client.threads.get("old", include=["ttl"])
+        assert found["ttl"]["expires_at"] > found["created_at"]
+        connection.execute(
+            f"UPDATE {schema}.threads SET expires_at = now(), updated_at = now() - interval '1 hour' "
+            "WHERE thread_id = 'old'"
+        )
+        async with asyncio.timeout(GUARD_SECONDS):
+            while await client.threads.search(ids=["old"]):
+                await asyncio.sleep(0.02)
+        assert (await client.threads.get("new"))["status"] == "idle"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from langgraph_sdk import Auth
 from psycopg.conninfo import make_conninfo
+from starlette.applications import Starlette
+from support import GUARD_SECONDS
+from support_http import sdk, serving
 
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
@@ -128,3 +133,59 @@ async def test_without_its_key_a_role_that_may_make_no_tables_has_no_store(
     async with opening() as store:
         assert store is None
     assert any("graphs have no store" in one.message for one in caplog.records)
+
+
+@pytest.mark.parametrize("refreshes", [True, False])
+async def test_items_expire_unless_they_are_read(
+    dsn: str, schema: str, tmp_path: Path, connection: psycopg.Connection, refreshes: bool
+) -> None:
+    ttl = {"default_ttl": 60, "refresh_on_read": refreshes, "sweep_interval_minutes": 0.0005}
+    place = make_conninfo(dsn, options=f"-csearch_path={schema}")
+    _, options = load_server_config(written(tmp_path, store={"ttl": ttl}), place)
+
+    def expiry() -> Any:
+        found = connection.execute(f"SELECT expires_at FROM {schema}.store").fetchone()
+        return found and found[0]
+
+    async with serving(dsn, schema, store=options["store"], worker=False) as server, sdk(server) as client:
+        await client.store.put_item(["a"], "k", {"x": 1})
+        # `refresh_on_read` decides where the client says nothing.
+        for given, is_later in ((None, refreshes), (True, True), (False, False)):
+            before = expiry()
+            await client.store.get_item(["a"], "k", refresh_ttl=given)
+            assert (expiry() > before) is is_later
+        connection.execute(f"UPDATE {schema}.store SET expires_at = now() - interval '1 second'")
+        async with asyncio.timeout(GUARD_SECONDS):
+            while expiry() is not None:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_function_of_a_file_embeds_items(dsn: str, schema: str, tmp_path: Path) -> None:
+    (tmp_path / "embedding.py").write_text(
+        "async def embed(texts):\n    return [[float('river' in one), float('bank' in one), 0.1] for one in texts]\n"
+    )
+    index = {"dims": 3, "embed": "./embedding.py:embed", "fields": ["text"]}
+    place = make_conninfo(dsn, options=f"-csearch_path={schema}")
+    _, options = load_server_config(written(tmp_path, store={"index": index}), place)
+    async with serving(dsn, schema, store=options["store"], worker=False) as server, sdk(server) as client:
+        for text in ("a bank", "a river", "a sea"):
+            await client.store.put_item(["a"], text, {"text": text, "other": "river"})
+        for text in ("river", "bank"):
+            found = await client.store.search_items(["a"], query=text, limit=1)
+            assert [one["key"] for one in found["items"]] == [f"a {text}"]
+
+
+def test_headers_and_the_order_of_middleware(tmp_path: Path) -> None:
+    (tmp_path / "config_app.py").write_text("from starlette.applications import Starlette\napp = Starlette()\n")
+    http: dict[str, Any] = {"app": "./config_app.py:app", "configurable_headers": {"includes": ["x-*"]}}
+    _, options = load_server_config(written(tmp_path, http=http), "")
+    assert isinstance(options["app"], Starlette)
+    assert options["configurable_headers"] is not None
+    assert options["configurable_headers"].of([("x-a", "1")]) == {"x-a": "1"}
+    assert "app_auth" not in options
+    http["enable_custom_route_auth"] = True
+    for given, place in ((None, "middleware_first"), ("middleware_first", "middleware_first"), ("auth_first",) * 2):
+        file = written(tmp_path, http={**http, "middleware_order": given})
+        assert load_server_config(file, "")[1]["app_auth"] == place
+    with pytest.raises(ConfigurationError, match="middleware_order"):
+        load_server_config(written(tmp_path, http={**http, "middleware_order": "last"}), "")
