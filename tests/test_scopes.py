@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import examples
 
@@ -70,6 +70,8 @@ def matches(filters: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
 
 
 @given(FILTERS, FILTERS)
+@example({"$or": [{"o": "a"}, {"o": "b"}]}, {"t": {"$contains": "a"}})
+@example({"$and": [{"o": "a"}, {"t": "a"}]}, {"$or": [{"t": {"$contains": "a"}}, {"t": {"$contains": "b"}}]})
 @settings(max_examples=examples(400), deadline=None)
 def test_what_is_admitted_fulfils_the_filter(one: dict[str, Any], other: dict[str, Any]) -> None:
     for metadata in METADATA:
@@ -85,6 +87,7 @@ def test_what_sql_finds_fulfils_the_filter(connection: psycopg.Connection, saver
         state.threads.create(id, metadata=metadata)
 
     @given(FILTERS)
+    @example({"$or": [{"o": "a"}, {"o": "b"}]})
     @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def check(filters: dict[str, Any]) -> None:
         scope = scope_of(filters)
@@ -122,6 +125,8 @@ def test_a_scope_without_alternatives_shows_nothing(connection: psycopg.Connecti
         {"$or": {"o": "a"}},
         {"$or": ["a"]},
         {"$not": {"o": "a"}},
+        {"$not": "a"},
+        {7: "a"},
         {"o": {"$ne": "a"}},
         {"o": {"$eq": "a", "$contains": "a"}},
         {"o": {"p": 1}},
