@@ -136,9 +136,11 @@ def _open(path: Path, name: str) -> None:
             assert _as_user("nobody", _cannot_connect, dsn) == 0
             path.chmod(0o700)
     assert not (data / "postmaster.pid").exists()
-    # Once more, on its data.
+    # Once more, on its data, which a copy has opened to others.
+    data.chmod(0o755)
     with embedded_server(data) as dsn, psycopg.connect(dsn) as connection:
         connection.execute("SELECT FROM kept")
+        assert data.stat().st_mode & 0o777 == 0o700
     assert _modes(data) == before
 
 
