@@ -545,3 +545,20 @@ async def test_a_run_begins_only_at_the_head_that_it_expects(kind: type, dsn: st
         with pytest.raises(RunFailedError, match="has advanced from checkpoint"):
             await asyncio.to_thread(late.wait, 30)
     assert ([*done], head()) == before
+
+
+async def test_the_answer_to_a_run_goes_on_whatever_head_the_run_expected(
+    dsn: str, schema: str, state: PGState
+) -> None:
+    def ask(values: State) -> State:
+        return {"seen": interrupt("go on?")}
+
+    graph = graph_of(ask)
+    graph.copy({"checkpointer": state.saver}).invoke({"messages": []}, config_of("t"))
+    thread = state.threads.get("t")
+    assert thread is not None
+    run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", expected_head=thread.head_checkpoint_id)
+    async with working(Worker, dsn, schema, {"agent": graph}):
+        await asyncio.to_thread(wait_until, lambda: run.status() == "interrupted", "the interrupt")
+        answered = await asyncio.to_thread(state.runs.answer, "t", "yes")
+        assert (await asyncio.to_thread(answered.wait, 30))["seen"] == "yes"
