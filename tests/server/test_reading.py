@@ -117,3 +117,23 @@ def test_values_are_counted_in_whatever_is_no_json(raw: bytes) -> None:
     """Never more than the separators that are there, and in one pass."""
     most = sum(map(raw.count, (b",", b"[", b"{")))
     assert not reading._has_more(raw, most)
+
+
+async def test_a_large_body_of_few_values_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long integers cost much more than their number."""
+    threads: list[str] = []
+    parse = reading._parsed
+
+    def noting(*given: Any) -> Any:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return parse(*given)
+
+    monkeypatch.setattr(reading, "_parsed", noting)
+    assert await parsed(b"[" + b",".join([b"7" * 4300] * 40) + b"]") == [int("7" * 4300)] * 40
+    assert threads == ["pgstate-parser"]
+
+
+def test_strings_of_many_parts_are_one_string() -> None:
+    raw = b'["' + b"\\n,[" * 30_000 + b'",1,2]'
+    assert not reading._has_more(raw, 3)
+    assert reading._has_more(raw, 2)
