@@ -68,6 +68,29 @@ class Count(TypedDict, total=False):
     count: int
 
 
+class Large(TypedDict, total=False):
+    """What the graph of large states knows."""
+
+    count: int
+    bytes: int
+    pause: float
+    text: str
+
+
+def large() -> Any:
+    """A graph whose supersteps write as many bytes as are asked for, each time others."""
+
+    async def step(state: Large) -> Large:
+        await asyncio.sleep(state["pause"])
+        return {"count": state["count"] - 1, "text": os.urandom(state["bytes"] // 2).hex()}
+
+    builder = StateGraph(Large)
+    builder.add_node("step", step)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", lambda state: "step" if state["count"] > 0 else END, ["step", END])
+    return builder.compile()
+
+
 def three() -> Any:
     """A graph of three nodes."""
     builder = StateGraph(Count)
@@ -125,7 +148,7 @@ def running(name: str, dsn: str, directory: Path, port: int = 0, *options: str) 
             state.setup()
     config: dict[str, Any] = {
         "dependencies": ["."],
-        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting", "steady")},
+        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting", "steady", "large")},
     }
     if name == THEIRS[1]:
         config["checkpointer"] = {"path": "langgraph_pgstate.agent_server:checkpointer"}
