@@ -127,7 +127,15 @@ HOT = [
     "measure_expired",
 ]
 # Of these a plan that fits all arguments is so much worse that the server never takes to it by itself.
-NEVER_GENERIC = {"list_threads", "list_runs", "search_threads", "sort_threads", "count_threads_by_status"}
+NEVER_GENERIC = {
+    "list_threads",
+    "list_runs",
+    "search_threads",
+    "sort_threads",
+    "count_threads_by_status",
+    "measure_runs_with_scope",
+    "average_feedback_with_scope",
+}
 
 
 @pytest.fixture(scope="module")

@@ -337,7 +337,7 @@ OPERATION_CASES: dict[str, Case] = {
 
 
 def form(*make: Callable[[Things, Things], dict[str, str]]) -> Case:
-    return lambda them, me: [{"data": one(them, me)} for one in make]
+    return lambda them, me: [{"data": {"sure": "1", **one(them, me)}} for one in make]
 
 
 def at(them: Things, me: Things) -> dict[str, str]:
