@@ -109,4 +109,3 @@ async def _compensate(
         # It failed in an earlier call; this call tries again.
         await runner.settle(thread_id, intent.idempotency_key, "retry", None)
         await runner.perform(call)
-    await runner.executor.run(tool_executions.mark_compensated, queries, thread_id, key)

@@ -540,7 +540,6 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.listing.list_executions": lambda bench: ("t", None, 10),
     "tools.listing.list_recent": lambda bench: (request_recent(),),
     "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
-    "tools.tool_executions.mark_compensated": lambda bench: ("t", "key"),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),

@@ -240,7 +240,8 @@ async def settle(
 ) -> bool:
     """Set the outcome of an action that no live process runs. One compare-and-swap; safe to repeat.
 
-    With the name of a person (`by`), an event is stored in the same transaction.
+    An effect whose compensation succeeded is marked as compensated in the same statement. With the name of a person
+    (`by`), an event is stored in the same transaction.
 
     Returns:
         Whether the row was unchanged since it was read.
@@ -281,7 +282,8 @@ async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_g
 
 
 async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outcome) -> bool:
-    """Write the outcome of an attempt. One statement; safe to repeat.
+    """Write the outcome of an attempt; of a compensation also that its effect is compensated. One statement; safe to
+    repeat.
 
     Returns:
         False if the action was taken over or deleted with its thread.
@@ -362,11 +364,6 @@ async def list_effects(
         queries.list_effects, {"thread_id": thread_id, "run_id": run_id, "to_checkpoint": to_checkpoint}
     )
     return [(execution_of(row), row[_COLUMNS]) for row in rows]
-
-
-async def mark_compensated(db: Connection, queries: Queries, thread_id: str, idempotency_key: str) -> None:
-    """Note that an effect was compensated. Repeated calls keep the first time. One statement."""
-    await db.execute(queries.mark_compensated, {"thread_id": thread_id, "idempotency_key": idempotency_key})
 
 
 def _as_seen(seen: Recorded, is_gone: bool) -> dict[str, Any]:

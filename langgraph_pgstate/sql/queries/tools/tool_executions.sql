@@ -57,22 +57,29 @@ RETURNING attempt;
 
 -- name: settle_tool_execution
 -- Set the outcome of an action that no live process runs, if it is unchanged; its former process can no longer write an
--- outcome.
-UPDATE /*schema*/tool_executions SET
-    status = :status,
-    intent_id = :intent_id,
-    alive_until = NULL,
-    ended_at = now(),
-    result_type = :result_type,
-    result = :result,
-    preview = :preview,
-    error_type = :error_type,
-    error_message = :error_message,
-    answers = :answers
-WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
-    AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
-    AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
-RETURNING attempt;
+-- outcome. What a successful compensation compensates is marked.
+WITH ended AS (
+    UPDATE /*schema*/tool_executions SET
+        status = :status,
+        intent_id = :intent_id,
+        alive_until = NULL,
+        ended_at = now(),
+        result_type = :result_type,
+        result = :result,
+        preview = :preview,
+        error_type = :error_type,
+        error_message = :error_message,
+        answers = :answers
+    WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
+        AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
+        AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
+    RETURNING thread_id, attempt, status, compensates
+), compensated AS (
+    UPDATE /*schema*/tool_executions e SET compensated_at = coalesce(e.compensated_at, now())
+    FROM ended
+    WHERE ended.status = 'success' AND e.thread_id = ended.thread_id AND e.idempotency_key = ended.compensates
+)
+SELECT attempt FROM ended;
 
 -- name: mark_tool_execution_unknown
 -- Record that the process of an action has died. If it turns out to be alive, it may still write the outcome.
@@ -83,18 +90,26 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
 RETURNING attempt;
 
 -- name: finish_tool_execution
--- Store the outcome of an attempt, unless another process has taken the action over.
-UPDATE /*schema*/tool_executions SET
-    status = :status,
-    ended_at = now(),
-    result_type = :result_type,
-    result = :result,
-    preview = :preview,
-    error_type = :error_type,
-    error_message = :error_message,
-    answers = greatest(answers, :answers::integer)
-WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
-RETURNING attempt;
+-- Store the outcome of an attempt, unless another process has taken the action over. What a successful
+-- compensation compensates is marked.
+WITH ended AS (
+    UPDATE /*schema*/tool_executions SET
+        status = :status,
+        ended_at = now(),
+        result_type = :result_type,
+        result = :result,
+        preview = :preview,
+        error_type = :error_type,
+        error_message = :error_message,
+        answers = greatest(answers, :answers::integer)
+    WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
+    RETURNING thread_id, attempt, status, compensates
+), compensated AS (
+    UPDATE /*schema*/tool_executions e SET compensated_at = coalesce(e.compensated_at, now())
+    FROM ended
+    WHERE ended.status = 'success' AND e.thread_id = ended.thread_id AND e.idempotency_key = ended.compensates
+)
+SELECT attempt FROM ended;
 
 -- name: release_tool_execution
 -- Let an action whose attempt has no outcome begin again; waits for a transaction that may be writing the outcome.
@@ -156,8 +171,3 @@ WHERE thread_id = :thread_id AND compensates IS NULL AND compensated_at IS NULL 
     AND (:run_id::text IS NULL OR run_id = :run_id)
     AND (:to_checkpoint IS NULL OR coalesce(root_checkpoint_id, checkpoint_id) IN (SELECT checkpoint_id FROM later))
 ORDER BY ended_at DESC NULLS FIRST, started_at DESC, idempotency_key DESC;
-
--- name: mark_compensated
--- Record that an effect was compensated.
-UPDATE /*schema*/tool_executions SET compensated_at = coalesce(compensated_at, now())
-WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
