@@ -42,7 +42,7 @@ class StartedWork:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._is_stopped = self._has_begun = self._has_refused = False
+        self._is_stopped = self._has_waited = self._has_begun = self._has_refused = False
         self._threads: set[_Thread] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -51,7 +51,10 @@ class StartedWork:
         _follow(loop)
         context = contextvars.copy_context()
         context.run(_works.set, (*_works.get(), self))
-        return loop.create_task(coroutine, context=context)
+        task = loop.create_task(coroutine, context=context)
+        # Runs as soon as the task waits for the first time.
+        loop.call_soon(self._note_wait)
+        return task
 
     def follow_run(self, run: Any, loop: AbstractEventLoop) -> bool:
         """Follow the threads that nodes of a run of LangGraph start, in whatever task: `current_run` is this run.
@@ -84,7 +87,7 @@ class StartedWork:
 
     @property
     def was_refused(self) -> bool:
-        """Whether it asked for threads, and none of them has begun."""
+        """Whether it asked for a thread before it waited for anything else, and no thread of it has begun."""
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:
@@ -118,8 +121,13 @@ class StartedWork:
         else:
             thread.ended.add_done_callback(lambda _: self.when_threads_ended(function))
 
+    def _note_wait(self) -> None:
+        self._has_waited = True
+
     def _add(self, thread: _Thread) -> None:
         with self._lock:
+            # It has done something else before.
+            self._has_begun |= self._has_waited
             self._threads.add(thread)
             is_stopped = self._is_stopped
         if is_stopped:

@@ -307,6 +307,53 @@ async def test_what_no_thread_was_free_for_has_not_begun(dsn: str, schema: str, 
         assert begun == ["o1"]
 
 
+@pytest.mark.parametrize("kind", ["replaced", "overridden"])
+async def test_code_that_waits_for_a_thread_in_its_middle_has_begun(
+    dsn: str, schema: str, connection: psycopg.Connection, kind: str
+) -> None:
+    """No thread is free for its second part when it is cancelled."""
+    pool = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    charged: list[str] = []
+
+    async def act() -> str:
+        await asyncio.sleep(0)
+        charged.append("o1")
+        return await asyncio.to_thread(lambda: "charged")
+
+    class Overridden(StructuredTool):
+        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> ToolMessage:
+            return ToolMessage(await act(), tool_call_id=input["id"])
+
+    async with open_machine(AsyncToolLedger, dsn, schema, connection) as machine:
+        others: list[asyncio.Task[Any]] = []
+
+        async def without_threads(request: Any, execute: Any) -> Any:
+            async def inner(request: Any) -> ToolMessage:
+                return ToolMessage(await act(), tool_call_id=request.tool_call["id"])
+
+            if not others:
+                others.append(asyncio.create_task(asyncio.to_thread(machine.charge, "of another")))
+                await machine.until(machine.begun.is_set)
+            return await machine.ledger(request, inner if kind == "replaced" else execute)
+
+        kinds = {"replaced": StructuredTool, "overridden": Overridden}
+        charge = kinds[kind].from_function(lambda order: "local", name="charge", description="c")
+        node = ToolNode([charge], awrap_tool_call=without_threads)
+        graph = agent_graph(node, CHARGE).compile(checkpointer=machine.saver)
+        running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+        await machine.until(lambda: machine.status == [("running", 1)] and pool._work_queue.qsize())
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        machine.go_on.set()
+        await others[0]
+        assert machine.status == [("unknown", 1)]
+        with pytest.raises(ToolOutcomeUnknownError):
+            await graph.ainvoke(None, thread())
+    assert charged == ["o1"]
+
+
 async def test_a_transactional_tool_cannot_use_the_connection_that_it_lost(
     dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:
