@@ -209,13 +209,14 @@ class ActionRunner:
         id. A task would be another one, too.
 
         Raises:
-            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`.
+            UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, or two
+                seconds if that is less.
         """
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
         is_certain = is_saved and not names
         waited, pause = 0.0, _FIRST_PAUSE / 40
         while not await self._attempts.run(tool_executions.is_reached, intent):
-            if is_certain and waited >= self._settings.wait_seconds:
+            if is_certain and waited >= max(self._settings.wait_seconds, _LONGEST_CATCH_UP):
                 error = UnavailableError(
                     f"checkpoint {intent.checkpoint_id!r} of thread {intent.thread_id!r} is not stored, {waited:.0f} "
                     "seconds after its tools were called"

@@ -453,7 +453,6 @@ def test_a_blocking_ledger_is_closed_after_what_was_abandoned(
         assert machine.status == [("success", 1)]
 
 
-@pytest.mark.xfail(reason="it has waited in vain since actions wait for their checkpoint", run=False)
 def test_what_outlives_its_event_loop_keeps_others_of_the_process_from_beginning(
     dsn: str, schema: str, connection: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
