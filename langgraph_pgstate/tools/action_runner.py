@@ -32,7 +32,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.tools.attempt_runner import AttemptRunner
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
 from langgraph_pgstate.tools.executor import Executor
-from langgraph_pgstate.tools.intents import _current, new_intent_id
+from langgraph_pgstate.tools.intents import _current, new_intent_id, repeat_next
 from langgraph_pgstate.tools.interrupts import (
     DECISIONS,
     answers_given,
@@ -89,15 +89,19 @@ class ActionRunner:
             ToolOvertakenError: If another process took it over while it ran.
             ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
-        outer = _current.get()
-        if outer is not None and (outer.thread_id, outer.key) == (call.intent.thread_id, call.intent.idempotency_key):
-            raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
         if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
             raise ToolSetupError(
                 f"{call.intent.tool} is transactional and has a timeout, which closes its connection; that cannot be "
                 "the ledger's only connection. Give a pool or a DSN"
             )
-        return await self.executor.cancelled_once(self._perform(call))
+        try:
+            return await self.executor.cancelled_once(self._perform(call))
+        except BaseException as error:
+            is_over = isinstance(error, Exception) and not (isinstance(error, PGStateError) and error.is_final)
+            if call.is_counted and not is_over:
+                # Code of the task may call again, and must not act beside or after this attempt.
+                repeat_next(call.intent.idempotency_key)
+            raise
 
     async def _perform(self, call: ToolCall) -> Any:
         if call.is_ahead:
@@ -121,6 +125,12 @@ class ActionRunner:
                 if other is not None:
                     call = replace(call, intent=other, origin_thread_id=None)
                     continue
+                outer = _current.get()
+                if outer is not None and (outer.thread_id, outer.key) == (
+                    call.intent.thread_id,
+                    call.intent.idempotency_key,
+                ):
+                    raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
                 if recorded.execution.status == "running" and not is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
                         raise tool_error(ToolBusyError, call.intent, f"is being run by {recorded.execution.holder_id}")

@@ -130,8 +130,8 @@ def intent_of_function(
         # Several actions of a task run beside each other, and each counts the calls of its own attempt.
         outer = _current.get()
         fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
-        ordinal = _ordinal(config, fingerprint, 0 if outer is None else outer.attempt)
-        key = f"{tool}:{_task_of(config)}:{fingerprint[:16]}:{ordinal}"
+        call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
+        key = f"{call}:{_ordinal(config, call)}"
     return _intent(config, tool, key, None, arguments, settings, run_of, None)
 
 
@@ -235,22 +235,41 @@ def _lists_of(state: Any) -> Iterator[list[Any]]:
             yield value
 
 
-def _ordinal(config: Mapping[str, Any], fingerprint: str, outer_attempt: int) -> int:
-    """Return the number of equal calls that this task has made before, in this run of it and of the outer action."""
-    pad = scratchpad_of(config)
-    if pad is None:
-        return 0
-    runtime = configurable_of(config).get(RUNTIME)
-    attempt = getattr(getattr(runtime, "execution_info", None), "node_attempt", 1)
+def repeat_next(key: str) -> None:
+    """Let the next equal call of this task be this action again, as the outcome of this call is not known.
+
+    Args:
+        key: The key of a function call without a key function.
+    """
+    call, _, ordinal = key.rpartition(":")
     with _ordinals_lock:
-        counts = _ordinals.setdefault(pad.get_null_resume, {})
-        place = attempt, outer_attempt, fingerprint
-        counts[place] = ordinal = counts.get(place, -1) + 1
+        _ordinals_left(get_config(), call).append(int(ordinal))
+
+
+def _ordinal(config: Mapping[str, Any], call: str) -> int:
+    """Return the number of equal calls that this task has made before, in this run of it and of the outer action."""
+    with _ordinals_lock:
+        left = _ordinals_left(config, call)
+        left.sort()
+        ordinal = left.pop(0)
+        if not left:
+            left.append(ordinal + 1)
     return ordinal
 
 
+def _ordinals_left(config: Mapping[str, Any], call: str) -> list[int]:
+    """Return the numbers of a task's next equal calls: those to be repeated, and that of the next new one."""
+    pad, outer = scratchpad_of(config), _current.get()
+    if pad is None:
+        return [0]
+    runtime = configurable_of(config).get(RUNTIME)
+    attempt = getattr(getattr(runtime, "execution_info", None), "node_attempt", 1)
+    place = attempt, 0 if outer is None else outer.attempt, call
+    return _ordinals.setdefault(pad.get_null_resume, {}).setdefault(place, [0])
+
+
 # LangGraph makes a new scratchpad for each run of a task; one of its functions supports weak references.
-_ordinals: WeakKeyDictionary[Any, dict[tuple[int, int, str], int]] = WeakKeyDictionary()
+_ordinals: WeakKeyDictionary[Any, dict[tuple[int, int, str], list[int]]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
 
 

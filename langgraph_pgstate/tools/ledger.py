@@ -207,6 +207,7 @@ class _Ledger:
             lambda: function(*args, **kwargs),
             is_ahead=ahead is not None,
             is_saved=self._is_own(ahead),
+            is_counted=policy.key is None,
         )
 
     def _is_own(self, saver: Any) -> bool:

@@ -30,6 +30,7 @@ class ToolCall:
         is_saved: Whether it is certain that the checkpoint of the root graph will be stored in the ledger's schema.
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
         is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
+        is_counted: Whether the action is the n-th equal call in its task.
     """
 
     intent: Intent
@@ -40,6 +41,7 @@ class ToolCall:
     is_saved: bool = False
     origin_thread_id: str | None = None
     is_blocking: bool = False
+    is_counted: bool = False
 
 
 class Raised(Exception):

@@ -94,6 +94,39 @@ async def test_a_function_in_a_node_is_done_once(bench: Bench) -> None:
     assert done == ["o1", "o2", "o1"] * 2
 
 
+async def test_a_call_in_place_of_one_of_unknown_outcome_is_the_same_action(bench: Bench) -> None:
+    """As of code in a node, or middleware around a tool, that tries again after any error."""
+    done: list[str] = []
+
+    def ship(order: str) -> str:
+        """Ship an order, and be stopped."""
+        done.append(order)
+        raise asyncio.CancelledError if bench.is_async else KeyboardInterrupt
+
+    once = bench.ledger.once(of_api(bench, ship))
+    errors: list[str] = []
+
+    async def suspending(state: MessagesState) -> None:
+        for order in ("o1", "o2", "o1"):
+            try:
+                await once(order)
+            except BaseException as error:
+                errors.append(type(error).__name__)
+
+    def blocking(state: MessagesState) -> None:
+        for order in ("o1", "o2", "o1"):
+            try:
+                once(order)
+            except BaseException as error:
+                errors.append(type(error).__name__)
+
+    builder = StateGraph(MessagesState).add_edge(START, "node")
+    builder.add_node("node", suspending if bench.is_async else blocking)
+    await bench.invoke(builder.compile(checkpointer=bench.saver), ask(), thread())
+    assert done == ["o1", "o2"]
+    assert errors[2] == "ToolOutcomeUnknownError"
+
+
 async def test_a_function_with_a_key_is_done_once_on_its_thread(bench: Bench) -> None:
     done: list[str] = []
 

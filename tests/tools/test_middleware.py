@@ -43,6 +43,30 @@ async def test_an_agent_of_langchains_runs_its_tools_once(bench: Bench) -> None:
     assert done == ["o1"]
 
 
+async def test_an_agent_in_a_tool_whose_model_uses_the_same_id_is_not_the_tool_itself(bench: Bench) -> None:
+    """Some providers number the tool calls of each response from 0."""
+    till = Till()
+    charge = tool_of(bench, "charge", till.charge)
+    inner = create_agent(
+        ToolCaller(messages=iter([CHARGE, AIMessage("charged")])), [charge], middleware=[bench.ledger.middleware()]
+    )
+
+    def blocking(order: str) -> str:
+        """Delegate an order."""
+        return str(inner.invoke(ask())["messages"][-1].content)
+
+    async def suspending(order: str) -> str:
+        """Delegate an order."""
+        return str((await inner.ainvoke(ask()))["messages"][-1].content)
+
+    delegate = tool("delegate")(suspending if bench.is_async else blocking)
+    model = ToolCaller(messages=iter([calls(("call_1", "delegate", {"order": "o1"})), AIMessage("done")]))
+    agent = create_agent(model, [delegate], middleware=[bench.ledger.middleware()], checkpointer=bench.saver)
+    state = await bench.invoke(agent, ask(), thread())
+    assert [message.content for message in state["messages"][2:]] == ["charged", "done"]
+    assert till.charged == ["o1"]
+
+
 async def test_an_asynchronous_ledger_says_that_it_is_one(dsn: str, schema: str) -> None:
     async with open_bench(LEDGERS[1], dsn, schema) as bench:
         with pytest.raises(ConfigurationError, match="ainvoke"):
