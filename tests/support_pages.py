@@ -60,14 +60,14 @@ class Visitor:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
 
-    async def page(self, path: str, **query: Any) -> str:
+    async def page(self, path: str, /, **query: Any) -> str:
         """The HTML of a page."""
         response = await self.client.get(f"/ui{path}", params=query)
         assert response.status_code == 200, response.text
         assert len(response.content) <= 300_000
         return response.text
 
-    async def data(self, path: str, **query: Any) -> Any:
+    async def data(self, path: str, /, **query: Any) -> Any:
         """The data of a page."""
         response = await self.client.get(f"/ui{path}", params=query, headers={"accept": "application/json"})
         assert response.status_code == 200, response.text

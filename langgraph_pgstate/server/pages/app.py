@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from urllib.parse import urlencode, urlsplit
 
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.server.errors import HANDLERS, missing, refuse
 from langgraph_pgstate.server.json import answer
@@ -30,7 +33,33 @@ def mount() -> Mount:
     """Return the pages, below `/ui`."""
     preload()
     routes: list[BaseRoute] = [Route("/", _open_first), Route("/static/{name}", _send_static)]
-    return Mount("/ui", routes=[*routes, *map(_route, PAGES)], name="pages")
+    return Mount("/ui", routes=[*routes, *map(_route, PAGES)], name="pages", middleware=[Middleware(_Unknown)])
+
+
+class _Unknown:
+    """Answers requests for which there is no page, as pages do.
+
+    Args:
+        app: The pages.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            return await self._app(scope, receive, send)
+        except HTTPException as error:
+            refused = missing("page", scope["path"])
+            if error.status_code == 405:
+                refused = refuse(405, "this address is an action, which the button of a page sends", error.headers)
+
+        async def fail(_: PageCall) -> Page:
+            raise refused
+
+        response = await _answer(PageRoute("unknown", "GET", "", fail), Request(scope, receive))
+        await response(scope, receive, send)
 
 
 def _route(page: PageRoute) -> Route:
@@ -58,9 +87,10 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     access = await access_of(service, request, form)
     if service.rate_limit is not None:
         service.rate_limit.check(request, access.user)
-    request.state.may_read = True
     token = token_of(request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
+    # A refusal has the navigation, too.
+    request.state.call = call
     if not route.is_read:
         check_sender(request, form)
         if not call.may_act:
@@ -117,7 +147,8 @@ async def _refusal(request: Request, error: Exception) -> Response:
     if wants_json(request):
         return refused
     kept = {name: value for name, value in refused.headers.items() if name in ("retry-after", "www-authenticate")}
-    return render_refusal(request, refused.status_code, str(json.loads(bytes(refused.body))["detail"]), kept)
+    detail, call = str(json.loads(bytes(refused.body))["detail"]), getattr(request.state, "call", None)
+    return render_refusal(request, refused.status_code, detail, kept, call, NAVIGATION)
 
 
 async def _open_first(request: Request) -> Response:

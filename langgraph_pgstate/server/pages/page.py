@@ -19,7 +19,7 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Thread
 
 # Browsers and servers give these a meaning in a path, whether or not they are percent-encoded.
-_SPECIAL = re.compile(r"~|/|\\|^\.+$")
+_SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 
 
@@ -112,7 +112,7 @@ class PageCall(Call):
         payload = {"action": action, "by": self.actor, **details}
         await self.state.events.add(thread_id, "action", payload, checkpoint_id=checkpoint_id, run_id=run_id)
 
-    def link(self, *parts: str, **query: Any) -> str:
+    def link(self, /, *parts: str, **query: Any) -> str:
         """Return the address of a page of the inspector: the parts of its path, and its query."""
         return address(self.base, *parts, **query)
 
@@ -205,7 +205,7 @@ def segment(text: str) -> str:
     return quote(_SPECIAL.sub(lambda match: "".join(f"~{ord(char):02X}" for char in match[0]), text), safe="~")
 
 
-def address(base: str, *parts: str, **query: Any) -> str:
+def address(base: str, /, *parts: str, **query: Any) -> str:
     """Return the address of a page.
 
     Args:

@@ -23,6 +23,16 @@ from langgraph_pgstate.server.pages.page import Link, Page, PageCall, address
 
 _STATIC_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
+_REFUSALS: Final[Mapping[int, str]] = {
+    401: "Who are you?",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not a page",
+    409: "Not now",
+    422: "Not understood",
+    503: "Not available",
+}
+
 
 @cache
 def environment() -> Environment:
@@ -76,6 +86,12 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
     """
     if wants_json(call.request):
         return answer(page.data)
+    text = environment().get_template(page.template).render(_shown(call, page, navigation, notice))
+    return Response(text, media_type="text/html")
+
+
+def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
+    """Return what the template of a page uses. It needs no connection."""
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
     for left_out in ("notice", "of", "format"):
@@ -87,7 +103,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         path = quote(call.request.scope["path"], safe="/~")
         return f"{path}?{urlencode(given)}" if given else path
 
-    shown: dict[str, Any] = {
+    return {
         **page.data,
         "page": page,
         "call": call,
@@ -99,28 +115,40 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "ago": partial(_ago, now),
         "link": partial(address, call.base),
         "here": here,
+        # An action has no page to come back to.
+        "way_back": here() if call.request.method == "GET" else None,
         "static": partial(static_address, call.base),
         "query": query,
         "schema": call.state.schema,
     }
-    text = environment().get_template(page.template).render(shown)
-    return Response(text, media_type="text/html")
 
 
-def render_refusal(request: Request, status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
-    """Return a page that says why a request was refused. It needs no connection."""
-    base = str(request.scope.get("root_path", ""))
-    first = address(base, "threads")
-    data = {
-        "status": status,
-        "detail": detail,
-        # No button leads to the same refusal.
-        "has_way_on": status not in (401, 403)
-        or (getattr(request.state, "may_read", False) and request.scope["path"] != first),
-        "link": partial(address, base),
-        "static": partial(static_address, base),
-    }
-    text = environment().get_template("refusal.html").render(data)
+def render_refusal(
+    request: Request,
+    status: int,
+    detail: str,
+    headers: Mapping[str, str] | None,
+    call: PageCall | None = None,
+    navigation: tuple[Link, ...] = (),
+) -> Response:
+    """Return a page that says why a request was refused. It needs no connection.
+
+    Args:
+        request: The request.
+        status: HTTP status.
+        detail: The reason.
+        headers: Headers of the answer.
+        call: The request of somebody who may see pages; the page has the navigation then.
+        navigation: Entries of the navigation.
+    """
+    title = _REFUSALS.get(status, "Something went wrong")
+    data = {"status": status, "detail": detail}
+    if call is None:
+        template, static = "refusal_alone.html", partial(static_address, str(request.scope.get("root_path", "")))
+        shown = {**data, "title": title, "static": static}
+    else:
+        template, shown = "refusal.html", _shown(call, Page("refusal.html", title, data), navigation)
+    text = environment().get_template(template).render(shown)
     return Response(text, status, dict(headers or {}), "text/html")
 
 

@@ -303,7 +303,7 @@ async def test_what_does_not_exist_is_not_found(place: Place) -> None:
     for path, status in (("/threads/none", 404), ("/threads/t?at=none", 404), ("/threads/t?view=none", 422)):
         response = await visitor.client.get(f"/ui{path}")
         assert response.status_code == status
-        assert "All threads" in response.text
+        assert 'href="/ui/threads"' in response.text
     assert "no checkpoints yet" in await visitor.page("/threads/empty")
 
 
