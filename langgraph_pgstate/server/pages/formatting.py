@@ -6,6 +6,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
+from markupsafe import Markup
+
+from langgraph_pgstate.process_identity import short_holder
+
 _UNITS: Final = ((86400 * 365, "y"), (86400 * 30, "mo"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -81,10 +85,21 @@ def short(id: str | None, length: int = 13) -> str:
     return id if len(id) <= length else f"…{id[-(length - 1) :]}"
 
 
-def clipped(text: str, length: int) -> str:
+def worker(id: str, length: int = 32) -> str:
+    """Return the host and process id of a worker, or its id without its middle."""
+    name = short_holder(id)
+    return name if len(name) <= length else f"{name[: length // 2 - 1]}…{name[-(length // 2) :]}"
+
+
+def cut(text: str, length: int) -> str:
     """Return a text on one line, cut to a length."""
     line = " ".join(text[: 4 * length].split())
     return line if len(line) <= length and len(text) <= 4 * length else f"{line[: length - 1]}…"
+
+
+def clipped(text: str, length: int) -> Markup:
+    """Return a text on one line, cut to a length, as HTML that isolates its direction of writing."""
+    return Markup("<bdi>{}</bdi>").format(cut(text, length))
 
 
 def _longest_unit(seconds: float) -> str:

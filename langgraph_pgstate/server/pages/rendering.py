@@ -48,6 +48,7 @@ def environment() -> Environment:
     made.filters |= {
         "draw": draw,
         "clipped": formatting.clipped,
+        "cut": formatting.cut,
         "duration": formatting.duration,
         "exact": formatting.exact,
         "markdown": to_html,
@@ -56,6 +57,7 @@ def environment() -> Environment:
         "plural": formatting.plural,
         "short": formatting.short,
         "size": formatting.size,
+        "worker": formatting.worker,
     }
     return made
 
@@ -99,6 +101,8 @@ def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
 
     def here(**changes: Any) -> str:
         """Return the address of this page with other parameters; those that are `None` are left out."""
+        if "cursor" in changes:
+            changes.setdefault("past", None)
         given = {name: value for name, value in {**query, **changes}.items() if value not in (None, "")}
         path = quote(call.request.scope["path"], safe="/~")
         return f"{path}?{urlencode(given)}" if given else path

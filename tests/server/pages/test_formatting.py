@@ -82,7 +82,19 @@ def test_counts_and_ids() -> None:
 
 
 def test_texts_are_cut_to_one_line() -> None:
-    assert formatting.clipped("a\n b  c", 10) == "a b c"
-    assert formatting.clipped("x" * 10, 10) == "x" * 10
-    assert formatting.clipped("x" * 11, 10) == "x" * 9 + "…"
-    assert len(formatting.clipped("y " * 10**6, 10)) <= 10
+    assert formatting.cut("a\n b  c", 10) == "a b c"
+    assert formatting.cut("x" * 10, 10) == "x" * 10
+    assert formatting.cut("x" * 11, 10) == "x" * 9 + "…"
+    assert len(formatting.cut("y " * 10**6, 10)) <= 10
+
+
+def test_texts_of_persons_do_not_turn_what_is_around_them() -> None:
+    assert formatting.clipped("שלום <b>", 20) == "<bdi>שלום &lt;b&gt;</bdi>"
+
+
+def test_workers_are_named_by_host_and_process() -> None:
+    id = f"build-7/{'b' * 36}/4026531836/1234/99887/{'c' * 32}:1"
+    assert formatting.worker(id) == "build-7:1234"
+    assert formatting.worker("gpu-worker-7") == "gpu-worker-7"
+    assert formatting.worker("a-long-name-of-a-host.example.internal-0042") == "a-long-name-of-…le.internal-0042"
+    assert len(formatting.worker("x" * 200)) == 32

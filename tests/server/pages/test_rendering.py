@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from jinja2 import UndefinedError
 from starlette.requests import Request
 
+from langgraph_pgstate.server.pages import rendering
 from langgraph_pgstate.server.pages.rendering import environment, static_address, static_answer, wants_json
 
 
@@ -36,3 +40,13 @@ def test_files_are_kept_by_browsers_until_they_change() -> None:
         assert static_address("/ui", name).startswith(f"/ui/static/{name}?")
     for name in ("../rendering.py", "pages", "", "..%2Fapp.py"):
         assert static_answer(name) is None
+
+
+def test_a_key_does_the_same_on_all_pages() -> None:
+    known: dict[str, set[str]] = {}
+    for name in environment().list_templates():
+        text = (Path(rendering.__file__).parent / "templates" / name).read_text()
+        for key, does in re.findall(r'data-key="([^"{]+)" data-does="([^"]+)"', text):
+            known.setdefault(key, set()).add(does)
+    assert {"b", "f", "n", "p", "x"} <= known.keys()
+    assert {key: does for key, does in known.items() if len(does) > 1} == {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 
+import pytest
 from support_pages import HOSTILE, state_of, statements, travel
+
+from langgraph_pgstate.server.pages import threads
 
 from .conftest import Place
 
@@ -101,3 +105,34 @@ async def test_an_empty_list_says_what_to_do(place: Place) -> None:
     _, visitor = place
     assert "No threads yet" in await visitor.page("/threads")
     assert "No thread passes these filters" in await visitor.page("/threads", user="nobody")
+
+
+async def test_pages_lead_back_one_by_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, visitor = place
+    monkeypatch.setattr(threads, "_PAGE", 2)
+    for number in range(9):
+        await state_of(server).threads.create(f"thread-{number}", agent="trip")
+
+    def links(page: str) -> dict[str, str]:
+        return {title: html.unescape(path) for path, title in re.findall(r'href="/ui([^"]+)"[^>]*>(\w+ page)<', page)}
+
+    async def shown(path: str) -> tuple[list[str], dict[str, str]]:
+        page = (await visitor.client.get(f"/ui{path}")).text
+        return re.findall(r'data-row="([^"]+)"', page), links(page)
+
+    seen, path = [], "/threads?status=idle"
+    while True:
+        rows, found = await shown(path)
+        seen.append(rows)
+        if "Next page" not in found:
+            break
+        path = found["Next page"]
+    assert [len(rows) for rows in seen] == [2, 2, 2, 2, 1]
+    for rows in reversed(seen[:-1]):
+        previous = found["Previous page"]
+        assert "status=idle" in previous
+        back, found = await shown(previous)
+        assert back == rows
+    assert "Previous page" not in found
+    # Another filter begins with its first page.
+    assert "past=" not in "".join(re.findall(r'href="[^"]*agent=[^"]*"', (await visitor.client.get(f"/ui{path}")).text))

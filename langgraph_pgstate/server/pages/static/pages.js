@@ -25,7 +25,54 @@ function tellTimes() {
     const text = tell(one.dateTime, now);
     if (one.textContent !== text) one.textContent = text;
   });
+  tellExactly();
 }
+
+// The exact time, of this browser's zone and of UTC: as a title, and beside a time that is touched or copied.
+const two = (number) => String(number).padStart(2, "0");
+
+function exact(time) {
+  const date = new Date(time), zone = -date.getTimezoneOffset(), size = Math.abs(zone);
+  const local = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+  const utc = date.toISOString().replace("T", " ").replace("Z", " UTC");
+  return zone ? `${local} ${zone < 0 ? "−" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)} · ${utc}` : utc;
+}
+
+function tellExactly() {
+  all("time[datetime]").forEach((one) => { const text = exact(one.dateTime); if (one.title !== text) one.title = text; });
+}
+tellExactly();
+
+const told = document.createElement("span");
+told.className = "told";
+
+addEventListener("pointerup", (event) => {
+  told.remove();
+  const time = event.pointerType === "touch" && event.target instanceof Element && event.target.closest("time[datetime]");
+  if (!time) return;
+  told.textContent = exact(time.dateTime);
+  document.body.append(told);
+  const place = time.getBoundingClientRect();
+  told.style.left = `${Math.max(4, Math.min(place.left, innerWidth - told.offsetWidth - 4))}px`;
+  told.style.top = `${place.bottom + 4}px`;
+});
+addEventListener("scroll", () => told.remove(), true);
+
+addEventListener("copy", (event) => {
+  const selected = getSelection();
+  if (!selected.rangeCount || selected.isCollapsed || event.target.closest && event.target.closest("input, textarea")) return;
+  const range = selected.getRangeAt(0), kept = range.cloneRange();
+  const times = all("time[datetime]").filter((one) => range.intersectsNode(one));
+  if (!times.length) return;
+  if (times[0].contains(range.startContainer)) range.setStartBefore(times[0]);
+  if (times.at(-1).contains(range.endContainer)) range.setEndAfter(times.at(-1));
+  times.forEach((one) => { one.append(` (${exact(one.dateTime)})`); });
+  event.clipboardData.setData("text/plain", String(selected));
+  times.forEach((one) => one.lastChild.remove());
+  selected.removeAllRanges();
+  selected.addRange(kept);
+  event.preventDefault();
+});
 
 // The clock of the server counts: the browser's may be wrong.
 function learnClock(response) {
@@ -55,7 +102,7 @@ function contentOf(element, withRows = true) {
   const copy = element.cloneNode(true);
   if (!withRows) rowsOf(copy).forEach((row) => row.remove());
   all("[name=nonce], [name=seen]", copy).forEach((one) => one.remove());
-  all("time", copy).forEach((one) => { one.textContent = ""; });
+  all("time", copy).forEach((one) => { one.textContent = ""; one.removeAttribute("title"); });
   all("details", copy).forEach((one) => one.removeAttribute("open"));
   all("[hidden]", copy).forEach((one) => one.removeAttribute("hidden"));
   return copy.innerHTML;
@@ -164,7 +211,7 @@ async function refresh() {
   document.title = page.title;
   const fresh = all("[data-fresh]", page);
   all("[data-fresh]").forEach((one, at) => {
-    if (fresh[at] && fresh[at].innerHTML !== one.innerHTML) one.replaceChildren(...document.importNode(fresh[at], true).childNodes);
+    if (fresh[at] && contentOf(fresh[at]) !== contentOf(one)) one.replaceChildren(...document.importNode(fresh[at], true).childNodes);
   });
   // The last spans of what has ended may come after its end: one more time.
   const hasEnded = !page.querySelector("[data-live]");
@@ -277,8 +324,16 @@ function showKeys() {
 all("[data-open]").forEach((button) => button.addEventListener("click", () => document.getElementById(button.dataset.open).showModal()));
 all("[data-open=keys]").forEach((button) => button.addEventListener("click", showKeys, true));
 
+// Who speaks to the browser, or types by accident, switches them off.
+const keysOn = document.getElementById("keys-on");
+if (keysOn) {
+  keysOn.checked = localStorage.getItem("pgstate-keys") !== "off";
+  keysOn.addEventListener("change", () => localStorage.setItem("pgstate-keys", keysOn.checked ? "on" : "off"));
+}
+
 addEventListener("keydown", (event) => {
   const target = event.target;
+  if (keysOn && !keysOn.checked && event.key !== "Escape") return;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if (target.matches("input, textarea, select")) {
     if (event.key === "Escape") target.blur();

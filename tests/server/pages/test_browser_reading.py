@@ -1,0 +1,94 @@
+"""Pages in a real browser, as somebody reads them: exact times, keys that are switched off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support_http import listening
+from support_pages import inspected, state_of, travel
+
+from .test_browser_runs import CHROMIUM
+
+playwright = pytest.importorskip("playwright.async_api")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed (apt-get install chromium)"),
+]
+EXACT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \+05:30 · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC")
+
+
+@asynccontextmanager
+async def reading(dsn: str, schema: str) -> AsyncIterator[Any]:
+    """A page of a browser with a touch screen, in India, and a thread to read."""
+    async with (
+        inspected(dsn, schema) as (server, _),
+        listening(server) as url,
+        playwright.async_playwright() as started,
+    ):
+        await travel(state_of(server))
+        browser = await started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        try:
+            window: Any = {"viewport": {"width": 360, "height": 700}, "has_touch": True, "timezone_id": "Asia/Kolkata"}
+            context = await browser.new_context(base_url=f"{url}/ui/", **window)
+            await context.grant_permissions(["clipboard-read", "clipboard-write"])
+            yield await context.new_page()
+        finally:
+            await browser.close()
+
+
+async def test_times_are_exact_on_hover_on_touch_and_in_copies(dsn: str, schema: str) -> None:
+    async with reading(dsn, schema) as page:
+        await page.goto("threads")
+        time = page.locator("tbody time").last
+        title = await time.get_attribute("title")
+        assert EXACT.fullmatch(title)
+        # A refresh of the open page finds nothing new in it.
+        await page.evaluate("keepFresh()")
+        assert await page.locator("#news").is_hidden()
+
+        await time.tap()
+        assert await page.inner_text(".told") == title
+        box = await page.locator(".told").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        await page.locator("h1").tap()
+        assert await page.locator(".told").count() == 0
+
+        await page.evaluate("getSelection().selectAllChildren(document.querySelector('tbody tr'))")
+        await page.keyboard.press("Control+c")
+        copied = await page.evaluate("navigator.clipboard.readText()")
+        assert f"({title})" in copied
+        assert "idle" in copied or "interrupted" in copied
+        assert title not in await page.inner_text("tbody")
+
+
+async def test_keys_can_be_switched_off(dsn: str, schema: str) -> None:
+    async with reading(dsn, schema) as page:
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        await page.goto("threads/t")
+        await page.keyboard.press("2")
+        await page.wait_for_url("**view=state*")
+        await page.keyboard.press("?")
+        await page.uncheck("#keys-on")
+        await page.click("dialog button")
+        for key in ("3", "j", "?"):
+            await page.keyboard.press(key)
+        assert "view=state" in page.url
+        assert not await page.locator("dialog[open]").count()
+        assert not await page.evaluate("Boolean(document.activeElement.closest('[data-row]'))")
+        # On all pages, until they are switched on again.
+        await page.goto("runs")
+        await page.keyboard.press("g")
+        await page.keyboard.press("t")
+        assert page.url.endswith("/runs")
+        await page.click("button:has-text('Keys')")
+        await page.check("#keys-on")
+        await page.click("dialog button")
+        await page.keyboard.press("g")
+        await page.keyboard.press("t")
+        await page.wait_for_url("**/threads")
