@@ -59,6 +59,7 @@ from langgraph_pgstate.settings import (
     RecorderSettings,
     SaverOptions,
     ThreadKeys,
+    TtlStrategy,
     WebhookSettings,
     check_options,
     database_options,
@@ -118,6 +119,8 @@ class StateOptions(SaverOptions, total=False):
         tool_policy: Policy of tools that have none of their own.
         thread_ttl: How long new threads are kept after they were touched last, unless `threads.set_ttl` or
             `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
+        thread_ttl_strategy: What `maintain` does then: `delete`, the default, or `keep_latest`, which prunes all but
+            their newest checkpoints.
         graphs: Names of the graphs that may be enqueued; any by default.
         run_key: Key of enqueued runs that are given none: a path in their config, like `configurable.user_id`, or a
             function of the config. No key by default.
@@ -132,6 +135,7 @@ class StateOptions(SaverOptions, total=False):
     tools: ToolSettings | None
     tool_policy: ToolPolicy | None
     thread_ttl: timedelta | None
+    thread_ttl_strategy: TtlStrategy
     graphs: Collection[str] | None
     run_key: KeySource | None
     webhooks: WebhookSettings | None
@@ -187,7 +191,7 @@ class _State:
         if project:
             members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
-            members.append(ExpiryHook(self._queries, thread_ttl))
+            members.append(ExpiryHook(self._queries, thread_ttl, options.get("thread_ttl_strategy", "delete")))
         # After the projector has checked them.
         self._project = tuple(project)
         return PutHooks(*members)

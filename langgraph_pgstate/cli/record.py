@@ -41,7 +41,7 @@ from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.operations.admin.maintenance import note as note_maintenance
 from langgraph_pgstate.process_identity import short_holder
-from langgraph_pgstate.settings import DEFAULT_QUEUE, age
+from langgraph_pgstate.settings import DEFAULT_QUEUE, TtlStrategy, age
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Progress, PruneResult
 
@@ -210,7 +210,7 @@ def maintain(
     ] = None,
     stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs this long, at least.")] = "1d",
 ) -> None:
-    """Make partitions, end the runs of dead processes, and delete expired threads. Run it daily."""
+    """Make partitions, end the runs of dead processes, and delete or prune expired threads. Run it daily."""
     from langgraph_pgstate.record import Recorder
 
     target: Target = ctx.obj
@@ -244,7 +244,7 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> None:
-    """Delete expired threads that are not in use, as `maintain` does."""
+    """Delete or prune expired threads that are not in use, as `maintain` does."""
     target: Target = ctx.obj
     with target.connect() as parts:
         result = parts.threads.sweep(limit=limit, dry_run=True) if dry_run else _sweep(parts, limit)
@@ -266,16 +266,22 @@ def expire(
         typer.Option(metavar="AGE", show_default=False, help="Keep it this long from now."),
     ] = None,
     never: Annotated[bool, typer.Option("--never", help="Keep it without a limit.")] = False,
+    keep_latest: Annotated[
+        bool, typer.Option("--keep-latest", help="With --ttl: prune all but its newest checkpoints then.")
+    ] = False,
 ) -> None:
     """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
         raise typer.BadParameter("give one of --ttl, --after and --never")
+    if keep_latest and ttl is None:
+        raise typer.BadParameter("--keep-latest goes with --ttl")
     target: Target = ctx.obj
     with target.connect() as parts:
         if after is not None:
             at = parts.threads.expire(thread, after=age(after))
         else:
-            at = parts.threads.set_ttl(thread, None if ttl is None else age(ttl))
+            strategy: TtlStrategy = "keep_latest" if keep_latest else "delete"
+            at = parts.threads.set_ttl(thread, None if ttl is None else age(ttl), strategy=strategy)
     if target.is_json:
         print_json({"thread_id": thread, "expires_at": utc(at)})
     else:
@@ -283,10 +289,10 @@ def expire(
 
 
 def _sweep(parts: Parts, limit: int | None) -> PruneResult:
-    """Delete expired threads page by page, with a bar; what is expired now is the estimate."""
+    """Delete or prune expired threads page by page, with a bar; what is expired now is the estimate."""
     total = parts.threads.sweep(limit=limit, dry_run=True).threads
     result = PruneResult()
-    with job("deleting expired") as advance:
+    with job("sweeping expired") as advance:
         while limit is None or result.threads < limit:
             page = _SWEEP_PAGE if limit is None else min(_SWEEP_PAGE, limit - result.threads)
             gone = parts.threads.sweep(limit=page)
@@ -301,7 +307,8 @@ def _swept(result: PruneResult) -> str:
     if not result.threads:
         return "expired threads: none that is not in use"
     gone = f"{count(result.checkpoints, 'checkpoint')}, {bytes_in_words(result.bytes)}"
-    return f"expired threads {'to delete' if result.dry_run else 'deleted'}: {result.threads:,}, with {gone}"
+    what = "to delete or prune" if result.dry_run else "deleted or pruned"
+    return f"expired threads {what}: {result.threads:,}, with {gone}"
 
 
 def find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.graphs import read_config
 from langgraph_pgstate.runs.webhook_config import load_webhook_settings
-from langgraph_pgstate.settings import RecorderSettings, WebhookSettings
+from langgraph_pgstate.settings import RecorderSettings, TtlStrategy, WebhookSettings, check_ttl_strategy
 
 _TTL: Final = "checkpointer.ttl"
 _MOST_MINUTES: Final = 5e8
@@ -32,6 +32,7 @@ class StateConfig(TypedDict, total=False):
 
     webhooks: WebhookSettings | None
     thread_ttl: timedelta | None
+    thread_ttl_strategy: TtlStrategy
     recording: RecorderSettings | None
     project: Sequence[str]
 
@@ -49,24 +50,23 @@ def load_state_config(file: Path | None) -> StateConfig:
         found["project"] = names
     if file is not None:
         found["webhooks"] = load_webhook_settings(file)
-        found["thread_ttl"] = _thread_ttl(read_config(file).get("checkpointer") or {})
+        found.update(_expiry(read_config(file).get("checkpointer") or {}))
     return found
 
 
-def _thread_ttl(checkpointer: Any) -> timedelta | None:
+def _expiry(checkpointer: Any) -> StateConfig:
     ttl = checkpointer.get("ttl") if isinstance(checkpointer, Mapping) else None
     if ttl is None:
-        return None
+        return {}
     if not isinstance(ttl, Mapping):
         raise ConfigurationError(f"{_TTL} of langgraph.json is an object, not {ttl!r}")
-    if (strategy := ttl.get("strategy", "delete")) != "delete":
-        raise ConfigurationError(f"{_TTL}.strategy of langgraph.json is delete, not {strategy!r}")
+    strategy = check_ttl_strategy(f"{_TTL}.strategy of langgraph.json", ttl.get("strategy") or "delete")
     minutes = ttl.get("default_ttl")
     if minutes is None:
-        return None
+        return {}
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < _MOST_MINUTES:
         raise ConfigurationError(f"{_TTL}.default_ttl of langgraph.json is a number of minutes, not {minutes!r}")
-    return timedelta(minutes=minutes)
+    return {"thread_ttl": timedelta(minutes=minutes), "thread_ttl_strategy": strategy}
 
 
 def _flag(name: str) -> bool:

@@ -251,13 +251,13 @@ async def _answer(operation: Operation, request: Request) -> Response:
 
 
 async def _sweep(state: AsyncPGState) -> None:
-    """Delete expired threads, every minute."""
+    """Delete or prune expired threads, every minute."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:
             await state.threads.sweep(limit=1000)
         except PGStateError as error:
-            _log.warning("expired threads could not be deleted: %s", error)
+            _log.warning("expired threads could not be swept: %s", error)
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

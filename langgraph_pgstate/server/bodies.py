@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from langgraph_pgstate.server.json import PATH
+from langgraph_pgstate.settings import TtlStrategy
 
 Json = dict[str, Any]
 Limit = Annotated[int, Field(ge=1, le=1000)]
@@ -93,7 +94,7 @@ class Body(BaseModel):
 class TimeToLive(Body):
     """A time to live, in minutes."""
 
-    strategy: Literal["delete"] = "delete"
+    strategy: TtlStrategy = "delete"
     ttl: Annotated[float, Field(gt=0, lt=5e8)]
 
     @property

@@ -46,7 +46,7 @@ async def create(call: Call) -> Any:
             metadata=metadata,
             user_id=call.owner_id,
             agent=call.service.graphs.named_in(metadata),
-            ttl=None if body.ttl is None else body.ttl.time,
+            **({} if body.ttl is None else {"ttl": body.ttl.time, "ttl_strategy": body.ttl.strategy}),
         )
     except ThreadExistsError:
         if body.if_exists == "raise":
@@ -141,7 +141,8 @@ async def get(call: Call) -> Any:
     thread = await call.thread("read")
     found = await describe(call, thread)
     if "ttl" in (call.names("include") or ()):
-        found["ttl"] = None if thread.expires_at is None else {"strategy": "delete", "expires_at": thread.expires_at}
+        at = thread.expires_at
+        found["ttl"] = None if at is None else {"strategy": thread.ttl_strategy, "expires_at": at}
     return found
 
 
@@ -150,7 +151,7 @@ async def update(call: Call) -> Any:
     value: dict[str, Any] = {"metadata": {**(call.body.metadata or {})}}
     thread = await _changed(call, value)
     if call.body.ttl is not None:
-        await call.state.threads.set_ttl(thread.thread_id, call.body.ttl.time)
+        await call.state.threads.set_ttl(thread.thread_id, call.body.ttl.time, strategy=call.body.ttl.strategy)
     if call.request.headers.get("prefer") == "return=minimal":
         return Response(status_code=204)
     return await describe(call, thread)

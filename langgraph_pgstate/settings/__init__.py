@@ -6,10 +6,12 @@ from langgraph_pgstate._lazy import lazy_attributes
 from langgraph_pgstate.settings.checks import (
     DEFAULT_SCHEMA,
     MAX_KEY_BYTES,
+    TtlStrategy,
     age,
     check_options,
     check_schema_name,
     check_ttl,
+    check_ttl_strategy,
 )
 from langgraph_pgstate.settings.connections import (
     DEFAULT_EMBEDDED_PATH,
@@ -103,6 +105,7 @@ __all__ = [
     "ScheduleOptions",
     "ThreadKeys",
     "ThreadOptions",
+    "TtlStrategy",
     "Upcaster",
     "WebhookSettings",
     "WorkerOptions",
@@ -111,6 +114,7 @@ __all__ = [
     "check_options",
     "check_schema_name",
     "check_ttl",
+    "check_ttl_strategy",
     "database_options",
     "dsn_from_environment",
     "schema_of",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 DEFAULT_SCHEMA = "pgstate"
 # A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
 MAX_KEY_BYTES = 2600
+TtlStrategy = Literal["delete", "keep_latest"]
+"""What happens to an expired thread: it is deleted, or all but its newest checkpoints are pruned."""
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 # Names of settings classes end so; found in the annotation of an option.
@@ -66,6 +68,17 @@ def check_ttl(name: str, ttl: Any) -> timedelta:
     if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
         raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
     return ttl
+
+
+def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
+    """Return what happens to an expired thread.
+
+    Raises:
+        ConfigurationError: If it is neither `delete` nor `keep_latest`.
+    """
+    if strategy not in ("delete", "keep_latest"):
+        raise ConfigurationError(f"{name} must be 'delete' or 'keep_latest', not {strategy!r}")
+    return "delete" if strategy == "delete" else "keep_latest"
 
 
 def check_schema_name(schema: str) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from langgraph_pgstate.scopes import Scope
+from langgraph_pgstate.settings.checks import TtlStrategy
 
 
 class ThreadOptions(TypedDict, total=False):
@@ -19,6 +20,8 @@ class ThreadOptions(TypedDict, total=False):
         tenant_id: The tenant.
         agent: The graph or agent.
         ttl: Time for which it is kept after it was accessed last; for ever by default.
+        ttl_strategy: What happens then: `delete`, the default, or `keep_latest`, which prunes all but its newest
+            checkpoints.
         if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return that one.
         scope: Metadata that a thread which exists must contain to be returned.
     """
@@ -29,5 +32,6 @@ class ThreadOptions(TypedDict, total=False):
     tenant_id: str | None
     agent: str | None
     ttl: timedelta | None
+    ttl_strategy: TtlStrategy
     if_exists: Literal["raise", "do_nothing"]
     scope: Scope | None

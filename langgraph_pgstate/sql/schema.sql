@@ -12,7 +12,8 @@ CREATE TABLE /*schema*/migrations (
 
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
--- refused. `pgstate maintain` deletes a thread after `expires_at`, which moves with `updated_at` if there is a `ttl`.
+-- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is a
+-- `ttl`.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -28,6 +29,7 @@ CREATE TABLE /*schema*/threads (
     forked_from_thread_id text COLLATE "C",
     forked_from_checkpoint_id text COLLATE "C",
     ttl interval,
+    ttl_strategy text NOT NULL DEFAULT 'delete',
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, thread_id);
@@ -837,10 +839,12 @@ COMMENT ON COLUMN /*schema*/threads.title IS 'title, set by the application';
 COMMENT ON COLUMN /*schema*/threads.metadata IS 'set by the application; indexed for @>';
 COMMENT ON COLUMN /*schema*/threads.version IS 'number of updates of title and metadata, from 1';
 COMMENT ON COLUMN /*schema*/threads.expires_at IS
-    'time from which maintain may delete it; moves with updated_at if there is a ttl; null: never';
+    'time from which maintain may delete or prune it; moves with updated_at if there is a ttl; null: never, or not before its next activity';
 COMMENT ON COLUMN /*schema*/threads.forked_from_thread_id IS 'thread it was forked from';
 COMMENT ON COLUMN /*schema*/threads.forked_from_checkpoint_id IS 'checkpoint it was forked from';
 COMMENT ON COLUMN /*schema*/threads.ttl IS 'how long it is kept after its last activity; null: no limit';
+COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
+    'what happens when it expires: delete, or keep_latest, which prunes all but its newest checkpoints';
 
 COMMENT ON TABLE /*schema*/checkpoints IS 'One row for each state of a graph after a superstep.';
 COMMENT ON COLUMN /*schema*/checkpoints.thread_id IS 'the thread';

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.threads import expiry as expiries
+from langgraph_pgstate.settings import TtlStrategy
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import PruneResult
 
@@ -14,20 +15,26 @@ from langgraph_pgstate.types import PruneResult
 class Expiry(ThreadsBase):
     """Methods that set when threads expire, and that delete expired ones; part of `state.threads`."""
 
-    def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
+    def set_ttl(self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete") -> datetime | None:
         """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
         statement.
 
         Replaces the time set by `expire` and the default `thread_ttl`.
+
+        Args:
+            thread_id: The thread.
+            ttl: The time.
+            strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints, as
+                `prune` does.
 
         Returns:
             The time at which the thread expires unless it is accessed.
 
         Raises:
             NotFoundError: If there is no such thread.
-            ConfigurationError: If `ttl` is not a positive timedelta.
+            ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
         """
-        expiry = expiries.request_ttl(ttl)
+        expiry = expiries.request_ttl(ttl, strategy)
         return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     def expire(self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> datetime | None:
@@ -52,18 +59,18 @@ class Expiry(ThreadsBase):
         return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Delete expired threads and their record, the earliest expired first.
+        """Delete expired threads and their record, or prune those with `keep_latest`, the earliest expired first.
 
         Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
         It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A pending
         interrupt is not use. No tombstone is left, so the id can be used again at once.
 
         Args:
-            limit: Maximum number of threads; by default all.
+            limit: Maximum number of threads, besides those that cannot be swept; by default all.
             dry_run: Only count.
 
         Returns:
-            The number of removed rows.
+            The number of removed rows, and of threads: of those pruned also if nothing was to be removed.
 
         Raises:
             ConfigurationError: If `limit` is not positive.
@@ -82,9 +89,11 @@ class Expiry(ThreadsBase):
 class AsyncExpiry(AsyncThreadsBase):
     """Async twin of `Expiry`."""
 
-    async def set_ttl(self, thread_id: str, ttl: timedelta | None) -> datetime | None:
+    async def set_ttl(
+        self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
+    ) -> datetime | None:
         """Async twin of `Threads.set_ttl`."""
-        expiry = expiries.request_ttl(ttl)
+        expiry = expiries.request_ttl(ttl, strategy)
         return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
     async def expire(

@@ -121,7 +121,7 @@ class MaintenanceReport:
         months_dropped: Months whose partition of `spans` was dropped.
         runs_settled: Runs that were ended because their process has died.
         guards_swept: Removed rows of outdated tombstones and long-released leases.
-        expired: Deleted threads that had expired.
+        expired: Deleted or pruned threads that had expired.
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
     """

@@ -24,7 +24,9 @@ class Thread:
         title: The thread's title.
         metadata: The caller's metadata. Updates are merged into it.
         version: Number of updates of title and metadata, starting at 1.
-        expires_at: Time after which maintenance deletes the thread unless it is in use; `None` for never.
+        expires_at: Time after which maintenance deletes or prunes the thread unless it is in use; `None` for never, or
+            not before it is accessed again.
+        ttl_strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
         forked_from_thread_id: The thread it was forked from, if any.
         forked_from_checkpoint_id: The checkpoint of that thread it starts from.
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
@@ -42,6 +44,7 @@ class Thread:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     expires_at: datetime | None = None
+    ttl_strategy: str = "delete"
     forked_from_thread_id: str | None = None
     forked_from_checkpoint_id: str | None = None
     head_checkpoint_id: str | None = None

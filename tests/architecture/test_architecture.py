@@ -620,7 +620,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.recording.tell_time": lambda bench: (),
     "threads.expiry.set_expiry": lambda bench: ("t", request_ttl(timedelta(days=1))),
     "threads.expiry.sweep": lambda bench: (),
-    "threads.expiry.delete_expired": lambda bench: ("t",),
+    "threads.expiry.end_expired": lambda bench: ("t",),
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "admin.maintenance.make_months": lambda bench: (5,),
     "admin.maintenance.drop_months": lambda bench: (12,),

@@ -27,7 +27,7 @@ def written(directory: Path, **config: Any) -> Path:
         (None, None),
         ({}, None),
         ({"default_ttl": 1.5}, timedelta(seconds=90)),
-        ({"strategy": "keep_latest", "default_ttl": 1}, "strategy"),
+        ({"strategy": "archive", "default_ttl": 1}, "strategy"),
         ({"default_ttl": 0}, "default_ttl"),
         ({"default_ttl": True}, "default_ttl"),
         ({"default_ttl": "1"}, "default_ttl"),
@@ -41,6 +41,12 @@ def test_threads_expire(tmp_path: Path, ttl: Any, expected: Any) -> None:
             load_state_config(file)
     else:
         assert load_state_config(file).get("thread_ttl") == expected
+
+
+@pytest.mark.parametrize("strategy", [None, "delete", "keep_latest"])
+def test_expired_threads_are_deleted_or_pruned(tmp_path: Path, strategy: str | None) -> None:
+    file = written(tmp_path, checkpointer={"ttl": {"default_ttl": 1, "strategy": strategy}})
+    assert load_state_config(file).get("thread_ttl_strategy") == (strategy or "delete")
 
 
 def test_contents_are_recorded_unless_the_environment_says_otherwise(

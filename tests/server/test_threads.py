@@ -46,6 +46,13 @@ async def test_threads_expire(client: LangGraphClient, server: AgentServer) -> N
     await client.threads.update("t", metadata={}, ttl=60)
     found = await client.threads.get("t", include=["ttl"])
     assert (datetime.fromisoformat(found["ttl"]["expires_at"]) - first).total_seconds() > 50 * 60
+    assert found["ttl"]["strategy"] == "delete"
+    await client.threads.update("t", metadata={}, ttl={"ttl": 60, "strategy": "keep_latest"})
+    found = await client.threads.get("t", include=["ttl"])
+    assert found["ttl"]["strategy"] == "keep_latest"
+    await client.threads.create(thread_id="other", ttl={"ttl": 60, "strategy": "keep_latest"})
+    found = await client.threads.get("other", include=["ttl"])
+    assert found["ttl"]["strategy"] == "keep_latest"
 
 
 async def test_threads_are_searched_and_counted(client: LangGraphClient) -> None:

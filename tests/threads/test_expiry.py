@@ -183,10 +183,15 @@ def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, mon
     assert run("expire", "t", "--ttl", "30d").startswith("t expires 20")
     assert expiring(connection, schema) is not None
     assert run("sweep") == "expired threads: none that is not in use"
+    run("expire", "t", "--never", "--keep-latest", code=2)
+    run("expire", "t", "--ttl", "1h", "--keep-latest")
+    age(connection, schema, 1)
+    assert "expired threads deleted or pruned: 1, with 0 checkpoints" in run("sweep")
+    assert rows(connection, schema) != {}
     run("expire", "t", "--after", "0s")
     age(connection, schema, 1)
-    assert run("sweep", "--dry-run").startswith("expired threads to delete: 1, with 1 checkpoint")
-    assert "expired threads deleted: 1, with 1 checkpoint" in run("maintain")
+    assert run("sweep", "--dry-run").startswith("expired threads to delete or prune: 1, with 1 checkpoint")
+    assert "expired threads deleted or pruned: 1, with 1 checkpoint" in run("maintain")
     assert rows(connection, schema) == {}
 
 

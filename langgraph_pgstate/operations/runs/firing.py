@@ -145,8 +145,9 @@ async def _enqueue(
 ) -> EnqueuedRun:
     """Enqueue the run of a tick, on a new thread that has the schedule's metadata. Call it in a transaction."""
     if is_new_thread and (metadata or thread_ttl is not None):
-        thread = {**request.owner, "title": None, "metadata": json.dumps(metadata), "ttl": thread_ttl}
-        await db.execute(queries.create_thread, {"thread_id": request.thread_id, **thread})
+        thread = {**request.owner, "title": None, "metadata": json.dumps(metadata)}
+        expiry = {"ttl": thread_ttl, "ttl_strategy": "delete"}
+        await db.execute(queries.create_thread, {"thread_id": request.thread_id, **thread, **expiry})
     return (await enqueue(db, queries, [request]))[0]
 
 

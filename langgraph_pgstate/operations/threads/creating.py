@@ -13,7 +13,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, Thre
 from langgraph_pgstate.operations.arguments import json_of, request_scope, texts_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, thread_id_of
 from langgraph_pgstate.operations.threads.search import get_thread
-from langgraph_pgstate.settings import ThreadOptions, check_ttl
+from langgraph_pgstate.settings import ThreadOptions, check_ttl, check_ttl_strategy
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Thread
 
@@ -54,6 +54,7 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
         **texts_of(options, "title", "user_id", "tenant_id", "agent"),
         "metadata": json_of("metadata", options.get("metadata")) or "{}",
         "ttl": None if ttl is None else check_ttl("ttl", ttl),
+        "ttl_strategy": check_ttl_strategy("ttl_strategy", options.get("ttl_strategy", "delete")),
     }
     # A row under a random id was made by an earlier try of this call.
     refuses = if_exists == "raise" and thread_id is not None

@@ -1,15 +1,15 @@
 """Expiry of threads: setting it, extending it on access, and sweeping expired threads.
 
 A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
-with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, each in its own
-transaction.
+with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, or prunes all
+but their newest checkpoints, each in its own transaction. A pruned thread expires again only after its next access.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -21,8 +21,9 @@ from langgraph_pgstate.operations.checkpoints.planning import PutPlan
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs.locking import is_of_one_row
+from langgraph_pgstate.operations.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.operations.threads.threads import delete_thread
-from langgraph_pgstate.settings import check_ttl
+from langgraph_pgstate.settings import TtlStrategy, check_ttl, check_ttl_strategy
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import PruneResult
 
@@ -43,14 +44,16 @@ class ExpiryHook:
     Args:
         queries: The queries of the schema.
         ttl: Time for which a thread is kept after its last access.
+        strategy: What happens then: `delete` or `keep_latest`.
 
     Raises:
-        ConfigurationError: If `ttl` is not positive.
+        ConfigurationError: If `ttl` is not positive, or there is no such strategy.
     """
 
-    def __init__(self, queries: Queries, ttl: timedelta) -> None:
+    def __init__(self, queries: Queries, ttl: timedelta, strategy: str = "delete") -> None:
         self._queries = queries
         self._ttl = check_ttl("thread_ttl", ttl)
+        self._strategy = check_ttl_strategy("thread_ttl_strategy", strategy)
 
     def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
         """Return a statement for a thread's first checkpoint, none for any other."""
@@ -59,7 +62,7 @@ class ExpiryHook:
             return ()
         address = request.address
         key = {"thread_id": address.thread_id, "checkpoint_id": address.checkpoint_id}
-        return [(self._queries.begin_ttl, {**key, "ttl": self._ttl})]
+        return [(self._queries.begin_ttl, {**key, "ttl": self._ttl, "strategy": self._strategy})]
 
     def after_put(self, plan: PutPlan) -> None:
         """Do nothing."""
@@ -73,20 +76,23 @@ class Expiry:
         ttl: Time after the last access.
         at: Fixed time.
         after: Time from now.
+        strategy: What happens then: `delete` or `keep_latest`.
     """
 
     ttl: timedelta | None = None
     at: datetime | None = None
     after: timedelta | None = None
+    strategy: TtlStrategy = "delete"
 
 
-def request_ttl(ttl: timedelta | None) -> Expiry:
+def request_ttl(ttl: timedelta | None, strategy: str = "delete") -> Expiry:
     """Validate a time to live.
 
     Raises:
-        ConfigurationError: If it is not a positive timedelta.
+        ConfigurationError: If it is not a positive timedelta, or there is no such strategy.
     """
-    return Expiry(None if ttl is None else check_ttl("ttl", ttl))
+    found = check_ttl_strategy("strategy", strategy)
+    return Expiry(None if ttl is None else check_ttl("ttl", ttl), strategy=found)
 
 
 def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
@@ -111,7 +117,7 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
     Raises:
         NotFoundError: If there is no such thread.
     """
-    parameters = {"thread_id": thread_id, "ttl": expiry.ttl, "at": expiry.at, "after": expiry.after}
+    parameters = {"thread_id": thread_id, **asdict(expiry)}
     rows = await db.fetch(queries.set_expiry, parameters)
     if not rows:
         raise NotFoundError(f"there is no thread {thread_id!r}")
@@ -120,19 +126,21 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 
 
 async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
-    """Delete expired threads, the earliest expired first. One transaction each; safe to repeat and to run concurrently.
+    """Delete or prune expired threads, the earliest expired first. One transaction each; safe to repeat and to run
+    concurrently.
 
-    A thread that cannot be deleted is logged, and left out. Threads in use stay until a later sweep: those accessed in
-    the last half minute, run by a live process, or leased.
+    A thread that cannot be deleted or pruned is logged, and left out. Threads in use stay until a later sweep: those
+    accessed in the last half minute, run by a live process, or leased.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: Maximum number of threads; by default all.
+        limit: Maximum number of threads, besides those that are left out; by default all.
         dry_run: Only count.
 
     Returns:
-        The removed rows, or those that would be removed. After a lost connection, those removed since.
+        The removed rows, or those that would be removed, and the number of threads, of those pruned also if nothing was
+        to be removed. After a lost connection, those removed since.
 
     Raises:
         ConfigurationError: If `limit` is not positive.
@@ -145,26 +153,32 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
         size = _PAGE if left is None else min(_PAGE, left)
         page = await _list_expired(db, queries, at, thread_id, size)
         if dry_run and page:
-            result += await _count(db, queries, [id for _, id in page])
-        for _, id in page if not dry_run else ():
+            result += await _count(db, queries, [id for _, id, strategy in page if strategy == "delete"])
+        failed = 0
+        for _, id, strategy in page:
             try:
-                result += await delete_expired(db, queries, id)
+                if not dry_run:
+                    result += await end_expired(db, queries, id)
+                elif strategy != "delete":
+                    result += await _prune(db, queries, id, dry_run=True)
             except Exception as error:
                 if not is_of_one_row(error):
                     raise
-                _log.error("thread %r has expired and cannot be deleted: %s", id, error)
-        left = None if left is None else left - len(page)
+                failed += 1
+                _log.error("thread %r has expired and cannot be deleted or pruned: %s", id, error)
+        left = None if left is None else left - len(page) + failed
         if len(page) < size:
             break
-        at, thread_id = page[-1]
+        at, thread_id, _ = page[-1]
     return result
 
 
-async def delete_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
-    """Delete a thread if it has expired and is not in use. One transaction; safe to repeat and to run concurrently.
+async def end_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
+    """Delete or prune a thread if it has expired and is not in use. One transaction; safe to repeat and to run
+    concurrently.
 
-    Its row and its lease are locked meanwhile. Other sweeps skip it; a caller that wants its lease waits and then
-    starts a new thread. No tombstone is left, so that the thread's user can come back.
+    Its row, and if it is deleted its lease, are locked meanwhile. Other sweeps skip it; a caller that wants its lease
+    waits and then starts a new thread. No tombstone is left, so that the thread's user can come back.
 
     Returns:
         The removed rows; none if the thread was kept.
@@ -174,18 +188,31 @@ async def delete_expired(db: Connection, queries: Queries, thread_id: str) -> Pr
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}
     async with db.transaction():
-        if not await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS}):
+        held = await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS})
+        if not held:
             return PruneResult()
+        ((strategy, is_leased),) = held
+        if strategy != "delete":
+            if is_leased:
+                return PruneResult()
+            result = await _prune(db, queries, thread_id)
+            await db.execute(queries.end_expiry, key)
+            return result
         if not any(row[0] for row in await db.fetch(queries.take_lease, taking)):
             return PruneResult()
         return await delete_thread(db, queries, thread_id)
 
 
+async def _prune(db: Connection, queries: Queries, thread_id: str, *, dry_run: bool = False) -> PruneResult:
+    request = request_prune([thread_id], "keep_latest", 1, None, dry_run)
+    return replace(await prune_thread(db, queries, request, thread_id), threads=1)
+
+
 async def _list_expired(
     db: Connection, queries: Queries, at: datetime, thread_id: str, size: int
-) -> list[tuple[datetime, str]]:
+) -> list[tuple[datetime, str, str]]:
     parameters = {"cursor_at": at, "cursor_id": thread_id, "quiet": _QUIET_SECONDS, "page_size": size}
-    return [(row[0], row[1]) for row in await db.fetch(queries.list_expired, parameters)]
+    return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_expired, parameters)]
 
 
 async def _count(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> PruneResult:

@@ -60,7 +60,7 @@ def done(note: MaintenanceNote) -> list[str]:
         "months dropped": len(report.get("months_dropped") or ()),
         "days of events dropped": len(report.get("days_dropped") or ()),
         "runs of dead processes ended": report.get("runs_settled") or 0,
-        "expired threads deleted": expired.get("threads") or 0,
+        "expired threads deleted or pruned": expired.get("threads") or 0,
         "orphaned writes removed": report.get("orphan_writes") or 0,
         "old tombstones and leases removed": report.get("guards_swept") or 0,
     }

@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 from support import config_of, holding, put_arguments, run_children
 
 from langgraph_pgstate import PGState
@@ -94,7 +96,7 @@ def test_a_thread_in_use_survives(
 
         async def list_and_happen(*arguments: Any) -> Any:
             page = await found(*arguments)
-            assert [id for _, id in page] == ["t"]
+            assert [id for _, id, _ in page] == ["t"]
             happen(connection, schema)
             return page
 
@@ -106,6 +108,100 @@ def test_a_thread_in_use_survives(
         assert (swept.threads, state.saver.get_tuple(config) is not None) == (int(not survives), survives)
         if not survives:
             assert rows(connection, schema) == {}
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after it was found"])
+@pytest.mark.parametrize("case", IN_USE)
+def test_a_thread_in_use_is_not_pruned(
+    case: str, is_late: bool, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happen, survives = IN_USE[case]
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        config = state.saver.put(*put_arguments(config_of("t"), 0))
+        newest = state.saver.put(*put_arguments(config, 1))
+        state.threads.set_ttl("t", DAY, strategy="keep_latest")
+        age(connection, schema, 2)
+        found = expiry._list_expired
+
+        async def list_and_happen(*arguments: Any) -> Any:
+            page = await found(*arguments)
+            happen(connection, schema)
+            return page
+
+        if is_late:
+            monkeypatch.setattr(expiry, "_list_expired", list_and_happen)
+        else:
+            happen(connection, schema)
+        swept = state.threads.sweep()
+        assert (swept.checkpoints, state.saver.get_tuple(config) is not None) == (int(not survives), survives)
+        assert state.saver.get_tuple(newest) is not None
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_expired_thread_is_pruned_after_each_use(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    async with open_state(api, dsn, schema, thread_ttl=DAY, thread_ttl_strategy="keep_latest") as state:
+        await use(state)
+        await ask((state.saver.copy_thread if api is PGState else state.saver.acopy_thread)("t", "copy"))
+        await ask(state.threads.fork("t", to="fork"))
+        for thread_id in ("t", "copy", "fork"):
+            assert (await ask(state.threads.get(thread_id))).ttl_strategy == "keep_latest"
+            age(connection, schema, 2, thread_id)
+        head = (await ask(state.threads.get("t"))).head_checkpoint_id
+        counted = await ask(state.threads.sweep(dry_run=True))
+        swept = await ask(state.threads.sweep())
+        assert counted.threads == swept.threads == 3
+        assert counted.checkpoints == swept.checkpoints > 3
+        thread = await ask(state.threads.get("t"))
+        assert (thread.head_checkpoint_id, thread.expires_at) == (head, None)
+        count = connection.execute(f"SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = 't'").fetchone()
+        assert count == (1,)
+        # It does not expire again before it is used.
+        assert await ask(state.threads.sweep()) == PruneResult()
+    # Another process: this one has updated the thread's row a moment ago.
+    async with open_state(api, dsn, schema) as state:
+        await use(state)
+        assert expiring(connection, schema) == DAY
+        age(connection, schema, 2)
+        assert (await ask(state.threads.sweep())).checkpoints > 1
+
+
+def test_a_pruned_thread_keeps_what_waits_for_an_answer(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    def approve(state: dict[str, Any]) -> dict[str, Any]:
+        return {"answer": interrupt("May it?")}
+
+    builder = StateGraph(dict).add_node("first", lambda state: state).add_node("approve", approve)
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        graph = builder.add_edge(START, "first").add_edge("first", "approve").compile(checkpointer=state.saver)
+        graph.invoke({"answer": ""}, config_of("t"))
+        state.threads.set_ttl("t", DAY, strategy="keep_latest")
+        age(connection, schema, 2)
+        assert state.threads.sweep().checkpoints > 0
+        assert graph.invoke(Command(resume="yes"), config_of("t")) == {"answer": "yes"}
+
+
+@pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
+def test_threads_that_cannot_be_swept_do_not_use_up_the_limit(
+    strategy: Any, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        state.setup()
+        for days, thread_id in enumerate(("young", "old", "oldest"), 2):
+            state.saver.put(*put_arguments(config_of(thread_id), 0))
+            state.threads.set_ttl(thread_id, DAY, strategy=strategy)
+            age(connection, schema, days, thread_id)
+        ended = expiry.end_expired
+
+        async def end(db: Any, queries: Any, thread_id: str) -> Any:
+            if thread_id != "young":
+                raise ValueError("this row")
+            return await ended(db, queries, thread_id)
+
+        monkeypatch.setattr(expiry, "end_expired", end)
+        assert state.threads.sweep(limit=1).threads == 1
 
 
 def test_a_sweep_passes_what_another_is_about_to_delete(dsn: str, schema: str, connection: psycopg.Connection) -> None:

@@ -47,6 +47,6 @@ def test_what_maintenance_did_is_said_in_words() -> None:
     assert done(MaintenanceNote(at(0), 1.0, report, {})) == [
         "1 partitions made",
         "2 runs of dead processes ended",
-        "3 expired threads deleted",
+        "3 expired threads deleted or pruned",
     ]
     assert done(MaintenanceNote(at(0), 1.0, {}, {})) == []

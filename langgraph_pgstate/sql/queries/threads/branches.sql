@@ -64,8 +64,8 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- name: begin_fork
 -- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
 -- no row if the source is missing.
-INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, expires_at)
-SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl,
+INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, ttl_strategy, expires_at)
+SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl, s.ttl_strategy,
     -- A fork must not outlive the date until which its source may be kept.
     coalesce(now() + s.ttl, s.expires_at)
 FROM /*schema*/threads s WHERE s.thread_id = :source_id::text

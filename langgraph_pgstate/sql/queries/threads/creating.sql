@@ -4,13 +4,13 @@
 WITH gone AS (
     SELECT d.deleted_at FROM /*schema*/tombstones d WHERE d.thread_id = :thread_id::text AND d.expires_at > now()
 ), made AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, title, metadata, ttl, expires_at)
+    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, title, metadata, ttl, ttl_strategy, expires_at)
     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text, :title::text, :metadata::jsonb, :ttl::interval,
-        now() + :ttl
+        :ttl_strategy::text, now() + :ttl
     WHERE NOT EXISTS (SELECT 1 FROM gone)
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING threads.*
 )
 SELECT g.deleted_at, t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title,
-    t.metadata, t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM (SELECT 1) AS one LEFT JOIN gone g ON true LEFT JOIN made t ON true;

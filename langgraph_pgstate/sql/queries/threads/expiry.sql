@@ -1,14 +1,16 @@
 -- name: set_expiry
--- Set a thread's time to live since its last update, or a fixed expiry time, or neither, and return the expiry time.
+-- Set a thread's time to live since its last update, or a fixed expiry time, or neither, with what happens then, and return
+-- the expiry time.
 UPDATE /*schema*/threads SET
     ttl = :ttl::interval,
+    ttl_strategy = :strategy::text,
     expires_at = coalesce(:at::timestamptz, now() + coalesce(:ttl, :after::interval))
 WHERE thread_id = :thread_id::text
 RETURNING expires_at;
 
 -- name: begin_ttl
 -- Set the default time to live of a thread that has no other checkpoint yet and no setting of its own.
-UPDATE /*schema*/threads SET ttl = :ttl::interval, expires_at = now() + :ttl
+UPDATE /*schema*/threads SET ttl = :ttl::interval, ttl_strategy = :strategy::text, expires_at = now() + :ttl
 WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id <> :checkpoint_id::text
@@ -16,7 +18,7 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 
 -- name: list_expired
 -- Return a page of expired threads, oldest expiry first, after a cursor, except those in use.
-SELECT t.expires_at, t.thread_id FROM /*schema*/threads t
+SELECT t.expires_at, t.thread_id, t.ttl_strategy FROM /*schema*/threads t
 WHERE t.expires_at <= now() AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
     AND NOT EXISTS (
@@ -32,8 +34,13 @@ ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
 -- name: hold_expired
--- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked.
-SELECT 1 FROM /*schema*/threads t
+-- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked. Return what
+-- happens to it, and whether it is leased.
+SELECT t.ttl_strategy, EXISTS (
+    SELECT 1 FROM /*schema*/leases l
+    WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+)
+FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
     AND NOT EXISTS (
@@ -42,3 +49,7 @@ WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
     )
     AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id)
 FOR UPDATE SKIP LOCKED;
+
+-- name: end_expiry
+-- Let a thread that was pruned not expire before it is accessed again.
+UPDATE /*schema*/threads SET expires_at = NULL WHERE thread_id = :thread_id::text;

@@ -6,7 +6,7 @@
 -- variant: list_threads_of_agent
 -- variant: list_threads_with_status
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
 --+of_user     AND t.user_id = :user_id::text
@@ -49,7 +49,7 @@ WITH found AS (
     )
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
     LEFT JOIN /*schema*/projections p ON p.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
@@ -72,7 +72,7 @@ LIMIT :page_size;
 -- name: get_thread
 -- Return one thread, with its newest checkpoint in the root namespace and its projected channels.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id,
+    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
     (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id AND c.checkpoint_ns = ''
         ORDER BY c.checkpoint_id DESC LIMIT 1
@@ -111,7 +111,7 @@ FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 -- variant: sort_threads_count_with_ids
 --+count SELECT count(*)
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, --!count
-    t.metadata, t.version, t.expires_at, t.forked_from_thread_id, t.forked_from_checkpoint_id --!count
+    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id --!count
 FROM /*schema*/threads t
 WHERE (:metadata::text[] IS NULL OR t.metadata @> ANY(:metadata::text[]::jsonb[]))
 --+with_metadata     AND t.metadata @> ANY(:metadata::text[]::jsonb[])

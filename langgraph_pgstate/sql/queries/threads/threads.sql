@@ -91,9 +91,10 @@ LIMIT 1;
 WITH copied_thread AS (
     INSERT INTO /*schema*/threads (
         thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
-        expires_at
+        ttl_strategy, expires_at
     )
     SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
+        ttl_strategy,
         -- As in `begin_fork`.
         coalesce(now() + ttl, expires_at)
     FROM /*schema*/threads WHERE thread_id = :source_id
