@@ -249,12 +249,17 @@ class FailedRunFilter(OwnerFilter, total=False):
         until: Only runs that started before this time.
         min_steps: Only runs of at least this many supersteps.
         scope: Only runs of threads whose metadata contain this: what the caller may see.
+        by: What the runs are sorted by, the greatest first: `started_at` by default, `cost`, `duration` or `tokens`.
+            By these three, of the newest 10,000 runs that pass the filters. A run that is running lasts until now.
+        model: Only runs that called this model, of the 2,000 first ones; not with `by="started_at"`.
     """
 
     since: Moment | None
     until: datetime | None
     min_steps: int | None
     scope: Scope | None
+    by: Literal["started_at", "cost", "duration", "tokens"]
+    model: str | None
 
 
 class RunFilter(FailedRunFilter, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -73,6 +74,19 @@ class Messages:
         request = operations.request_search(query, **filters)
         return self._database.run(operations.search_messages, self._queries, request)
 
+    def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
+        """Return for each of some threads the newest message that matches a search. One round trip.
+
+        Args:
+            query: As for `search`.
+            thread_ids: The threads, at most 1,000. Those without such a message are left out.
+
+        Raises:
+            ConfigurationError: If the query is empty or an argument is invalid.
+        """
+        request = operations.request_hits(query, thread_ids)
+        return self._database.run(operations.find_hits, self._queries, request)
+
 
 class AsyncMessages:
     """Async twin of `Messages`."""
@@ -98,3 +112,8 @@ class AsyncMessages:
         """Async twin of `Messages.search`."""
         request = operations.request_search(query, **filters)
         return await self._database.run(operations.search_messages, self._queries, request)
+
+    async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
+        """Async twin of `Messages.find_hits`."""
+        request = operations.request_hits(query, thread_ids)
+        return await self._database.run(operations.find_hits, self._queries, request)

@@ -49,6 +49,23 @@ class Branches(ThreadsBase):
         request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
         return self._database.run(trees.list_tree, self._queries, request)
 
+    def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
+        """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
+
+        Args:
+            thread_id: The thread.
+            step: The superstep.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+
+        Returns:
+            Its id; that of the first checkpoint if all are of later supersteps, `None` if there are none.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = trees.request_step(thread_id, step, checkpoint_ns)
+        return self._database.run(trees.find_step, self._queries, request)
+
     def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
 
@@ -180,6 +197,11 @@ class AsyncBranches(AsyncThreadsBase):
         """Async twin of `Threads.tree`."""
         request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
         return await self._database.run(trees.list_tree, self._queries, request)
+
+    async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
+        """Async twin of `Threads.find_step`."""
+        request = trees.request_step(thread_id, step, checkpoint_ns)
+        return await self._database.run(trees.find_step, self._queries, request)
 
     async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Async twin of `Threads.state_at`."""

@@ -125,6 +125,8 @@ class TreeNode:
         pending: Number of those that have not gone on.
         answered: Ids of the interrupts of this checkpoint that were answered.
         interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
+        subgraphs: Namespaces of the subgraphs that ran after this checkpoint and have checkpoints, of at most 500 of
+            the thread; of a subgraph with a memory of its own only its last checkpoint counts.
     """
 
     checkpoint_id: str
@@ -139,6 +141,7 @@ class TreeNode:
     pending: int
     answered: tuple[str, ...]
     interrupted_run_id: str | None
+    subgraphs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

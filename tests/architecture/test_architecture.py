@@ -41,7 +41,7 @@ from langgraph_pgstate.operations.record.budgets import Owner, request_budget
 from langgraph_pgstate.operations.record.events import request_events, request_handoffs
 from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
 from langgraph_pgstate.operations.record.journal_entry import WRITTEN
-from langgraph_pgstate.operations.record.messages import request_conversation, request_search
+from langgraph_pgstate.operations.record.messages import request_conversation, request_hits, request_search
 from langgraph_pgstate.operations.record.new_events import request_event
 from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
 from langgraph_pgstate.operations.record.spans import request_spans
@@ -68,7 +68,7 @@ from langgraph_pgstate.operations.threads.search import (
     request_sorted,
     request_threads,
 )
-from langgraph_pgstate.operations.threads.trees import request_tree
+from langgraph_pgstate.operations.threads.trees import request_step, request_tree
 from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.operations.tools.listing import request_recent
 from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
@@ -479,6 +479,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
     "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
+    "threads.trees.find_step": lambda bench: (request_step("t", 1, ""),),
     "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "threads.branches.count_older": lambda bench: (bench.address,),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
@@ -509,6 +510,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.conversations.backfill_thread": lambda bench: (bench.codec, "t"),
     "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
     "record.messages.search_messages": lambda bench: (request_search("words"),),
+    "record.messages.find_hits": lambda bench: (request_hits("words", ["t"]),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.new_events.note_action": lambda bench: ("cancel", "eve", "t"),
     "record.new_events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),

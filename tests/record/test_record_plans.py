@@ -105,6 +105,8 @@ HOT = [
     "get_messages",
     "search_messages",
     "search_messages_of_thread",
+    "find_hits",
+    "find_step",
     "list_events",
     "list_events_newest",
     "list_tree",
@@ -207,6 +209,8 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         messages.conversation("thread-7", checkpoint_id="c2")
         twice(messages.search, "word7", limit=5)
         twice(messages.search, "words", thread_id="thread-7")
+        assert len(messages.find_hits("word7", ["thread-7", "thread-1007", "thread-8"])) == 2
+        assert threads.find_step("thread-7", 1)
         twice(events.list, "thread-7", limit=2)
         twice(events.list, "thread-7", limit=2, newest_first=True)
         assert events.handoffs(since=timedelta(minutes=90))

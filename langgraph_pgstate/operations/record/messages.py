@@ -11,7 +11,7 @@ from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.filters import MessageFilter, check_filters
 from langgraph_pgstate.operations.arguments import text_of, texts_of
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
-from langgraph_pgstate.operations.threads.paging import decode_cursor, page_of, page_size
+from langgraph_pgstate.operations.threads.paging import MAX_PAGE, decode_cursor, page_of, page_size
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Message, MessageHit, Page
 
@@ -172,6 +172,25 @@ def request_search(query: str, **filters: Unpack[MessageFilter]) -> SearchReques
         "page_size": size + 1,
     }
     return SearchRequest(parameters, size)
+
+
+def request_hits(query: str, thread_ids: Sequence[str]) -> dict[str, Any]:
+    """Validate a search in some threads, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If the query is empty, or there are too many threads.
+    """
+    if not text_of("query", query) or not query.strip():
+        raise ConfigurationError("there is nothing to search for: the query is empty")
+    if len(thread_ids) > MAX_PAGE:
+        raise ConfigurationError(f"thread_ids must be at most {MAX_PAGE}, not {len(thread_ids)}")
+    return {"query": query, "thread_ids": [thread_id_of(one) for one in thread_ids]}
+
+
+async def find_hits(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[MessageHit, ...]:
+    """Return for each thread the newest message that matches. One round trip."""
+    rows = await db.fetch(queries.find_hits, parameters)
+    return tuple(MessageHit(Message(*row[:-2]), *row[-2:]) for row in rows)
 
 
 async def search_messages(db: Connection, queries: Queries, filter: SearchRequest) -> Page[MessageHit]:

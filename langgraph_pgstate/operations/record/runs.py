@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter, check_filters
-from langgraph_pgstate.operations.arguments import request_scope, since_of, texts_of, times_of
+from langgraph_pgstate.operations.arguments import request_scope, since_of, text_of, texts_of, times_of
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, offset_of, page_of, page_size
 from langgraph_pgstate.sql import NamedQuery, Queries
@@ -20,6 +20,12 @@ LEAST_STEPS = 25
 """LangGraph's recursion limit was 25 supersteps for years. Runs with more are indexed."""
 
 _MOST_STEPS = 2**31 - 1
+_HIGHEST = 1e300
+ORDERS = ("started_at", "cost", "duration", "tokens")
+RANKED = 10_000
+"""Newest runs that are sorted by cost, duration or tokens. These change at each superstep: an index costs too much."""
+
+_RANKED_WITH_MODEL = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,13 @@ class RunsRequest:
         parameters: The query parameters.
         size: Page size.
         only_failed: Whether only failed and crashed runs are returned.
+        by: What the runs are sorted by.
     """
 
     parameters: dict[str, Any]
     size: int
     only_failed: bool
+    by: str = ORDERS[0]
 
 
 def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunsRequest:
@@ -47,8 +55,15 @@ def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> 
     status, thread_id = filters.get("status"), filters.get("thread_id")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown run status {status!r}: {', '.join(STATUSES)}")
-    started_at, cursor_thread, cursor_run = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
-    size = page_size(filters.get("limit", 20))
+    by, model = filters.get("by", ORDERS[0]), text_of("model", filters.get("model"))
+    if by not in ORDERS:
+        raise ConfigurationError(f"runs are sorted by {', '.join(ORDERS)}, not {by!r}")
+    is_ranked = by != ORDERS[0]
+    if model is not None and not is_ranked:
+        raise ConfigurationError(f"model= needs by= {', '.join(ORDERS[1:])}")
+    first = (_HIGHEST if is_ranked else LAST, "", "")
+    value, cursor_thread, cursor_run = decode_cursor(_kind(by), filters.get("cursor"), first)
+    size, offset = page_size(filters.get("limit", 20)), offset_of(filters.get("offset", 0))
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "status": status,
@@ -57,18 +72,37 @@ def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> 
         **texts_of(filters, "user_id", "tenant_id", "agent"),
         "min_steps": filters.get("min_steps"),
         "scope": request_scope(filters.get("scope")),
-        "cursor_started_at": started_at,
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
         "page_size": size + 1,
-        "offset": offset_of(filters.get("offset", 0)),
+        "offset": offset,
     }
-    return RunsRequest(parameters, size, only_failed)
+    if is_ranked:
+        most = size + 1 + offset if model is None else _RANKED_WITH_MODEL
+        parameters |= {"by": by, "model": model, "cursor_value": value, "only_failed": only_failed}
+        parameters |= {"newest": RANKED, "most": most}
+    else:
+        parameters["cursor_started_at"] = value
+    return RunsRequest(parameters, size, only_failed, by)
+
+
+def _kind(by: str) -> str:
+    return _KIND if by == ORDERS[0] else f"{_KIND} by {by}"
 
 
 async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Page[Run]:
-    """Return a page of runs, newest first. One round trip."""
+    """Return a page of runs, newest first, or the greatest first. One round trip."""
     parameters = filter.parameters
+    if filter.by != ORDERS[0]:
+        ranked = await db.fetch(queries.rank_runs, parameters)
+        values = {(row[0], row[1]): row[-1] for row in ranked}
+        return page_of(
+            ranked,
+            filter.size,
+            lambda row: Run(*row[:-1]),
+            _kind(filter.by),
+            lambda item: (values[item.thread_id, item.run_id], item.thread_id, item.run_id),
+        )
     query: NamedQuery
     if filter.only_failed:
         query = queries.list_runs_failed

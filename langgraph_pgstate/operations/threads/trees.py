@@ -6,6 +6,7 @@ from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel
 from langgraph_pgstate.operations.checkpoints.differences import read_state
 from langgraph_pgstate.operations.checkpoints.getting import MAX_ID
@@ -27,6 +28,9 @@ def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, 
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
         "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
         "page_size": page_size(limit) + 1,
+        # Namespaces of subgraphs are between these.
+        "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
+        "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
         "pull": PULL_PATH,
         "handler": HANDLER_PATH,
     }
@@ -41,13 +45,29 @@ async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]
     # Half of them on each side, unless there are fewer on one.
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
-    nodes = tuple(
-        TreeNode(
-            id, parent, step, source, at, run_id, label, tuple(tasks), asked, pending, tuple(answered), interrupted
-        )
-        for id, parent, step, source, at, run_id, label, tasks, asked, pending, answered, interrupted in shown
-    )
-    return CheckpointTree(nodes, first > 0, first + limit < len(rows))
+    nodes = []
+    for id, parent, step, source, at, run_id, label, tasks, asked, pending, answered, interrupted, subgraphs in shown:
+        written = tuple(tasks), asked, pending, tuple(answered), interrupted, tuple(subgraphs)
+        nodes.append(TreeNode(id, parent, step, source, at, run_id, label, *written))
+    return CheckpointTree(tuple(nodes), first > 0, first + limit < len(rows))
+
+
+def request_step(thread_id: str, step: int, checkpoint_ns: str) -> dict[str, Any]:
+    """Validate a request for the checkpoint of a superstep, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or abs(step) >= 2**31:
+        raise ConfigurationError(f"step must be an integer of 32 bits, not {step!r}")
+    ns = identifier("checkpoint_ns", checkpoint_ns)
+    return {"thread_id": thread_id_of(thread_id), "checkpoint_ns": ns, "step": step}
+
+
+async def find_step(db: Connection, queries: Queries, parameters: dict[str, Any]) -> str | None:
+    """Return the newest checkpoint of a superstep or of the last one before it. One round trip."""
+    rows = await db.fetch(queries.find_step, parameters)
+    return None if rows[0][0] is None else str(rows[0][0])
 
 
 async def read_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -10,6 +11,7 @@ from markupsafe import Markup
 
 from langgraph_pgstate.process_identity import short_holder
 
+_HIT: Final = re.compile("«([^«»]*)»")
 _UNITS: Final = ((86400 * 365, "y"), (86400 * 30, "mo"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -100,6 +102,13 @@ def cut(text: str, length: int) -> str:
 def clipped(text: str, length: int) -> Markup:
     """Return a text on one line, cut to a length, as HTML that isolates its direction of writing."""
     return Markup("<bdi>{}</bdi>").format(cut(text, length))
+
+
+def marked(snippet: str) -> Markup:
+    """Return the text around a hit of a search as HTML, in which the words between « and » are marked."""
+    parts = _HIT.split(cut(snippet, 400))
+    shown = (Markup("<mark>{}</mark>" if place % 2 else "{}").format(part) for place, part in enumerate(parts))
+    return Markup("<bdi>{}</bdi>").format(Markup("").join(shown))
 
 
 def _longest_unit(seconds: float) -> str:

@@ -52,6 +52,7 @@ def environment() -> Environment:
         "duration": formatting.duration,
         "exact": formatting.exact,
         "markdown": to_html,
+        "marked": formatting.marked,
         "money": formatting.money,
         "number": formatting.number,
         "plural": formatting.plural,

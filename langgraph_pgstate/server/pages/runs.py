@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response
 
-from langgraph_pgstate.operations.record.runs import STATUSES
+from langgraph_pgstate.operations.record.runs import ORDERS, RANKED, STATUSES
 from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
 from langgraph_pgstate.server.pages.changes import began_at, is_by, last_action, moved, told
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.threads import time_of
 from langgraph_pgstate.server.pages.tools import unknown_effects_of
 from langgraph_pgstate.server.pages.values import view
 from langgraph_pgstate.types import Run, Span, Timeline, TimelineSpan
 
 KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
 FAILED: Final = "failed"
+SORTS: Final = ORDERS[1:]
 _PAGE: Final = 50
 _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
@@ -34,8 +36,10 @@ _WIDTH: Final = 1000
 
 
 async def runs(call: PageCall) -> Page:
-    """Show a page of the runs that pass the filters of the address, newest first."""
-    status = call.query("status")
+    """Show a page of the runs that pass the filters of the address, newest first, or the greatest first."""
+    status, by = call.query("status"), call.query("by")
+    if by not in (None, *SORTS):
+        raise refuse(422, f"by is one of {', '.join(SORTS)}, not {by!r}")
     if status not in (None, FAILED, *STATUSES):
         raise refuse(422, f"status is {FAILED} or one of {', '.join(STATUSES)}, not {status!r}")
     filters: Any = {
@@ -45,8 +49,13 @@ async def runs(call: PageCall) -> Page:
         "scope": await scope_of(call, _PAGE),
         "limit": _PAGE,
         "cursor": call.query("cursor"),
-        "since": None if call.query("since") is None else period_of(call, "")[1],
+        **_time_of(call),
+        "by": by or ORDERS[0],
+        # Runs of a model are found among the most expensive ones.
+        "model": call.query("model"),
     }
+    if filters["model"] is not None and by is None:
+        filters["by"] = by = SORTS[0]
     if status == FAILED:
         found = await call.state.runs.failed(**filters)
     else:
@@ -56,8 +65,20 @@ async def runs(call: PageCall) -> Page:
         "next": found.next,
         "statuses": (FAILED, *STATUSES),
         "periods": tuple(PERIODS),
+        "by": by,
+        "sorts": SORTS,
+        "ranked": RANKED,
     }
     return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
+
+
+def _time_of(call: PageCall) -> dict[str, Any]:
+    """Return the time in the address: a day, of UTC, or the name of a time up to now."""
+    if call.query("day") is None:
+        return {"since": None if call.query("since") is None else period_of(call, "")[1]}
+    day = time_of(call, "day")
+    assert day is not None
+    return {"since": day, "until": day + timedelta(days=1)}
 
 
 async def run(call: PageCall) -> Page | Response:
@@ -105,6 +126,7 @@ async def run(call: PageCall) -> Page | Response:
         "axis": [offset, offset + seconds / 2, offset + seconds],
         "window": _WINDOW,
         "span": None if span is None else shown_span(span),
+        "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
         # An answered effect is unknown no longer.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),

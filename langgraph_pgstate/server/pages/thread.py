@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
@@ -16,7 +17,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
 from langgraph_pgstate.server.pages.interrupts import key_of
-from langgraph_pgstate.server.pages.messages import conversation
+from langgraph_pgstate.server.pages.messages import conversation, file_of
 from langgraph_pgstate.server.pages.page import Page, PageCall
 from langgraph_pgstate.server.pages.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
 from langgraph_pgstate.server.pages.values import view, views
@@ -27,48 +28,63 @@ _TREE: Final = 100
 _EVENTS: Final = 100
 # Characters and rows that a page shows.
 _MOST_STATE: Final = 48_000
+_MOST_BESIDE: Final = 12_000
 _MOST_CHANGES: Final = 100
 _MOST_CHANGE: Final = 600
 _MOST_SPANS: Final = 200
 _MOST_KEYS: Final = 5
 
 
-async def thread(call: PageCall) -> Page:
-    """Show a thread at one of its checkpoints, by default the newest."""
-    shown = call.query("view") or VIEWS[0]
-    if shown not in VIEWS:
+async def thread(call: PageCall) -> Page | Response:
+    """Show a thread at one of its checkpoints, by default the newest, or those of a subgraph.
+
+    By default the view is that of the conversation, or of the state if it has no messages.
+    """
+    shown = call.query("view")
+    if shown not in (None, *VIEWS):
         raise refuse(422, f"view is one of {', '.join(VIEWS)}, not {shown!r}")
-    found = await call.thread("read")
-    tree = await call.state.threads.tree(found.thread_id, call.query("at"), limit=_TREE)
+    found, ns = await call.thread("read"), _namespace(call)
+    if call.query("step") is not None:
+        return await _go_to_step(call, found)
+    tree = await call.state.threads.tree(found.thread_id, call.query("at"), checkpoint_ns=ns, limit=_TREE)
     node = _node(call, tree)
+    if node is None and ns:
+        raise missing("subgraph", ns)
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {
         "thread": found,
+        "ns": ns,
         "tree": tree,
         "checkpoint": node,
         "waits": node is not None and waits(tree, node),
+        "parent_id": None,
         "at": call.query("at"),
-        "view": shown,
+        "view": shown or VIEWS[0],
         "views": VIEWS,
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
         "nodes": (),
     }
     if node is not None:
-        data |= await _SHOWN[shown](call, found, node)
+        data |= await (_default(call, found, node) if shown is None else _SHOWN[shown](call, found, node))
+        shown = data["view"]
+        added = call.query("added")
+        is_elsewhere = added is not None and "conversation" in data and data["conversation"].hit is None
+        if added is not None and is_elsewhere and await _exists(call, found, added):
+            return RedirectResponse(_here(call, found, at=added), 303)
         asked = data.get("interrupts", []) if data["waits"] else []
         data["answers"] = await _answers(call, found) if asked and node.answered else {}
     data |= await _unsettled(call, found, data.get("unknown_effects"))
     if node is not None:
         data["settled"] = await _settled(call, found, asked, data["unsettled"])
-    is_live = call.query("at") is None and call.query("before") is None and shown != "changes"
+    is_live = all(call.query(name) is None for name in ("at", "before", "message")) and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
 
 
 async def value(call: PageCall) -> Response:
     """Answer a channel's value at a checkpoint as JSON, or one item of it, whole."""
     found = await call.thread("read")
-    state = await call.state.threads.state_at(_config(found, call.query("at")))
+    state = await call.state.threads.state_at(_config(call, found, call.query("at")))
     channel = call.query("channel") or ""
     if channel not in state.values:
         raise missing("channel", channel)
@@ -78,9 +94,20 @@ async def value(call: PageCall) -> Response:
         if not isinstance(value, list) or item >= len(value):
             raise missing("item", str(item))
         value = value[item]
+        if call.query("part") is not None:
+            return _file(value, call.number("part", 0))
     # As a file: whatever is in it, no browser shows it as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
+
+
+def _file(message: Any, part: int) -> Response:
+    """Answer a file of a message. No browser shows other than images."""
+    file = file_of(message, part)
+    if file is None:
+        raise missing("file", str(part))
+    headers = {"Content-Disposition": "attachment", "Cache-Control": "private, max-age=600"}
+    return Response(file[1], 200, headers, file[0])
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
@@ -122,7 +149,7 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
     """Return the answers that the thread has not gone on with, by the id of the interrupt."""
     return {
-        one.interrupt_id: {"by": one.answered_by, "value": _said(one.value), "run_id": one.run_id}
+        one.interrupt_id: {"by": one.answered_by, "value": _answer_text(one.value), "run_id": one.run_id}
         for one in await call.state.threads.answers(found.thread_id)
     }
 
@@ -137,18 +164,55 @@ async def _settled(
     return {one.idempotency_key: one.status for one in decided if one is not None and not is_outcome_unknown(one)}
 
 
-async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+async def _go_to_step(call: PageCall, found: Thread) -> Response:
+    """Open the newest checkpoint of a superstep, or of the last one before it."""
+    text = call.query("step") or ""
+    if not text.removeprefix("-").isdecimal() or len(text) > 9:
+        raise refuse(422, f"step must be a number, got {text!r}")
+    at = await call.state.threads.find_step(found.thread_id, int(text), checkpoint_ns=_namespace(call))
+    return RedirectResponse(_here(call, found, at=at, message=None), 303)
+
+
+def _here(call: PageCall, found: Thread, **changes: str | None) -> str:
+    """Return the address of another checkpoint in the same view."""
+    query: dict[str, Any] = {**call.request.query_params, **changes}
+    for left_out in ("step", "cursor", "past", "before", "to", "added"):
+        query.pop(left_out, None)
+    return call.link("threads", found.thread_id, **query)
+
+
+async def _exists(call: PageCall, found: Thread, checkpoint_id: str) -> bool:
+    tree = await call.state.threads.tree(found.thread_id, checkpoint_id, checkpoint_ns=_namespace(call), limit=1)
+    return any(one.checkpoint_id == checkpoint_id for one in tree.nodes)
+
+
+async def _default(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
     state = await _state(call, found, node)
+    shown = _said(call, state)
+    return shown if shown["conversation"].channel is not None else {**_kept(state), "view": "state"}
+
+
+async def _conversation(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
+    return _said(call, await _state(call, found, node))
+
+
+def _said(call: PageCall, state: CheckpointState) -> dict[str, Any]:
     before = call.number("before", 0) or None
-    said = conversation(state.values, call.query("channel"), before)
-    return {"conversation": said, "older": said.older, **_outcome(state)}
+    said = conversation(state.values, call.query("channel"), before, call.query("message"))
+    others = {name: value for name, value in state.values.items() if name != said.channel}
+    beside = views(others, _MOST_BESIDE)
+    return {"conversation": said, "older": said.older, "beside": beside, **_parent(state), **_outcome(state)}
 
 
 async def _values(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
-    state = await _state(call, found, node)
+    return _kept(await _state(call, found, node))
+
+
+def _kept(state: CheckpointState) -> dict[str, Any]:
     return {
         "values": views(state.values, _MOST_STATE),
         "metadata": view(dict(state.metadata)),
+        **_parent(state),
         **_outcome(state),
     }
 
@@ -158,7 +222,7 @@ async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, A
     other = call.query("to") or node.parent_checkpoint_id
     if other is None:
         return {"to": None, "changes": None, "left_out": 0}
-    configs = _config(found, other), _config(found, node.checkpoint_id)
+    configs = _config(call, found, other), _config(call, found, node.checkpoint_id)
     difference = await call.state.threads.diff(*configs, plain=True)
     lines = _lines(difference)
     return {"to": other, "changes": lines[:_MOST_CHANGES], "left_out": max(0, len(lines) - _MOST_CHANGES)}
@@ -166,7 +230,7 @@ async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, A
 
 async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
     """Return what led to the checkpoint: the superstep that made it, and its branch."""
-    origin = await call.state.runs.provenance(_config(found, node.checkpoint_id))
+    origin = await call.state.runs.provenance(_config(call, found, node.checkpoint_id))
     if origin is None:
         return {"origin": None, "unknown_effects": []}
     spans = [
@@ -218,6 +282,7 @@ async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
             "kind": event.kind,
             "run_id": event.run_id,
             "checkpoint_id": event.checkpoint_id,
+            "checkpoint_ns": event.checkpoint_ns,
             "agent": event.agent,
             "by": event.payload.get("by") if isinstance(event.payload, dict) else None,
             "payload": view(event.payload, _MOST_CHANGE),
@@ -243,16 +308,28 @@ _SHOWN: Final = {
 
 
 async def _state(call: PageCall, found: Thread, node: TreeNode) -> CheckpointState:
-    return await call.state.threads.state_at(_config(found, node.checkpoint_id))
+    return await call.state.threads.state_at(_config(call, found, node.checkpoint_id))
 
 
-def _said(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     return answer if isinstance(answer, str) else view(answer, 200).text
 
 
-def _config(found: Thread, checkpoint_id: str | None) -> Any:
+def _parent(state: CheckpointState) -> dict[str, Any]:
+    """Return the checkpoint from which a subgraph was started."""
+    parents = state.metadata.get("parents")
+    outer = state.checkpoint_ns.rpartition("|")[0]
+    return {"parent_id": parents.get(outer) if state.checkpoint_ns and isinstance(parents, Mapping) else None}
+
+
+def _namespace(call: PageCall) -> str:
+    """Return the namespace in the address, of a subgraph; by default that of the root."""
+    return call.query("ns") or ""
+
+
+def _config(call: PageCall, found: Thread, checkpoint_id: str | None) -> Any:
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
-    return config_at(found.thread_id, checkpoint_ns="", **named)
+    return config_at(found.thread_id, checkpoint_ns=_namespace(call), **named)
 
 
 def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:

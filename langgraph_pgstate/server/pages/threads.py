@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.pages.page import Page, PageCall
+from langgraph_pgstate.types import MessageHit
 
 STATUSES: Final = ("idle", "busy", "interrupted", "error")
 _PAGE: Final = 50
@@ -34,8 +35,28 @@ async def threads(call: PageCall) -> Page:
         cursor=call.query("cursor"),
         limit=_PAGE,
     )
-    data = {"threads": found.items, "next": found.next, "statuses": STATUSES}
+    text = call.query("q")
+    hits = await call.state.messages.find_hits(text, [one.thread_id for one in found.items]) if text else ()
+    data = {
+        "threads": found.items,
+        "hits": {one.message.thread_id: _hit(one) for one in hits},
+        "next": found.next,
+        "statuses": STATUSES,
+    }
     return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None)
+
+
+def _hit(found: MessageHit) -> dict[str, str | None]:
+    """Return what the list says of a message, and the parameters of the page that shows it."""
+    message = found.message
+    return {
+        "snippet": found.snippet,
+        "role": message.role,
+        "message": message.message_id,
+        "added": message.checkpoint_id,
+        "ns": message.checkpoint_ns,
+        "channel": message.channel,
+    }
 
 
 def status_of(call: PageCall) -> str | None:

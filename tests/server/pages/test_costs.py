@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -26,15 +28,40 @@ async def test_costs_are_shown_by_day_agent_model_and_user(place: Place, record:
             **{"started_at": now, "status": "success", "agent": agent, "cost": cost, "semconv_version": "1"},
         )
     with statements() as sent:
-        html = await visitor.page("/costs")
+        page = await visitor.page("/costs")
     assert len(sent) <= 5, sent
-    assert "<script>alert" not in html
-    assert "1 call of models without a price is" in html
+    assert "<script>alert" not in page
+    assert "1 call of models without a price is" in page
     data = await visitor.data("/costs", agent="desk")
     assert (data["costs"]["total"]["calls"], data["costs"]["total"]["cost"]) == (2, 1.0)
     assert "Users" not in await visitor.page("/costs", model="big")
     assert "No model was called" in await visitor.page("/costs", user="nobody")
     assert (await visitor.client.get("/ui/costs", params={"since": "x"})).status_code == 422
+
+
+async def test_a_cost_leads_to_its_runs(place: Place, record: Record) -> None:
+    _, visitor = place
+    for number, (user, cost) in enumerate((("eve", 3), ("eve", 7), ("adam", 1), ("eve", 0))):
+        record.run(f"r{number}", number, number + 1 + 5 * (number == 2), user_id=user, agent="trip", cost=cost)
+        record.span(f"s{number}", "llm", number, run_id=f"r{number}", model="gpt" if number else "opus", cost=cost)
+    for table in ("runs", "spans"):
+        record.connection.execute(f"UPDATE {record.schema}.{table} SET started_at = now() - interval '1 min'")
+    page = await visitor.page("/costs", since="7d")
+    links = {html.unescape(link) for link in re.findall(r'href="/ui(/runs\?[^"]+)"', page)}
+    day = next(link for link in links if "day=" in link and f"{datetime.now(UTC).date()}" in link)
+    asked = {
+        "/runs?since=7d&by=cost": ["r1", "r0", "r2", "r3"],
+        "/runs?user=eve&since=7d&by=cost": ["r1", "r0", "r3"],
+        "/runs?model=opus&since=7d&by=cost": ["r0"],
+        day: ["r1", "r0", "r2", "r3"],
+    }
+    assert asked.keys() <= links
+    for link, ids in asked.items():
+        response = await visitor.client.get(f"/ui{link}", headers={"accept": "application/json"})
+        assert [one["run_id"] for one in response.json()["runs"]] == ids, link
+    # Of one user's page, only hers.
+    within = await visitor.page("/costs", since="7d", user="eve")
+    assert "/ui/runs?user=eve&amp;model=gpt&amp;since=7d&amp;by=cost" in within
 
 
 def test_days_without_calls_are_days() -> None:

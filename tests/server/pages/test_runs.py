@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from psycopg.types.json import Jsonb
 from support_pages import HOSTILE, inspected, state_of, statements
 from support_record import Record, at
 
+from langgraph_pgstate.server.pages import runs
 from langgraph_pgstate.server.pages.runs import bar
 from langgraph_pgstate.types import TimelineSpan
 
@@ -47,6 +50,46 @@ async def test_runs_are_listed_by_the_filters_of_the_address(place: Place, recor
     assert "<script>alert" not in html
     assert "NoSuchHotelError" in html
     assert "No run passes" in await visitor.page("/runs", tenant="nobody")
+
+
+async def test_runs_are_sorted_by_cost_duration_and_tokens(
+    place: Place, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, visitor = place
+    for number, (cost, seconds, tokens) in enumerate(((2, 10, 50), (9, 30, 10), (9, 20, 90), (0, 40, 70))):
+        record.run(f"r{number}", number, number + seconds, cost=cost, input_tokens=tokens, output_tokens=number)
+    record.run("lasts", 1, None, status="running", input_tokens=1)
+    record.run("waits", 0, None, status="pending")
+    orders = {
+        "cost": ["r1", "r2", "r0", "lasts", "r3", "waits"],
+        "duration": ["lasts", "r3", "r1", "r2", "r0", "waits"],
+        "tokens": ["r2", "r3", "r0", "r1", "lasts", "waits"],
+    }
+    for by, order in orders.items():
+        with statements() as sent:
+            found = await visitor.data("/runs", by=by)
+        assert [one["run_id"] for one in found["runs"]] == order, by
+        assert [name for name in sent if name != "find_entries"] == ["rank_runs"]
+    assert [one["run_id"] for one in (await visitor.data("/runs", by="cost", status="success"))["runs"]] == [
+        *("r1", "r2", "r0", "r3")
+    ]
+    assert (await visitor.data("/runs", by="cost", day="2026-03-02"))["runs"] == []
+    assert len((await visitor.data("/runs", day="2026-03-01"))["runs"]) == 6
+    assert (await visitor.client.get("/ui/runs", params={"by": "steps"})).status_code == 422
+    assert (await visitor.client.get("/ui/runs", params={"day": "x"})).status_code == 422
+    page = await visitor.page("/runs", by="cost", user="")
+    assert re.search(r'<th class="number chosen" aria-sort="descending">Cost</th>', page)
+    assert 'href="/ui/runs?by=duration"' in page
+    # Page by page, also where several are equal.
+    monkeypatch.setattr(runs, "_PAGE", 1)
+    for by, order in orders.items():
+        seen, cursor = [], None
+        while True:
+            found = await visitor.data("/runs", by=by, **({} if cursor is None else {"cursor": cursor}))
+            seen += [one["run_id"] for one in found["runs"]]
+            if (cursor := found["next"]) is None:
+                break
+        assert seen == order, by
 
 
 async def test_a_run_shows_its_spans_its_error_and_the_checkpoint_before(place: Place, record: Record) -> None:
@@ -151,6 +194,27 @@ async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, rec
     last = await visitor.page("/runs/t/r", offset=9900)
     assert "9,901–10,000 of 10,000 spans" in last
     assert 'rel="next"' not in last
+
+
+async def test_a_span_opens_below_its_row(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.run("r", 0, 100)
+    for number in range(200):
+        record.span(f"s{number}", "node" if number else "graph", number, 1, parent_span_id="s0" if number else None)
+    record.connection.execute(
+        f"UPDATE {record.schema}.spans SET run_id = 'r', checkpoint_id = 'c', checkpoint_ns = 'in:1'"
+    )
+    page = await visitor.page("/runs/t/r", span="s70")
+    rows = re.findall(r'<tr data-row id="span-(s\d+)"|<tr class="(opened)"', page)
+    place_of = [name or opened for name, opened in rows].index("opened")
+    assert (rows[place_of - 1][0], rows[place_of + 1][0]) == ("s70", "s71")
+    assert page.count('class="card detail"') == 1
+    assert 'href="/ui/runs/t/r?span=s71#span-s71"' in page
+    # The checkpoint of a span in a subgraph is that of the subgraph.
+    assert "at=c&amp;ns=in%3A1" in page
+    # One that another page has is shown above.
+    page = await visitor.page("/runs/t/r", span="s199")
+    assert page.index("not among those below") < page.index('class="card detail"') < page.index('id="span-s0"')
 
 
 async def test_a_run_is_cancelled_retried_and_discarded_by_name(dsn: str, schema: str) -> None:

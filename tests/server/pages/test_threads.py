@@ -6,8 +6,10 @@ import html
 import re
 
 import pytest
-from support_pages import HOSTILE, state_of, statements, travel
+from langchain_core.messages import HumanMessage, RemoveMessage
+from support_pages import HOSTILE, state_of, statements, travel, trip
 
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages import threads
 
 from .conftest import Place
@@ -81,7 +83,8 @@ async def test_the_list_is_one_statement(place: Place) -> None:
         await visitor.page("/threads", **query)
         with statements() as names:
             await visitor.page("/threads", **query)
-        assert len([name for name in names if name != "find_entries"]) == 1, names
+        found = ["find_hits"] if "q" in query else []
+        assert [name for name in names if name != "find_entries"][1:] == found, names
 
 
 async def test_what_is_planted_in_a_thread_stays_inert(place: Place) -> None:
@@ -105,6 +108,45 @@ async def test_an_empty_list_says_what_to_do(place: Place) -> None:
     _, visitor = place
     assert "No threads yet" in await visitor.page("/threads")
     assert "No thread passes these filters" in await visitor.page("/threads", user="nobody")
+
+
+async def test_a_search_shows_what_it_has_found_and_opens_it(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    graph = state.record(trip().copy({"checkpointer": state.saver}))
+    for thread_id, word in (("one", "Azulejos « &"), ("two", "azulejos"), ("tram-28", "other")):
+        said = [HumanMessage(f"{word} {number}", id=f"m{number}") for number in range(80)]
+        said[70] = HumanMessage("nothing here", id="m70")
+        await graph.ainvoke(
+            {"messages": said if thread_id == "one" else said[:3]}, config_at(thread_id, checkpoint_ns="")
+        )
+    await state.flush()
+    page = await visitor.page("/threads", q='"azulejos 3" or "azulejos 1"')
+    links = {
+        id: html.unescape(link)
+        for id, link in re.findall(r'data-row="([^"]+)".*?<a class="snippet" href="/ui([^"]+)"', page, re.DOTALL)
+    }
+    assert set(links) == {"one", "two"}
+    assert "<mark>Azulejos</mark> « &amp; " in page
+    # It is among those that are shown, and marked.
+    shown = (await visitor.client.get(f"/ui{links['one']}")).text
+    assert re.search(r'<li class="message human hit" id="hit">', shown)
+    assert links["one"].endswith("#hit")
+    # The beginning of an id is no message.
+    assert "snippet" not in await visitor.page("/threads", q="tram-2")
+    # A message that the newest state no longer has is shown where it was.
+    await graph.aupdate_state(config_at("two", checkpoint_ns=""), {"messages": [RemoveMessage("m1")]})
+    await state.flush()
+    found = await visitor.client.get(f"/ui{links['two']}")
+    assert found.status_code == 303
+    assert 'id="hit"' in (await visitor.client.get(found.headers["location"])).text
+    with statements() as names:
+        await visitor.client.get(found.headers["location"])
+    assert len(names) <= 5
+    # One whose checkpoint is gone is said not to be here.
+    await state.saver.aprune(["two"], strategy="keep_latest")
+    gone = await visitor.client.get(f"/ui{links['two']}")
+    assert (gone.status_code, "The message is not in this state" in gone.text) == (200, True)
 
 
 async def test_pages_lead_back_one_by_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

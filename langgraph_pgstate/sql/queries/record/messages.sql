@@ -99,3 +99,20 @@ FROM page p JOIN /*schema*/messages m
     ON m.thread_id = p.thread_id AND m.message_id = p.message_id AND m.checkpoint_id = p.checkpoint_id
         AND m.channel = p.channel
 ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
+
+-- name: find_hits
+-- Return for each of some threads the newest message that matches a search.
+SELECT h.thread_id, h.message_id, h.checkpoint_id, h.checkpoint_ns, h.channel, h.position, h.change, h.created_at,
+    h.run_id, h.role, h.agent, h.content, h.tool_calls, h.tool_call_id, h.input_tokens, h.output_tokens,
+    ts_headline('simple', left(h.content, 100000), websearch_to_tsquery('simple', :query::text),
+        'StartSel=«, StopSel=», MaxFragments=2, MaxWords=20, MinWords=8, ShortWord=0, FragmentDelimiter=" … "'),
+    extract(epoch FROM h.created_at)::double precision
+FROM (
+    SELECT DISTINCT ON (m.thread_id) m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel,
+        m.position, m.change, m.created_at, m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id,
+        m.input_tokens, m.output_tokens
+    FROM /*schema*/messages m
+    WHERE m.thread_id = ANY(:thread_ids::text[]) AND m.content IS NOT NULL
+        AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
+    ORDER BY m.thread_id, m.created_at DESC, m.checkpoint_id DESC, m.channel <> 'messages', m.channel
+) AS h;

@@ -32,6 +32,58 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
 ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size OFFSET :offset;
 
+-- name: rank_runs
+-- Return a page of the newest runs that pass filters, the greatest first by cost, duration or tokens, below a cursor.
+-- Only those that come first are asked for their models.
+WITH newest AS MATERIALIZED (
+    SELECT r.thread_id, r.run_id,
+        CASE :by::text
+            WHEN 'cost' THEN r.cost::double precision
+            WHEN 'tokens' THEN (r.input_tokens + r.output_tokens)::double precision
+            WHEN 'duration' THEN CASE WHEN r.status = 'pending' THEN 0 ELSE extract(
+                epoch FROM coalesce(r.ended_at, least(now(), r.alive_until)) - r.started_at
+            )::double precision END
+        END AS value
+    FROM /*schema*/runs r
+    WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity') AND r.delete_at IS NULL
+        AND (:until::timestamptz IS NULL OR r.started_at < :until)
+        AND (:thread_id::text IS NULL OR r.thread_id = :thread_id)
+        AND (:agent::text IS NULL OR r.agent = :agent)
+        AND (:user_id::text IS NULL OR r.user_id = :user_id)
+        AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+        AND (:status::text IS NULL OR r.status = :status)
+        AND (NOT :only_failed::boolean OR r.status IN ('error', 'timeout')
+            OR r.status = 'running' AND r.alive_until < now())
+        AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
+        AND (:scope::text[] IS NULL OR EXISTS (
+            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id
+                AND t.metadata @> ANY(:scope::text[]::jsonb[])
+        ))
+    ORDER BY r.started_at DESC, r.thread_id, r.run_id
+    LIMIT :newest
+), ranked AS MATERIALIZED (
+    SELECT n.thread_id, n.run_id, n.value FROM newest n
+    WHERE n.value <= :cursor_value::double precision
+        AND (n.value < :cursor_value OR (n.thread_id, n.run_id) > (:cursor_thread::text, :cursor_run::text))
+    ORDER BY n.value DESC, n.thread_id, n.run_id
+    LIMIT :most
+)
+SELECT r.thread_id, r.run_id, r.attempt, r.status,
+    coalesce(
+        r.status = 'running' AND r.alive_until < now()
+            OR r.status = 'error' AND r.error_type IN ('ProcessDied', 'WorkerDied'), false
+    ),
+    r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
+    r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
+    r.enqueued_at, r.multitask_strategy, r.metadata, r.release, k.value
+FROM ranked k JOIN /*schema*/runs r ON r.thread_id = k.thread_id AND r.run_id = k.run_id
+WHERE :model::text IS NULL OR (
+    SELECT true FROM /*schema*/spans s
+    WHERE s.thread_id = k.thread_id AND s.run_id = k.run_id AND s.kind = 'llm' AND s.model = :model LIMIT 1
+)
+ORDER BY k.value DESC, k.thread_id, k.run_id
+LIMIT :page_size OFFSET :offset;
+
 -- name: get_run
 -- Return one run, if its thread is one that the caller may see, and was not deleted by it.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,

@@ -1,9 +1,9 @@
 -- name: list_tree
 -- Return the checkpoints of a namespace around one, or the newest, without their states, newest first: with labels, the
 -- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not
--- gone on, the answered ones, and the run that was interrupted. The path of a task that was sent, or
--- that handles an error, does not name its node: its span does, which began about then.
-WITH shown AS MATERIALIZED (
+-- gone on, the answered ones, the run that was interrupted, and the subgraphs that ran. The path of a task that was sent,
+-- or that handles an error, does not name its node: its span does, which began about then.
+WITH RECURSIVE shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id
         FROM /*schema*/checkpoints c
@@ -33,6 +33,27 @@ WITH shown AS MATERIALIZED (
     WHERE v.thread_id = :thread_id AND v.kind = 'interrupt' AND v.run_id IS NOT NULL
         AND coalesce(v.checkpoint_ns, '') = :checkpoint_ns
     ORDER BY v.event_id DESC LIMIT 200
+), spaces AS (
+    (
+        SELECT c.checkpoint_ns FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns > :first_ns::text AND c.checkpoint_ns < :last_ns::text
+        ORDER BY c.checkpoint_ns LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT c.checkpoint_ns FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns > p.checkpoint_ns AND c.checkpoint_ns < :last_ns
+        ORDER BY c.checkpoint_ns LIMIT 1
+    )
+    FROM spaces p WHERE p.checkpoint_ns IS NOT NULL
+), subgraphs AS MATERIALIZED (
+    SELECT n.checkpoint_ns, (
+        SELECT c.metadata -> 'parents' ->> :checkpoint_ns FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = n.checkpoint_ns
+        ORDER BY c.checkpoint_id DESC LIMIT 1
+    ) AS parent_id
+    FROM (SELECT p.checkpoint_ns FROM spaces p WHERE p.checkpoint_ns IS NOT NULL LIMIT 500) AS n
+    WHERE strpos(substr(n.checkpoint_ns, length(:first_ns) + 1), '|') = 0
 )
 SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, s.run_id, l.label,
     ARRAY(
@@ -67,7 +88,23 @@ SELECT s.checkpoint_id, s.parent_checkpoint_id, s.step, s.source, s.created_at, 
         SELECT 1 FROM /*schema*/writes w
         WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = s.checkpoint_id
             AND w.idx = -3
-    ) THEN (SELECT a.run_id FROM asked a WHERE a.checkpoint_id = s.checkpoint_id ORDER BY a.event_id DESC LIMIT 1) END
+    ) THEN (SELECT a.run_id FROM asked a WHERE a.checkpoint_id = s.checkpoint_id ORDER BY a.event_id DESC LIMIT 1) END,
+    ARRAY(SELECT g.checkpoint_ns FROM subgraphs g WHERE g.parent_id = s.checkpoint_id ORDER BY g.checkpoint_ns LIMIT 50)
 FROM shown s LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = s.checkpoint_id
 ORDER BY s.checkpoint_id DESC;
+
+-- name: find_step
+-- Return the newest checkpoint of a superstep of a namespace, or of the last one before it; the first if there is none.
+SELECT coalesce(
+    (
+        SELECT c.checkpoint_id FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text AND c.step <= :step::integer
+        ORDER BY c.step DESC, c.checkpoint_id DESC LIMIT 1
+    ),
+    (
+        SELECT c.checkpoint_id FROM /*schema*/checkpoints c
+        WHERE c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns
+        ORDER BY c.checkpoint_id LIMIT 1
+    )
+);
