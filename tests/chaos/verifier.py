@@ -323,10 +323,9 @@ class Verifier:
     def _is_cut_at_exit(self, line: Line) -> bool:
         """Whether a state was streamed by a run with `durability="exit"` that was cancelled.
 
-        LangGraph streams the state from before the input under the id that it then stores with the input.
+        LangGraph streams the state from before a superstep under the id that it then stores with what the superstep
+        wrote, if the run is cut between the two.
         """
-        if not self._profile(line["thread"]).is_delta:
-            return False
         ends = {end["run"]: end for end in self._by["end"]}
         for run in self._by["run"]:
             end = ends.get(run["run"], {"at": float("inf"), "told": "cancelled"})
