@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from langgraph.types import Command
 
-from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError, ThreadBusyError
+from langgraph_pgstate.errors import LeaseHeldError, PGStateError, StaleHeadError, ThreadBusyError
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.pages.changes import busy, check_free, gone, is_by, last_action, moved, told
+from langgraph_pgstate.server.pages.editing import changes, check_channels, editable
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import unknown_effects
 from langgraph_pgstate.server.pages.values import views
@@ -73,8 +74,11 @@ async def ask_for_edit(call: PageCall) -> Page:
     state = await call.state.threads.state_at(config_at(found.thread_id, checkpoint_ns="", checkpoint_id=_at(call)))
     async with open_graph(call, name, found) as graph:
         nodes = [node for node in graph.nodes if not node.startswith("__")]
+    text, left_out = editable(state.values)
     data = {
         "thread": found,
+        "text": text,
+        "left_out": left_out,
         "at": state.checkpoint_id,
         "head": found.head_checkpoint_id,
         "graph": name,
@@ -123,7 +127,19 @@ async def _edit(
                 raise await busy(call, thread_id)
             config = config_at(thread_id, checkpoint_ns="", checkpoint_id=at)
             async with open_graph(call, name, thread, "threads.update") as graph:
-                updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
+                check_channels(values, graph)
+                if call.field("whole"):
+                    values = changes(values, (await call.state.threads.state_at(config)).values, graph)
+                    if not values and call.field("as_node") is None:
+                        raise refuse(422, "nothing is changed: the values are those of the state")
+                try:
+                    updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
+                except PGStateError:
+                    raise
+                except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+                    # A reducer, or an edge that reads the state.
+                    why = str(error).partition("\nFor troubleshooting")[0][:1000]
+                    raise refuse(422, f"the graph refuses the values: {type(error).__name__}: {why}") from None
             made = str(updated["configurable"]["checkpoint_id"])
             given = {} if call.field("nonce") is None else {"form": nonce}
             channels = sorted(map(str, values))

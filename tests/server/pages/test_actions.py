@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from typing import Any
 
+import pytest
 from support_http import serving
-from support_pages import HOSTILE, inspected, state_of, travel, trip, without_bdi
+from support_pages import HOSTILE, Visitor, forms_of, inspected, state_of, travel, trip, without_bdi
 from support_record import Record
 
 from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.types import Event
 
 from .conftest import Place
@@ -119,6 +124,69 @@ async def test_an_edit_that_makes_no_sense_changes_nothing(place: Place) -> None
         assert (await visitor.act("/threads/t/edit", **{"at": ids[0], **fields})).status_code == status, fields
     assert len((await state_of(server).threads.tree("t")).nodes) == len(ids)
     assert await actions(state_of(server), "t") == []
+
+
+async def edited(visitor: Visitor, at: str, change: Any, **fields: str) -> Any:
+    """Send the form of an edit as its page has it, with a change of the state in it."""
+    page = html.unescape(await visitor.page("/threads/t/edit", at=at))
+    (text,) = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
+    state = json.loads(text)
+    change(state)
+    form = {**forms_of(page)["/threads/t/edit"], **fields}
+    return await visitor.act("/threads/t/edit", **{**form, "values": json.dumps(state)})
+
+
+async def test_an_edit_begins_with_the_state_and_makes_it_what_was_written(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    ids = await travel(state)
+    await visitor.introduce()
+    before = (await state.threads.state_at(config_at("t", checkpoint_ns="", checkpoint_id=ids[0]))).values["messages"]
+
+    def change(values: Any) -> None:
+        assert [one["type"] for one in values["messages"]] == ["human", "ai", "tool"]
+        values["messages"][0]["content"] = "A week in Porto."
+        del values["messages"][2]
+        values["messages"].append({"role": "user", "content": "Hurry."})
+        values["booking"] = {"hotel": "Astoria"}
+
+    assert (await edited(visitor, ids[0], change, as_node="tools")).status_code == 303
+    found = await state.threads.state_at(config_at("t", checkpoint_ns=""))
+    texts = [(one.type, one.text, one.id) for one in found.values["messages"][:-1]]
+    assert texts == [("human", "A week in Porto.", "human"), ("ai", "", "plan")]
+    assert found.values["messages"][1] == before[1]
+    assert (found.values["messages"][2].type, found.values["messages"][2].text) == ("human", "Hurry.")
+    assert found.values["booking"] == {"hotel": "Astoria"}
+    # What nobody has changed is not written.
+    (event,) = await actions(state, "t")
+    assert event.payload["channels"] == ["booking", "messages"]
+    same = await edited(visitor, found.checkpoint_id, lambda values: None)
+    assert (same.status_code, "nothing is changed" in same.text) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"bookings": {}}, "the graph has no channel"),
+        ({"__start__": {}}, "the graph has no channel"),
+        ({"messages": [{"role": "bogus", "content": "x"}]}, "messages[0] is no message: Unexpected message type"),
+        ({"messages": [{"type": "bogus", "content": "x"}]}, "messages[0] is no message"),
+        ({"messages": [{"type": "ai", "content": "x", "tool_calls": [{"name": 1}]}]}, "messages[0] is no message"),
+        ({"messages": [{"role": "user"}]}, "it has no content"),
+        ({"messages": [7]}, "it must be an object"),
+        ({"messages": {"0": 1}}, "messages must be a list"),
+    ],
+)
+async def test_an_edit_that_is_refused_says_why(place: Place, values: Any, why: str) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await visitor.introduce()
+    refused = await edited(visitor, ids[0], lambda state: state.update(values))
+    assert (refused.status_code, why in html.unescape(refused.text)) == (422, True), refused.text
+    # The same of a caller who sends only what is to be added.
+    plain = await visitor.act("/threads/t/edit", at=ids[0], values=json.dumps(values), as_node="plan")
+    assert plain.status_code == 422 or values == {"messages": [{"role": "user"}]}, plain.text
+    assert await actions(state_of(server), "t") == [] or plain.status_code == 303
 
 
 async def test_labels_are_set_and_removed(place: Place) -> None:
