@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import re
 import signal
 import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import uvicorn
@@ -35,6 +37,10 @@ _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
 # After which requests are broken off when the server stops: a client that reads nothing would keep it for ever.
 _GRACE_SECONDS: Final = 10
+# glibc's parameter, and the bytes from which a block is given back to the system when it is freed. glibc would raise
+# them to the size of the first large block, and keep what is freed.
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BLOCK: Final = 1024 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -127,6 +133,7 @@ def run(
         # It bounds the head of a request; httptools does not.
         http="h11",
     )
+    _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
     # Also while the worker drains, when uvicorn has ended.
@@ -140,6 +147,12 @@ def run(
         executor.shutdown(wait=False, cancel_futures=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _give_back_memory() -> None:
+    # Not every system has it.
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
