@@ -21,6 +21,9 @@ from langgraph_pgstate.server.json import PATH
 from langgraph_pgstate.settings import TtlStrategy
 
 Json = dict[str, Any]
+# Of metadata, which are converted on the event loop, indexed, and read with each page of threads.
+_METADATA_VALUES: Final = 10_000
+_METADATA_BYTES: Final = 256 * 1024
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
 Nodes = Literal["*"] | list[str]
@@ -67,6 +70,28 @@ def _field_of_state(name: str) -> str:
 
 def _with_zone(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _small(value: Any) -> Any:
+    """Return metadata that are not too large; before they are converted."""
+    left, count, size = [value], 0, 0
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, int):
+            size += one.bit_length() // 3
+        elif isinstance(one, list | dict):
+            count += len(one)
+            if count <= _METADATA_VALUES:
+                left += one.values() if isinstance(one, dict) else one
+                size += sum(map(len, one)) if isinstance(one, dict) else 0
+        if count > _METADATA_VALUES or size > _METADATA_BYTES:
+            raise ValueError(f"it must have at most {_METADATA_VALUES} values and {_METADATA_BYTES // 1024} KB")
+    return value
+
+
+Metadata = Annotated[Json, BeforeValidator(_small)]
 
 
 # Keys by which a client would change how the graph runs, or who it runs for.
@@ -164,7 +189,7 @@ class ThreadCreate(Body):
     """A thread to create."""
 
     thread_id: str | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
     ttl: TimeToLive | None = None
     supersteps: list[Superstep] | None = None
@@ -173,7 +198,7 @@ class ThreadCreate(Body):
 class ThreadUpdate(Body):
     """Changes of a thread."""
 
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     ttl: TimeToLive | None = None
 
 
@@ -186,7 +211,7 @@ StateField = Annotated[str, AfterValidator(_field_of_state)]
 class ThreadCount(Body):
     """Conditions on threads."""
 
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     values: Json | None = None
     status: ThreadStatus | None = None
 
@@ -240,7 +265,7 @@ class History(Body):
 
     limit: Limit = 10
     before: Annotated[str | None, BeforeValidator(_place)] = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     checkpoint: CheckpointBody | None = None
     select: list[StateField] | None = None
 
@@ -249,7 +274,7 @@ class RunConfig(Body):
     """The part of a config that a client may set."""
 
     tags: list[str] | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     recursion_limit: Annotated[int, Field(ge=1)] | None = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     run_name: str | None = None
@@ -267,7 +292,7 @@ class RunCreate(Body):
     checkpoint: CheckpointBody | None = None
     config: RunConfig | None = None
     context: Json | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
     stream_mode: Modes = Field(default_factory=list)
@@ -312,7 +337,7 @@ class CronChange(Body):
     input: Any = None
     config: RunConfig | None = None
     context: Json | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
     stream_mode: Modes = Field(default_factory=list)
@@ -335,7 +360,7 @@ class CronCount(Body):
 
     assistant_id: str | None = None
     thread_id: str | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
 
 
 class CronSearch(CronCount):
@@ -369,7 +394,7 @@ class AssistantChange(Body):
     graph_id: str | None = None
     config: RunConfig | None = None
     context: Json | None = None
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     name: str | None = None
     description: str | None = None
 
@@ -385,7 +410,7 @@ class AssistantCreate(AssistantChange):
 class AssistantVersions(Body):
     """Conditions on the versions of an assistant."""
 
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     limit: Limit = 10
     offset: Offset = 0
 
@@ -399,7 +424,7 @@ class AssistantLatest(Body):
 class AssistantCount(Body):
     """Conditions on assistants."""
 
-    metadata: Json | None = None
+    metadata: Metadata | None = None
     graph_id: str | None = None
     name: str | None = None
 

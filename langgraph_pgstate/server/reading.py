@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langgraph_pgstate.server.errors import refuse
@@ -76,14 +76,17 @@ async def json_of(request: Request) -> Any:
     """Return the body of a request as JSON types, its content without NUL; `None` if it is empty.
 
     Raises:
-        HTTPException: 408 if the body does not arrive in time, 413 if it has too many values, 415 if it is of another
-            type, 422 if it is not JSON.
+        HTTPException: 400 if the client goes, 408 if the body does not arrive in time, 413 if it has too many values,
+            415 if it is of another type, 422 if it is not JSON.
     """
     try:
         async with asyncio.timeout(_SECONDS):
             raw = await request.body()
     except TimeoutError:
         raise refuse(408, f"the body must arrive within {_SECONDS:.0f} seconds") from None
+    except ClientDisconnect:
+        # Nobody gets it. As an error, whoever breaks bodies off would fill the log.
+        raise refuse(400, "the body breaks off") from None
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

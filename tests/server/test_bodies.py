@@ -54,3 +54,21 @@ def test_a_batch_is_a_list() -> None:
     for bad in ([], None, {"runs": []}):
         with pytest.raises(ValidationError):
             bodies.RunBatch.of(bad)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {str(number): 1 for number in range(10_001)},
+        {"a": [[1] * 6000, [1] * 6000]},
+        {"a": ["x" * 200_000, "x" * 200_000]},
+        {"x" * 300_000: 1},
+        {"a": [10**4000] * 100},
+    ],
+)
+def test_metadata_are_bounded(metadata: Any) -> None:
+    """Each page of threads reads them, and they are converted on the event loop."""
+    for body in (bodies.ThreadCreate, bodies.ThreadSearch, bodies.RunCreate, bodies.CronChange, bodies.AssistantChange):
+        with pytest.raises(ValidationError, match=r"metadata\n.*at most 10000 values and 256 KB"):
+            body.of({"metadata": metadata})
+    assert bodies.ThreadCreate.of({"metadata": {"a": ["x" * 1000] * 200}}).metadata

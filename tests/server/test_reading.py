@@ -71,6 +71,15 @@ async def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.Monkey
     assert refused.value.status_code == 408
 
 
+async def test_a_body_that_breaks_off_is_no_error_of_the_server() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(HTTPException) as refused:
+        await reading.json_of(request_of(receive))
+    assert refused.value.status_code == 400
+
+
 async def test_a_body_of_many_values_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
     parse = reading._parsed
