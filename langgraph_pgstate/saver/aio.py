@@ -193,13 +193,28 @@ class AsyncPGStateSaver(CommonSaver):
             return await self._get_guarded(config, self._call_site())
         return await self._get_tuple(address_of(config))
 
-    async def aget_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
-        """Async twin of `get_latest`."""
-        read = await self._run(getting.get_latest, self._queries, self._codec, thread_ids_of(thread_ids))
-        is_heavy = sum(segments.size for _, segments, _, _ in read.values()) > HEAVY_BYTES
-        loaded = await asyncio.to_thread(self._load_latest, read) if is_heavy else self._load_latest(read)
-        found = {id: one or await self._get_tuple(Address(id, "", None)) for id, one in loaded.items()}
-        return {id: one for id, one in found.items() if one is not None}
+    async def _read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
+        """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
+
+        No run begins, so no lease is taken. As many are read as have about a megabyte; `_load_latest` decodes each.
+        """
+        return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
+
+    async def _load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
+        """Return the checkpoint of a thread, once; `None` if it was deleted meanwhile.
+
+        Raises:
+            PGStateError: As from `aget_tuple`.
+        """
+        found = latest.found.pop(thread_id)
+        try:
+            if found is not None:
+                is_heavy = getting.size_of(found) > HEAVY_BYTES
+                return await asyncio.to_thread(self._load_uncached, found) if is_heavy else self._load_uncached(found)
+        except CorruptStateError:
+            if not self._passes_damage:
+                raise
+        return await self._get_tuple(Address(thread_id, "", None))
 
     async def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)
@@ -227,7 +242,7 @@ class AsyncPGStateSaver(CommonSaver):
             )
             if found is None:
                 return None
-            if found[1].size > HEAVY_BYTES:
+            if getting.size_of(found) > HEAVY_BYTES:
                 return await asyncio.to_thread(self._load, found)
             return self._load(found)
         except CorruptStateError as error:
@@ -251,9 +266,15 @@ class AsyncPGStateSaver(CommonSaver):
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:
             page = await self._run(listing.list_page, self._queries, self._codec, pages)
-            heavy = page.size > HEAVY_BYTES // len(page.rows or "1")
-            for item in await asyncio.to_thread(self._load_page, page) if heavy else self._load_page(page):
-                yield item
+            loading = self._load_page(page)
+            if page.size > HEAVY_BYTES // len(page.rows or "1"):
+                while (item := await asyncio.to_thread(next, loading, None)) is not None:
+                    yield item
+                    # Not held while the next one is decoded.
+                    del item
+            else:
+                for item in loading:
+                    yield item
             pages = page.following
 
     async def aput(
@@ -434,10 +455,6 @@ class AsyncPGStateSaver(CommonSaver):
                     self._loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise
         return self._wait(self.aget_tuple(config))
-
-    def get_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
-        """`aget_latest`, for callers on another thread."""
-        return self._wait(self.aget_latest(thread_ids))
 
     def list(
         self,

@@ -38,7 +38,7 @@ from langgraph_pgstate.operations.admin import schema
 from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending
 from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, several, thread_id_of, thread_ids_of
+from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, several, thread_id_of
 from langgraph_pgstate.operations.checkpoints.writes import WritesRequest, put_writes, request_writes
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
@@ -227,18 +227,6 @@ class PGStateSaver(CommonSaver):
                 raise
             damage = error
         return self._run(corrupt_fallback.get_good_ancestor, self._queries, self._codec, address, damage, self._load)
-
-    def get_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
-        """Return the newest checkpoints of some threads in their root namespaces, by thread, for pages of threads.
-
-        One round trip. Threads without a checkpoint are left out. No run begins, so no lease is taken.
-
-        Raises:
-            PGStateError: As from `get_tuple`.
-        """
-        loaded = self._load_latest(self._run(getting.get_latest, self._queries, self._codec, thread_ids_of(thread_ids)))
-        found = {id: one or self._get_tuple(Address(id, "", None)) for id, one in loaded.items()}
-        return {id: one for id, one in found.items() if one is not None}
 
     def _get_guarded(self, config: RunnableConfig, call_site: CallSite | None) -> CheckpointTuple | None:
         address = address_of(config)
@@ -496,10 +484,6 @@ class PGStateSaver(CommonSaver):
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))
 
-    async def aget_latest(self, thread_ids: Sequence[str]) -> dict[str, CheckpointTuple]:
-        """Async twin of `get_latest`."""
-        return await asyncio.to_thread(self.get_latest, thread_ids)
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -513,7 +497,8 @@ class PGStateSaver(CommonSaver):
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:
             page = await asyncio.to_thread(self._run, listing.list_page, self._queries, self._codec, pages)
-            for item in await asyncio.to_thread(self._load_page, page):
+            loading = self._load_page(page)
+            while (item := await asyncio.to_thread(next, loading, None)) is not None:
                 yield item
             pages = page.following
 

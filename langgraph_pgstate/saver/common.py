@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import (
     Collection,
-    Mapping,
+    Iterator,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
-from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, CorruptStateError
+from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import advance_ids_past, warn_if_untested
 from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.operations.checkpoints import getting
@@ -211,22 +211,14 @@ class CommonSaver(BaseCheckpointSaver[str]):
         # Upcast values differ from the stored ones, so the next put must not inherit from the cache.
         return self._states.upcast(loaded, row.state_version)
 
-    def _load_latest(self, found: Mapping[str, getting.Found]) -> dict[str, CheckpointTuple | None]:
-        """Return the checkpoints of some threads; `None` for damaged ones whose ancestors are to be read."""
-        loaded: dict[str, CheckpointTuple | None] = {}
-        for thread_id, one in found.items():
-            try:
-                loaded[thread_id] = self._load(one)
-            except CorruptStateError:
-                if not self._passes_damage:
-                    raise
-                loaded[thread_id] = None
-        return loaded
+    def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
+        """Return the same, and cache nothing: a search would leave no room for the threads that have runs."""
+        return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
-    def _load_page(self, page: Page) -> list[CheckpointTuple]:
+    def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
         # LangGraph starts from what it finds in a list where it replays.
-        return loaded if self._guard_policy is None else [guards.as_past(one) for one in loaded]
+        return loaded if self._guard_policy is None else map(guards.as_past, loaded)
 
     def _call_site(self) -> CallSite | None:
         return CallSite.here() if self._guards.lease else None

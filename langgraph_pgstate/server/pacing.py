@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -26,10 +26,6 @@ HEARTBEAT_SECONDS: Final = 5.0
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once: it waits for the client before it takes more.
 _PIECE: Final = 32 * 1024
-# Values of a list that are read first, when their size is not known; by how much more then, and until how many bytes.
-_FIRST: Final = 4
-_GROWTH: Final = 8
-_LIST_BYTES: Final = 1024 * 1024
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
@@ -101,7 +97,10 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            yield from _parts(batch.popleft().data)
+            # Kept until it is sent, so that others who wait for the same bytes find them.
+            large = batch.popleft()
+            yield from _parts(large.data)
+            del large
 
 
 async def batches_of(
@@ -165,54 +164,44 @@ async def batches_of(
             await reading
 
 
-async def answer_list(pages: AsyncGenerator[Sequence[Any], int], headers: Mapping[str, str] | None = None) -> Response:
-    """Answer a list of values that are read while it is sent: as many at once as are about a megabyte of JSON.
+async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
+    """Answer a list of values that are read while it is sent, one by one.
 
     Args:
-        pages: Yields nothing first; then it is sent how many values it is to yield next at most, until none are left.
+        values: The values.
         headers: Headers of the response.
 
     Raises:
-        Exception: What `pages` raises first. If it raises later, the response breaks off.
+        Exception: What `values` raises first. If it raises later, the response breaks off.
     """
-    encoded = _encoded(pages)
+    found: deque[Waiting[None]] = deque([Waiting(None, b"[")])
     try:
-        begun = [await anext(encoded, b"")]
+        with suppress(StopAsyncIteration):
+            found.append(Waiting(None, to_json(await anext(values))))
     except BaseException:
-        await pages.aclose()
+        await values.aclose()
         raise
 
     async def chunks() -> AsyncIterator[bytes]:
         try:
-            yield b"["
-            for piece in _parts(begun.pop()):
+            async for value in values:
+                found.append(Waiting(None, b","))
+                found.append(Waiting(None, to_json(value)))
+                # Not held while the client takes nothing.
+                del value
+                if sum(len(one.data) for one in found) > _PIECE:
+                    for piece in pieces(found):
+                        yield piece
+            found.append(Waiting(None, b"]"))
+            for piece in pieces(found):
                 yield piece
-            async for page in encoded:
-                yield b","
-                for piece in _parts(page):
-                    yield piece
-            yield b"]"
         except Exception:
             _log.exception("a list could not be read to its end")
             raise ServerStoppingError("the list breaks off") from None
         finally:
-            await clean_up(pages.aclose)
+            await clean_up(values.aclose)
 
     return ClosingResponse(chunks(), 200, headers, "application/json")
-
-
-async def _encoded(pages: AsyncGenerator[Sequence[Any], int]) -> AsyncIterator[bytes]:
-    count = _FIRST
-    await anext(pages)
-    with suppress(StopAsyncIteration):
-        while page := await pages.asend(count):
-            length, parts = len(page), [to_json(one) for one in page]
-            del page
-            data = b",".join(parts)
-            del parts
-            yield data
-            count = max(1, min(count * _GROWTH, _LIST_BYTES * length // len(data)))
-            del data
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

@@ -1,10 +1,13 @@
-"""States of several threads: read together, and compared with values that a search asks for."""
+"""States of several threads or of one: read together, decoded one by one, and compared with the values of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import orjson
 from langchain_core.runnables import RunnableConfig
@@ -12,18 +15,22 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Delt
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.operations.checkpoints.getting import Latest
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.scopes import contains
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import refuse
-from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Thread
 
-# Threads whose states a search by values reads, and those of them that are in memory together.
+# Threads whose states a search by values reads.
 _MOST_COMPARED: Final = 1000
-_COMPARED_AT_ONCE: Final = 8
+# Threads whose states one statement reads at most.
+_AT_ONCE: Final = 32
+
+_log = logging.getLogger("langgraph_pgstate.server")
 
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
@@ -49,12 +56,12 @@ async def having_values(
     """
     threads = await call.state.threads.sorted(**filters, limit=_MOST_COMPARED)
     found: list[Thread] = []
-    for start in range(0, len(threads), _COMPARED_AT_ONCE):
-        those = threads[start : start + _COMPARED_AT_ONCE]
-        states, _ = await read_states(call, those)
-        found += [one for one in those if one.thread_id in states and _has(states[one.thread_id].values, values)]
-        if most is not None and len(found) >= most:
-            return found[:most]
+    async with aclosing(read_states(call, threads)) as states:
+        async for one in states:
+            if one.snapshot is not None and _has(one.snapshot.values, values):
+                found.append(one.thread)
+            if most is not None and len(found) >= most:
+                return found
     if len(threads) == _MOST_COMPARED and await call.state.threads.sorted(**filters, limit=1, offset=_MOST_COMPARED):
         names = ", ".join(map(repr, sorted({*values} - {*call.state._project})))
         raise refuse(
@@ -71,73 +78,172 @@ def _has(state: Any, values: Mapping[str, Any]) -> bool:
     return contains(orjson.loads(to_json({name: state[name] for name in values})), values)
 
 
-async def read_states(call: Call, threads: Sequence[Thread]) -> tuple[dict[str, StateSnapshot], dict[str, Exception]]:
-    """Return the newest states of threads by id, with one statement for all, and why some cannot be read."""
-    served, saver = call.service.graphs, call.state.saver
-    graphs = {one.thread_id: name for one in threads if (name := served.of_thread(one)) is not None}
-    snapshots: dict[str, StateSnapshot] = {}
-    unreadable: dict[str, Exception] = {}
-    found = await _latest(saver, [*graphs], unreadable) if graphs else {}
-    groups: dict[tuple[str, Any], list[str]] = {}
-    known = {one.thread_id: one for one in threads}
-    for id in found:
+class ThreadState(NamedTuple):
+    """A thread with its newest state.
+
+    Attributes:
+        thread: The thread.
+        snapshot: The state; `None` if there is none, or no graph of it is served here, or it cannot be read.
+        error: Why it cannot be read.
+    """
+
+    thread: Thread
+    snapshot: StateSnapshot | None = None
+    error: Exception | None = None
+
+
+async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[ThreadState, None]:
+    """Yield threads with their newest states, in order.
+
+    One statement reads as many as have about a megabyte; each is decoded when it is asked for.
+    """
+    left = deque(threads)
+    while left:
+        those = [*islice(left, _AT_ONCE)]
+        names = {one.thread_id: name for one in those if (name := call.service.graphs.of_thread(one)) is not None}
+        latest = await call.state.saver._read_latest([*names]) if names else Latest({}, [])
+        unread = {*latest.left}
+        async with _Graphs(call, latest) as graphs:
+            for thread in those:
+                if thread.thread_id in unread:
+                    break
+                left.popleft()
+                if thread.thread_id not in latest.found:
+                    yield ThreadState(thread)
+                    continue
+                try:
+                    graph = await graphs.of(thread, names[thread.thread_id])
+                    found = ThreadState(thread, await graph.aget_state(config_at(thread.thread_id)))
+                except DatabaseError:
+                    raise
+                except Exception as error:
+                    found = ThreadState(thread, error=error)
+                yield found
+                # Not held while the next one is read.
+                del found
+
+
+class _Graphs(AsyncExitStack):
+    """The graphs of some threads, each opened at its first use.
+
+    Args:
+        call: The request.
+        latest: The checkpoints of the threads.
+    """
+
+    def __init__(self, call: Call, latest: Latest) -> None:
+        super().__init__()
+        self._call, self._saver = call, _Newest(call.state.saver, latest)
+        self._known: dict[tuple[str, str], Graph | Exception] = {}
+
+    async def of(self, thread: Thread, name: str) -> Graph:
+        """Return the graph of a thread.
+
+        Raises:
+            Exception: What the function that makes it raises, each time.
+        """
         # A graph that is made with the config of an assistant is not that of another one.
-        assistant_id = known[id].metadata.get("assistant_id") if served.is_made(graphs[id]) else None
-        groups.setdefault((graphs[id], repr(assistant_id)), []).append(id)
-    for (name, _), of_graph in groups.items():
-        with _noting(unreadable, of_graph):
-            async with open_graph(call, name, known[of_graph[0]], saver=_Newest(saver, found)) as graph:
-                for id in of_graph:
-                    with _noting(unreadable, [id]):
-                        snapshots[id] = await graph.aget_state(config_at(id))
-    return snapshots, unreadable
-
-
-async def _latest(
-    saver: AsyncPGStateSaver, ids: Sequence[str], unreadable: dict[str, Exception]
-) -> dict[str, CheckpointTuple]:
-    """Return the newest checkpoints of threads; one at a time if they cannot be read together."""
-    try:
-        return dict(await saver.aget_latest(ids))
-    except DatabaseError:
-        raise
-    except Exception:
-        found: dict[str, CheckpointTuple] = {}
-        for id in ids:
-            with _noting(unreadable, [id]):
-                found.update(await saver.aget_latest([id]))
+        assistant_id = thread.metadata.get("assistant_id") if self._call.service.graphs.is_made(name) else None
+        key = (name, repr(assistant_id))
+        if key not in self._known:
+            manager = open_graph(self._call, name, thread, saver=self._saver)
+            try:
+                self._known[key] = await manager.__aenter__()
+                self.push_async_callback(_close, manager)
+            except DatabaseError:
+                raise
+            except Exception as error:
+                self._known[key] = error
+        found = self._known[key]
+        if isinstance(found, Exception):
+            raise found
         return found
 
 
-@contextmanager
-def _noting(unreadable: dict[str, Exception], ids: Sequence[str]) -> Iterator[None]:
-    """Note why the states of some threads cannot be read, so that the others are listed."""
+async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
     try:
-        yield
-    except DatabaseError:
-        raise
-    except Exception as error:
-        unreadable.update((id, error) for id in ids if id not in unreadable)
+        await manager.__aexit__(None, None, None)
+    except Exception:
+        _log.exception("a graph could not be closed")
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """The newest checkpoints of some threads, which have been read.
+    """The newest checkpoints of some threads, which have been read; each is decoded when it is asked for.
 
     Args:
         saver: Reads what else belongs to them.
-        found: The checkpoints by thread.
+        latest: The checkpoints.
     """
 
-    def __init__(self, saver: AsyncPGStateSaver, found: Mapping[str, CheckpointTuple]) -> None:
+    def __init__(self, saver: AsyncPGStateSaver, latest: Latest) -> None:
         super().__init__(serde=saver.serde)
-        self._saver, self._found = saver, found
+        self._saver, self._latest = saver, latest
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of the thread."""
-        return self._found[config["configurable"]["thread_id"]]
+        """Return the checkpoint of the thread, once."""
+        return await self._saver._load_latest(self._latest, config["configurable"]["thread_id"])
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Read the writes from which a channel is made."""
         return await self._saver.aget_delta_channel_history(config=config, channels=channels)
+
+
+async def history(
+    call: Call, name: str, thread: Thread, config: RunnableConfig, **options: Any
+) -> AsyncGenerator[StateSnapshot, None]:
+    """Yield the states of a thread, newest first, each decoded when it is asked for.
+
+    Args:
+        call: The request.
+        name: The name of the graph.
+        thread: The thread.
+        config: The thread's, with a namespace and perhaps a checkpoint.
+        options: As of LangGraph's `aget_state_history`.
+    """
+    saver = _Listed(call.state.saver)
+    async with aclosing(saver), open_graph(call, name, thread, saver=saver) as graph:
+        while True:
+            found = [one async for one in graph.aget_state_history(config, **options)]
+            if not found:
+                return
+            yield found.pop()
+
+
+class _Listed(BaseCheckpointSaver[str]):
+    """A saver whose lists have one checkpoint each: LangGraph keeps a list in memory before it makes the first state.
+
+    Args:
+        saver: Lists the checkpoints.
+    """
+
+    def __init__(self, saver: AsyncPGStateSaver) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver = saver
+        self._found: Any = None
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Yield the next checkpoint of the list that is asked for first."""
+        if self._found is None:
+            self._found = self._saver.alist(config, filter=filter, before=before, limit=limit)
+        with suppress(StopAsyncIteration):
+            yield await anext(self._found)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Read the writes from which a channel is made."""
+        return await self._saver.aget_delta_channel_history(config=config, channels=channels)
+
+    async def aclose(self) -> None:
+        """Close the list."""
+        if self._found is not None:
+            await self._found.aclose()

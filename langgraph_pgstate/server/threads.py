@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 import orjson
@@ -20,11 +20,9 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.states import are_projected, having_values, read_states
+from langgraph_pgstate.server.states import ThreadState, are_projected, having_values, history, read_states
 from langgraph_pgstate.types import Thread
 
-# Threads whose states one statement reads.
-_AT_ONCE: Final = 32
 _WITH_STATE: Final = {"values", "interrupts"}
 _WITHOUT_STATE: Final = ("error",)
 
@@ -116,14 +114,18 @@ async def search(call: Call) -> Response:
         plain = orjson.loads(to_json(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
-    async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
-        left = deque(found)
-        count = yield []
-        while left:
-            those = [left.popleft() for _ in range(min(count, _AT_ONCE, len(left)))]
-            count = yield [shown(one) for one in await _describe_all(call, those, wanted)]
+    async def described() -> AsyncGenerator[dict[str, Any], None]:
+        if not _is_with_state(wanted):
+            for one in found:
+                yield shown(await _described(call, ThreadState(one), wanted))
+            return
+        async with aclosing(read_states(call, found)) as states:
+            async for state in states:
+                yield shown(await _described(call, state, wanted))
+                # Not held while the next one is read.
+                del state
 
-    return await answer_list(pages(), page_headers(body.offset, len(found), len(found) == body.limit))
+    return await answer_list(described(), page_headers(body.offset, len(found), len(found) == body.limit))
 
 
 async def count(call: Call) -> int:
@@ -239,7 +241,11 @@ async def get_history(call: Call) -> Any:
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
     nested = {key: value for key, value in (metadata or {}).items() if isinstance(value, dict | list)}
     flat = {key: value for key, value in (metadata or {}).items() if key not in nested}
-    options: Any = {"filter": flat, "before": before and {"configurable": {"checkpoint_id": before}}}
+    options: Any = {
+        "filter": flat,
+        "before": before and {"configurable": {"checkpoint_id": before}},
+        "limit": None if nested else limit,
+    }
     of_runs: dict[Any, Mapping[str, Any]] = {}
 
     async def is_wanted(state: StateSnapshot) -> bool:
@@ -252,49 +258,33 @@ async def get_history(call: Call) -> Any:
         found = {**of_runs.get(run_id, {}), **found}
         return all(found.get(key) == value for key, value in nested.items())
 
-    async def pages() -> AsyncGenerator[list[dict[str, Any]], int]:
-        left, has_more = limit, True
-        count = yield []
-        async with open_graph(call, name, thread) as graph:
-            while left > 0 and has_more:
-                asked = min(count, left)
-                states = [one async for one in graph.aget_state_history(config, **options, limit=asked)]
-                has_more = len(states) == asked
-                if has_more:
-                    options["before"] = states[-1].config
-                wanted = [one for one in states if await is_wanted(one)]
-                left -= len(wanted)
-                if wanted:
-                    count = yield [_chosen(state_of(one), names) for one in wanted]
+    async def states() -> AsyncGenerator[dict[str, Any], None]:
+        left = limit
+        async with aclosing(history(call, name, thread, config, **options)) as found:
+            async for state in found:
+                if await is_wanted(state):
+                    yield _chosen(state_of(state), names)
+                    left -= 1
+                    if left == 0:
+                        return
+                # Not held while the next one is read.
+                del state
 
-    return await answer_list(pages())
+    return await answer_list(states())
 
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return a thread with its values and interrupts, unless neither is among the names that are wanted."""
     snapshot = await _snapshot(call, thread) if _is_with_state(names) else None
-    return await _described(call, thread, snapshot, names)
-
-
-async def _describe_all(call: Call, threads: Sequence[Thread], names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return threads as `describe` does, with one statement for the states of a few dozen."""
-    found, unreadable = await read_states(call, threads if _is_with_state(names) else ())
-    return [
-        await _described(call, one, found.get(one.thread_id), names, unreadable.get(one.thread_id)) for one in threads
-    ]
+    return await _described(call, ThreadState(thread, snapshot), names)
 
 
 def _is_with_state(names: Sequence[str] | None) -> bool:
     return names is None or bool(_WITH_STATE & {*names})
 
 
-async def _described(
-    call: Call,
-    thread: Thread,
-    snapshot: StateSnapshot | None,
-    names: Sequence[str] | None,
-    unreadable: Exception | None = None,
-) -> dict[str, Any]:
+async def _described(call: Call, state: ThreadState, names: Sequence[str] | None) -> dict[str, Any]:
+    thread, snapshot, unreadable = state
     error = None
     if snapshot is None and unreadable is not None:
         kind = type(unreadable).__name__

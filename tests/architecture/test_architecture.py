@@ -268,7 +268,6 @@ def test_every_method_has_an_async_twin_with_its_arguments(cls: type) -> None:
     twins = {name for name in own if f"a{name}" in own}
     assert twins == {
         "get_tuple",
-        "get_latest",
         "list",
         "put",
         "put_writes",
@@ -465,7 +464,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.sending.put": lambda bench: (bench.codec, bench.plan()),
     "checkpoints.replanning.plan_from_database": lambda bench: (bench.codec, bench.plan().request),
     "checkpoints.getting.get_tuple": lambda bench: (bench.codec, bench.address),
-    "checkpoints.getting.get_latest": lambda bench: (bench.codec, ["t", "u"]),
+    "checkpoints.getting.get_latest": lambda bench: (["t", "u"], 1000),
     "checkpoints.getting.read_values": lambda bench: ("t", "", ["c1"], [1, 2]),
     "checkpoints.getting.read_writes": lambda bench: ("t", "", ["c1"]),
     "checkpoints.getting.read_pending_sends": lambda bench: (bench.codec, []),

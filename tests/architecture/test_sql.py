@@ -22,6 +22,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
+from langgraph_pgstate.operations.checkpoints import getting
 from langgraph_pgstate.operations.checkpoints.building import build_put
 from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.operations.checkpoints.requests import request_put
@@ -420,7 +421,8 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
             assert len(list(found)) == 12
         assert len(list(saver.list(None, limit=20, metadata_only=True))) == 20
         assert len(list(saver.list(None, filter={"run_id": "run-kept"}, metadata_only=True))) == 12
-        assert len(saver.get_latest(["kept", "absent"])) == 1
+        latest = getting.get_latest
+        assert len(saver._run(latest, saver._queries, ["kept", "absent"], 1000).found) == 1
         saver.get_delta_channel_history(config=config_of("kept"), channels=["messages", "absent"])
         saver.copy_thread("kept", "copy")
         # A process that knows nothing of the parent stores a checkpoint that inherits a value it does not have.

@@ -27,6 +27,8 @@ from langgraph_pgstate.sql import Queries
 MAX_ID: Final = "\U0010ffff"
 # The kind of row with which `get_checkpoint` returns a checkpoint whose parent no longer exists.
 _CUT: Final = 3
+# The kind of row with which `get_latest_checkpoints` returns a thread whose checkpoint it does not.
+_LEFT: Final = 4
 _NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
 Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
@@ -64,29 +66,48 @@ async def get_tuple(
     return head, Segments(segments, contents), writes, sends
 
 
-async def get_latest(
-    db: Connection, queries: Queries, codec: ValueCodec, thread_ids: Sequence[str]
-) -> dict[str, Found]:
-    """Read the newest checkpoint of each thread in its root namespace. One round trip, and those of `get_tuple` for
-    each checkpoint of a format before 4.
+class Latest(NamedTuple):
+    """The newest checkpoints of some threads, read but not decoded.
 
-    Returns:
-        The arguments of `load_tuple` by thread; threads without a checkpoint are left out.
+    Attributes:
+        found: The arguments of `load_tuple` by thread; `None` for a checkpoint that `get_tuple` is to read.
+        left: Threads whose checkpoints were not read, because those before them have many bytes.
+    """
+
+    found: dict[str, Found | None]
+    left: list[str]
+
+
+async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str], most_bytes: int) -> Latest:
+    """Read the newest checkpoint of each thread in its root namespace, in one round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_ids: The threads; those without a checkpoint are left out.
+        most_bytes: Stored bytes after which no further checkpoint is read.
     """
     rows: dict[str, list[Any]] = defaultdict(list)
-    for thread_id, *row in await db.fetch(queries.get_latest_checkpoints, {"thread_ids": list(thread_ids)}):
+    for thread_id, *row in await db.fetch(
+        queries.get_latest_checkpoints, {"thread_ids": list(thread_ids), "most_bytes": most_bytes}
+    ):
         rows[thread_id].append(row)
-    found = {}
-    for thread_id, its_rows in rows.items():
-        address = Address(thread_id, "", None)
-        head, segments, writes = _sorted(address, its_rows)
-        if head is not None and head.parent_id and _is_old(head):
-            one = await get_tuple(db, queries, codec, address)
-        else:
-            one = None if head is None else (head, Segments(segments), writes, [])
-        if one is not None:
-            found[thread_id] = one
-    return found
+    latest = Latest({}, [])
+    for thread_id in dict.fromkeys(thread_ids):
+        its_rows = rows.get(thread_id, [])
+        if its_rows and its_rows[0][0] == _LEFT:
+            latest.left.append(thread_id)
+            continue
+        head, segments, writes = _sorted(Address(thread_id, "", None), its_rows)
+        if head is not None:
+            is_whole = not head.parent_id or not _is_old(head)
+            latest.found[thread_id] = (head, Segments(segments), writes, []) if is_whole else None
+    return latest
+
+
+def size_of(found: Found) -> int:
+    """Return the stored size of a checkpoint in bytes."""
+    return len(found[0].state or b"") + found[1].size + sum(len(row.data) for row in found[2])
 
 
 def _sorted(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
@@ -35,6 +36,10 @@ from langgraph_pgstate.types import Row, Rows
 
 # The query `list_everywhere` contains this number, too.
 _PAGE: Final = 50
+PAGE_BYTES: Final = 1024 * 1024
+"""Stored bytes of several checkpoints that are read at once."""
+# Larger states of a page are read when it is known how many there are.
+_STATE_BYTES: Final = PAGE_BYTES // _PAGE
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
 _INT4_MAX: Final = 2**31 - 1
@@ -81,7 +86,6 @@ def request_list(
     parameters: dict[str, Any] = {
         **_typed_filter(filter or {}),
         "before_id": _before_id(before),
-        "with_state": not metadata_only,
     }
     if config is None or not configurable_of(config):
         name = "list_of_run" if parameters["run_id"] is not None else "list_everywhere"
@@ -136,18 +140,29 @@ class Page:
 
     @property
     def size(self) -> int:
-        """Stored size of its segments in bytes."""
-        return sum(segments.size for segments in (self.segments or {}).values())
+        """Stored size of its states, segments and writes in bytes; 0 if only metadata was read."""
+        if self.segments is None:
+            return 0
+        states = sum(len(row.state or b"") for row in self.rows)
+        writes = sum(len(row.data) for found in self.writes.values() for rows in found.values() for row in rows)
+        return states + sum(segments.size for segments in self.segments.values()) + writes
 
     def remove(self, gone: Collection[Address]) -> None:
         """Remove some of the checkpoints from the page."""
         kept = [(row, at) for row, at in zip(self.rows, self.created_at, strict=True) if row.address not in gone]
         self.rows, self.created_at = [row for row, _ in kept], [at for _, at in kept]
 
+    def cut(self, count: int, listing: Listing) -> None:
+        """Leave all but the first checkpoints to the next page of a listing."""
+        if count < len(self.rows):
+            self.rows, self.created_at = self.rows[:count], self.created_at[:count]
+            limit = None if listing.limit is None else listing.limit - count
+            self.following = _after(listing, self.rows[-1].address, limit)
+
     def load(
         self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, skip_damaged: bool = False
-    ) -> list[CheckpointTuple]:
-        """Return the page's checkpoints as LangGraph's tuples, in the current version of the state.
+    ) -> Iterator[CheckpointTuple]:
+        """Yield the page's checkpoints as LangGraph's tuples, in the current version of the state, each decoded then.
 
         Args:
             codec: Decodes the values.
@@ -155,27 +170,32 @@ class Page:
             skip_damaged: Skip and log damaged checkpoints instead of raising.
         """
         if self.segments is None:
-            return [load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True)]
-        loaded = []
+            yield from (load_bare_tuple(codec, row, at) for row, at in zip(self.rows, self.created_at, strict=True))
+            return
         for row in self.rows:
             thread_id, namespace, id = row.address
-            writes = self.writes[thread_id, namespace].get(str(id), [])
+            segments, writes = self.segments[thread_id, namespace], self.writes[thread_id, namespace].get(str(id), [])
             try:
-                item, _ = load_tuple(codec, row, self.segments[thread_id, namespace], writes, self.sends.get(str(id)))
+                item, _ = load_tuple(codec, row, segments, writes, self.sends.get(str(id)))
             except CorruptStateError as error:
                 if not skip_damaged:
                     raise
                 _logger.error("%s; it is left out of the list", error)
                 continue
-            loaded.append(states.upcast(item, row.state_version))
-        return loaded
+            if segments.content_size > PAGE_BYTES:
+                segments.contents.clear()
+            yield states.upcast(item, row.state_version)
+            # Not held while the next one is decoded.
+            del item
 
 
 async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
     """Read one page of a listing. Checkpoints that are pruned or deleted meanwhile are left out.
 
-    One round trip, and one for each namespace on the page unless only metadata is read; one more for the first page
-    with `before` in a namespace.
+    A page ends where it would have more bytes than `PAGE_BYTES`, after one checkpoint at the earliest.
+
+    One round trip, and two for each namespace on the page unless only metadata is read, and one more there for large
+    states; one more for the first page with `before` in a namespace.
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
@@ -186,8 +206,12 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
+    # Of one checkpoint, all is read.
+    state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
-        found = await db.fetch(query, {**listing.parameters, **cursor, "page_size": page_size})
+        found = await db.fetch(
+            query, {**listing.parameters, **cursor, "page_size": page_size, "state_bytes": state_bytes}
+        )
         for row in found:
             advance_ids_past(row[2])
         page = Page(
@@ -197,6 +221,9 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
         )
         if not listing.with_state:
             return page
+        if len(page.rows) > 1:
+            page.cut(await _count_within(db, queries, page), listing)
+        await _read_states(db, queries, page.rows)
         gone = await _read_values(db, queries, codec, page)
         if not gone:
             return page
@@ -215,8 +242,49 @@ def _following(listing: Listing, found: Rows, page_size: int) -> Listing | None:
     remaining = None if listing.limit is None else listing.limit - len(found)
     if len(found) < page_size or remaining == 0:
         return None
-    thread_id, namespace, checkpoint_id = found[-1][:3]
-    return listing._replace(limit=remaining, cursor=(checkpoint_id, thread_id, namespace))
+    return _after(listing, Address(*found[-1][:3]), remaining)
+
+
+def _after(listing: Listing, last: Address, limit: int | None) -> Listing:
+    return listing._replace(limit=limit, cursor=(str(last.checkpoint_id), last.thread_id, last.checkpoint_ns))
+
+
+def _by_namespace(rows: Sequence[CheckpointRow]) -> dict[tuple[str, str], list[tuple[int, CheckpointRow]]]:
+    """Return rows with their places, by thread and namespace."""
+    found: dict[tuple[str, str], list[tuple[int, CheckpointRow]]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        found[row.address[:2]].append((place, row))
+    return found
+
+
+async def _count_within(db: Connection, queries: Queries, page: Page) -> int:
+    """Return how many of a page's checkpoints, from the first one, have at most `PAGE_BYTES`; at least 1."""
+    sizes = [0] * len(page.rows)
+    for (thread_id, namespace), rows in _by_namespace(page.rows).items():
+        first: dict[int, int] = {}
+        for place, row in rows:
+            for id in row.segment_ids:
+                first.setdefault(id, place)
+        parameters = {
+            "thread_id": thread_id,
+            "checkpoint_ns": namespace,
+            "segment_ids": [*first],
+            "segment_places": [*first.values()],
+            "checkpoint_ids": [str(row.address.checkpoint_id) for _, row in rows],
+            "checkpoint_places": [place for place, _ in rows],
+        }
+        for place, size in await db.fetch(queries.measure_values, parameters):
+            sizes[place] += size
+    return max(1, sum(total <= PAGE_BYTES for total in accumulate(sizes)))
+
+
+async def _read_states(db: Connection, queries: Queries, rows: Sequence[CheckpointRow]) -> None:
+    """Read the states that the list left out; those of rows that no longer exist stay `None`."""
+    for (thread_id, namespace), found in _by_namespace([row for row in rows if row.state is None]).items():
+        large = {str(row.address.checkpoint_id): row for _, row in found}
+        key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": [*large]}
+        for id, state, segment_ids, _ in await db.fetch(queries.get_states, key):
+            large[id].state, large[id].segment_ids = state, segment_ids
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
@@ -224,16 +292,13 @@ async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page
     # Read first: a checkpoint that still exists afterwards proves that its parent's writes existed, too.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
-    gone: set[Address] = set()
-    by_namespace: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
-    for row in page.rows:
-        by_namespace[row.address[:2]].append(row)
-    for (thread_id, namespace), rows in by_namespace.items():
-        ids = [str(row.address.checkpoint_id) for row in rows]
-        segment_ids = sorted({id for row in rows for id in row.segment_ids})
+    gone = {row.address for row in page.rows if row.state is None}
+    for (thread_id, namespace), rows in _by_namespace(page.rows).items():
+        ids = [str(row.address.checkpoint_id) for _, row in rows]
+        segment_ids = sorted({id for _, row in rows for id in row.segment_ids})
         found = await read_values(db, queries, thread_id, namespace, ids, segment_ids)
         page.segments[thread_id, namespace], page.writes[thread_id, namespace] = found.segments, found.writes
-        gone.update(row.address for row in rows if row.address.checkpoint_id not in found.present)
+        gone.update(row.address for _, row in rows if row.address.checkpoint_id not in found.present)
     return gone
 
 

@@ -98,7 +98,12 @@ class Segments:
     @property
     def size(self) -> int:
         """Stored size of all segments in bytes; estimated for cached ones."""
-        return sum(map(len, self._frames.values())) + sum(map(len, self.contents.values())) // 2
+        return sum(map(len, self._frames.values())) + self.content_size // 2
+
+    @property
+    def content_size(self) -> int:
+        """Size of the contents in memory in bytes."""
+        return sum(map(len, self.contents.values()))
 
     def content(self, segment_id: int, where: str) -> bytes:
         """Return a segment's content.

@@ -72,8 +72,15 @@ def test_only_the_two_ways_there_are(connection: psycopg.Connection) -> None:
 
 @pytest.mark.parametrize("how", ["state", "segments", "writes"])
 @pytest.mark.parametrize("named", [True, False])
-def test_the_nearest_good_ancestor_is_used(
-    saver: PGStateSaver, chain: list[Any], connection: Any, schema: str, how: str, named: bool, caplog: Any
+async def test_the_nearest_good_ancestor_is_used(
+    saver: PGStateSaver,
+    async_saver: AsyncPGStateSaver,
+    chain: list[Any],
+    connection: Any,
+    schema: str,
+    how: str,
+    named: bool,
+    caplog: Any,
 ) -> None:
     asked = chain[3] if named else T
     good = saver.get_tuple(chain[2])
@@ -95,9 +102,13 @@ def test_the_nearest_good_ancestor_is_used(
     assert id_of(chain[2]) in caplog.text
     assert [id_of(item.config) for item in passing(saver).list(T)] == [id_of(config) for config in chain[2::-1]]
     other = put_values(saver, config_of("other"), {"n": 1})
-    assert passing(saver).get_latest(["t", "other"]) == {"t": good, "other": saver.get_tuple(other)}
+    given = {"schema": schema, "on_corrupt": "previous"}
+    passing_by = AsyncPGStateSaver._over(async_saver._database, given)
+    latest = await passing_by._read_latest(["t", "other"])
+    found = {id: await passing_by._load_latest(latest, id) for id in [*latest.found]}
+    assert found == {"t": good, "other": saver.get_tuple(other)}
     with pytest.raises(CorruptStateError):
-        saver.get_latest(["t", "other"])
+        await async_saver._load_latest(await async_saver._read_latest(["t"]), "t")
     # What is good is read as ever.
     assert passing(saver).get_tuple(chain[1]) == saver.get_tuple(chain[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import psycopg
@@ -63,7 +64,23 @@ async def test_the_newest_ones_of_several_threads_are_those_of_each(
     assert len(expected) == 4
     assert expected["old"].checkpoint["channel_values"][TASKS] == [Send("node", 1)]
     forget(saver)
-    assert saver.get_latest(threads) == expected
-    assert await saver.aget_latest(threads) == expected
-    assert await async_saver.aget_latest(threads) == expected
-    assert saver.get_latest([]) == {}
+    latest = await async_saver._read_latest(threads)
+    assert not latest.left
+    assert {id: await async_saver._load_latest(latest, id) for id in [*latest.found]} == expected
+    assert await async_saver._read_latest([]) == ({}, [])
+
+
+async def test_the_newest_ones_are_read_up_to_a_number_of_bytes(
+    saver: PGStateSaver, async_saver: AsyncPGStateSaver
+) -> None:
+    """Whether they are in the state, in segments or in pending writes; and none stays in the cache."""
+    for thread in ("state", "writes", "last"):
+        config = put_values(saver, config_of(thread), {"text": os.urandom(700_000).hex() if thread == "state" else ""})
+        if thread == "writes":
+            saver.put_writes(config, [("text", os.urandom(700_000).hex())], "task")
+    latest = await async_saver._read_latest(["state", "writes", "last"])
+    assert ([*latest.found], latest.left) == (["state", "writes"], ["last"])
+    loaded = await async_saver._load_latest(latest, "state")
+    assert loaded == saver.get_tuple(config_of("state"))
+    assert [*latest.found] == ["writes"]
+    assert async_saver._saver_cache.cache.cached(address_of(config_of("state"))) is None

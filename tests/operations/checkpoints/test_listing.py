@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -13,6 +14,7 @@ from samples import config_of, exact_tuple, id_of, messages, put_values
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.operations.checkpoints import listing
 from langgraph_pgstate.settings import PoolSettings
 
 
@@ -354,3 +356,25 @@ def test_a_random_mix_of_arguments_finds_what_python_finds(saver: PGStateSaver) 
         ]
         bound = config_of("t", "", before) if before else None
         assert ids(saver.list(config_of(), filter=filter, before=bound, limit=limit)) == expected[:limit]
+
+
+def test_a_page_ends_after_a_number_of_bytes(saver: PGStateSaver) -> None:
+    """Whether they are in states or in pending writes."""
+    config: Any = config_of("t")
+    for step in range(9):
+        text = os.urandom(700_000 if step < 3 else 10).hex()
+        config = put_values(saver, config, {"text": text}, step=step)
+        if step >= 6:
+            saver.put_writes(config, [("text", os.urandom(400_000).hex())], "task")
+    pages = []
+    following = listing.request_list(config_of("t"), None, None, 8, False)
+    while following is not None:
+        page = saver._run(listing.list_page, saver._queries, saver._codec, following)
+        pages.append(len(page.rows))
+        following = page.following
+    assert pages == [2, 4, 1, 1]
+    found = [*saver.list(config_of("t"), limit=8)]
+    assert len(found) == 8
+    assert [one.checkpoint["channel_values"] for one in found] == [
+        one.checkpoint["channel_values"] for one in map(saver.get_tuple, (one.config for one in found)) if one
+    ]

@@ -164,15 +164,29 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
 -- name: get_latest_checkpoints
--- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread.
-WITH heads AS MATERIALIZED (
-    SELECT c.* FROM unnest(:thread_ids::text[]) AS g (thread_id), LATERAL (
+-- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread. Of
+-- threads that follow when there are so many bytes, only a row of kind 4.
+WITH newest AS (
+    SELECT c.*, g.place FROM unnest(:thread_ids::text[]) WITH ORDINALITY AS g (thread_id, place), LATERAL (
         SELECT n.thread_id, n.checkpoint_id, n.parent_checkpoint_id, n.metadata, n.state, n.segment_ids, n.revision,
             n.state_version
         FROM /*schema*/checkpoints n
         WHERE n.thread_id = g.thread_id AND n.checkpoint_ns = ''
         ORDER BY n.checkpoint_id DESC LIMIT 1
     ) AS c
+), measured AS MATERIALIZED (
+    SELECT n.*, coalesce(sum(
+        octet_length(n.state) + pg_column_size(n.metadata) + (
+            SELECT coalesce(sum(octet_length(s.data)), 0) FROM /*schema*/segments s
+            WHERE s.thread_id = n.thread_id AND s.segment_id = ANY(n.segment_ids)
+        ) + (
+            SELECT coalesce(sum(octet_length(w.data)), 0) FROM /*schema*/writes w
+            WHERE w.thread_id = n.thread_id AND w.checkpoint_ns = '' AND w.checkpoint_id = n.checkpoint_id
+        )
+    ) OVER (ORDER BY n.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) >= :most_bytes AS is_left
+    FROM newest n
+), heads AS (
+    SELECT * FROM measured WHERE NOT is_left
 )
 SELECT
     h.thread_id,
@@ -189,7 +203,9 @@ FROM heads h JOIN /*schema*/segments s ON s.thread_id = h.thread_id AND s.segmen
 UNION ALL
 SELECT h.thread_id, 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
 FROM heads h JOIN /*schema*/writes w ON w.thread_id = h.thread_id AND w.checkpoint_ns = ''
-    AND w.checkpoint_id = h.checkpoint_id;
+    AND w.checkpoint_id = h.checkpoint_id
+UNION ALL
+SELECT m.thread_id, 4, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM measured m WHERE m.is_left;
 
 -- name: get_values
 -- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
@@ -207,6 +223,26 @@ SELECT 2, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.data
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
+-- name: measure_values
+-- Return how many bytes some checkpoints have, by their place in a list: states, pending writes, and each segment at the
+-- place of the first one that has it.
+SELECT place, sum(bytes)::bigint FROM (
+    SELECT f.place, octet_length(s.data) AS bytes
+    FROM unnest(:segment_ids::integer[], :segment_places::integer[]) AS f (segment_id, place)
+        JOIN /*schema*/segments s ON s.thread_id = :thread_id::text AND s.segment_id = f.segment_id
+    UNION ALL
+    SELECT f.place, octet_length(c.state)
+    FROM unnest(:checkpoint_ids::text[], :checkpoint_places::integer[]) AS f (checkpoint_id, place)
+        JOIN /*schema*/checkpoints c ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns::text
+            AND c.checkpoint_id = f.checkpoint_id
+    UNION ALL
+    SELECT f.place, octet_length(w.data)
+    FROM unnest(:checkpoint_ids, :checkpoint_places) AS f (checkpoint_id, place)
+        JOIN /*schema*/writes w ON w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
+            AND w.checkpoint_id = f.checkpoint_id
+) AS value
+GROUP BY place;
+
 -- name: get_newest
 -- Return the id of a namespace's newest checkpoint.
 SELECT checkpoint_id FROM /*schema*/checkpoints
@@ -214,9 +250,9 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: list_in_namespace
--- Return a page of one namespace's checkpoints, newest first, below a cursor; with the state only if asked for.
+-- Return a page of one namespace's checkpoints, newest first, below a cursor; states only up to a number of bytes.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
@@ -237,7 +273,7 @@ LIMIT :page_size;
 -- name: list_in_thread
 -- Return a page of one thread's checkpoints of all namespaces, newest first, below a cursor.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = c.checkpoint_ns
@@ -261,7 +297,7 @@ LIMIT :page_size;
 -- ids, so ties are ordered by thread.
 SELECT * FROM (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-        CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+        CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
         (
             SELECT p.checkpoint_id FROM /*schema*/checkpoints p
             WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
@@ -284,7 +320,7 @@ LIMIT :page_size;
 -- name: list_of_run
 -- Return every checkpoint of one run in all threads, newest first, below a cursor, if only the run is known.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN :with_state::boolean THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
