@@ -31,6 +31,7 @@
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
     ├── RunTimeoutError (TimeoutError)       an enqueued run did not end while the caller waited
     ├── AlreadyAnsweredError                 the interrupt is answered already
+    ├── AlreadyDoneError                     a person has done the same since the caller looked
     ├── StateVersionError                    a checkpoint has a state version that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference has no target
@@ -55,10 +56,11 @@ says whether the same call may succeed when it is repeated. A missing checkpoint
 from __future__ import annotations
 
 from asyncio import InvalidStateError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from itertools import zip_longest
+from typing import Any
 
 
 class PGStateError(Exception):
@@ -483,6 +485,26 @@ class RunTimeoutError(PGStateError, TimeoutError):
         self.thread_id = thread_id
         self.run_id = run_id
         self.status = status
+
+
+class AlreadyDoneError(PGStateError):
+    """A person has done the same since the caller looked. Nothing was written.
+
+    Attributes:
+        thread_id: The thread; `schedule:NAME` if it is a schedule.
+        action: What was done.
+        done_by: Name of the person.
+        done_at: Time of the action.
+        details: The payload of the event that records it.
+    """
+
+    def __init__(self, thread_id: str, done_at: datetime, details: Mapping[str, Any]) -> None:
+        self.thread_id = thread_id
+        self.action = str(details.get("action"))
+        self.done_by = str(details.get("by"))
+        self.done_at = done_at
+        self.details = details
+        super().__init__(f"{thread_id!r}: {self.action} was done at {done_at} by {self.done_by}")
 
 
 class AlreadyAnsweredError(PGStateError):

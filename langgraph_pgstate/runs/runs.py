@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Required, Unpack
 
 from langgraph.types import Command
@@ -296,7 +296,9 @@ class Runs(RunQueue):
         self._notifier.notify()
         return status
 
-    def retry(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
+    def retry(
+        self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
+    ) -> bool:
         """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
         checkpoint. One round trip; safe to repeat.
 
@@ -304,6 +306,8 @@ class Runs(RunQueue):
             thread_id: The thread.
             run_id: The run.
             by: Name of the person who does it. An event of the kind `action` names it.
+            unless_run_within: Leave it alone if another run of its thread was enqueued or began within this time: since
+                the caller looked. `None`: a run without checkpoints is enqueued behind it.
 
         Returns:
             Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -312,7 +316,8 @@ class Runs(RunQueue):
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
         """
-        is_enqueued = self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id), by)
+        key = _key(thread_id, run_id)
+        is_enqueued = self._queue.run(cancelling.retry, self._queries, *key, by, unless_run_within)
         self._notifier.notify()
         return is_enqueued
 
@@ -478,9 +483,12 @@ class AsyncRuns(AsyncRunQueue):
         await self._notifier.notify()
         return status
 
-    async def retry(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
+    async def retry(
+        self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
+    ) -> bool:
         """Async twin of `Runs.retry`."""
-        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *_key(thread_id, run_id), by)
+        key = _key(thread_id, run_id)
+        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *key, by, unless_run_within)
         await self._notifier.notify()
         return is_enqueued
 

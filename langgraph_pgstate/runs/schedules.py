@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Unpack
 
 from langgraph.types import Command
@@ -157,21 +158,38 @@ class Schedules:
         """
         return self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    def trigger(self, name: str, *, run_id: str | None = None, by: str | None = None) -> RunHandle:
+    def trigger(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> RunHandle:
         """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
 
         Args:
             name: The schedule.
             run_id: Id of the run, under which it is enqueued once; a new one by default.
-            by: Name of the person who does it. An event of the kind `action` names it, of the run's thread.
+            by: Name of the person who does it. Events of the kind `action` name it: of the run's thread, and of
+                `schedule:NAME`.
+            unless_done_within: Refuse it if a person has done it, with another id of the run, within this time: since
+                the caller looked. `None`: do it in any case.
 
         Raises:
             NotFoundError: If there is none of this name.
+            AlreadyDoneError: If a person has done it within that time.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
         run_id = run_id_of(run_id)
         run = self._database.run(
-            firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
+            firing.trigger,
+            self._queries,
+            self._runs._requests.codec,
+            name_of("name", name),
+            run_id,
+            by,
+            unless_done_within,
         )
         self._notifier.notify()
         return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
@@ -267,11 +285,24 @@ class AsyncSchedules:
         """Async twin of `Schedules.resume`."""
         return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    async def trigger(self, name: str, *, run_id: str | None = None, by: str | None = None) -> AsyncRunHandle:
+    async def trigger(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> AsyncRunHandle:
         """Async twin of `Schedules.trigger`."""
         run_id = run_id_of(run_id)
         run = await self._database.run(
-            firing.trigger, self._queries, self._runs._requests.codec, name_of("name", name), run_id, by
+            firing.trigger,
+            self._queries,
+            self._runs._requests.codec,
+            name_of("name", name),
+            run_id,
+            by,
+            unless_done_within,
         )
         await self._notifier.notify()
         return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
+    AlreadyDoneError,
     AssistantExistsError,
     AssistantInUseError,
     ConfigurationError,
@@ -46,6 +47,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     StaleVersionError: 409,
     StaleHeadError: 409,
     AlreadyAnsweredError: 409,
+    AlreadyDoneError: 409,
     LeaseError: 409,
     ConflictError: 409,
     ConfigurationError: 422,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from langgraph_pgstate.operations.checkpoints import differences
@@ -88,31 +89,50 @@ class Branches(ThreadsBase):
         """
         return self._database.run(branches.get_lineage, self._queries, address_of(config))
 
-    def label(self, config: Mapping[str, Any], text: str, *, by: str | None = None) -> dict[str, Any]:
+    def label(
+        self,
+        config: Mapping[str, Any],
+        text: str,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> dict[str, Any]:
         """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
 
-        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints. With the name of
-        a person (`by`), an event of the kind `action` records it.
+        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
+
+        Args:
+            config: Config of the checkpoint.
+            text: The label.
+            by: Name of the person who does it, for an event of the kind `action`.
+            unless_done_within: Refuse it if a person has labelled the checkpoint within this time: since the caller
+                looked at it. `None`: label it in any case.
 
         Returns:
             The checkpoint's config.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
+            AlreadyDoneError: If a person has labelled it within that time.
             ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
         """
-        return self._database.run(branches.put_label, self._queries, *branches.request_label(config, text), by)
+        request = branches.request_label(config, text)
+        return self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
 
-    def unlabel(self, config: Mapping[str, Any], *, by: str | None = None) -> bool:
-        """Remove the label of a checkpoint. Safe to repeat. `by` is as for `label`.
+    def unlabel(
+        self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
+    ) -> bool:
+        """Remove the label of a checkpoint. Safe to repeat. The options are those of `label`.
 
         Returns:
             Whether the checkpoint had a label.
 
         Raises:
             ConfigurationError: If the config names no checkpoint.
+            AlreadyDoneError: As `label` does.
         """
-        return self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config), by)
+        address = branches.request_unlabel(config)
+        return self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
 
     def labels(self, thread_id: str) -> tuple[Label, ...]:
         """Return a thread's labelled checkpoints, newest first. One query."""
@@ -133,7 +153,13 @@ class Branches(ThreadsBase):
         return self._database.run(branches.find_checkpoint, self._queries, *parameters).config
 
     def fork(
-        self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None, *, by: str | None = None
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        to: str | None = None,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
     ) -> dict[str, Any]:
         """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 
@@ -149,6 +175,8 @@ class Branches(ThreadsBase):
             checkpoint_id: The checkpoint in the root namespace; by default the newest.
             to: The new thread's id; by default a random one.
             by: Name of the person who does it, for an event of the kind `action` of both threads.
+            unless_done_within: Refuse it if a person has forked the checkpoint to another thread within this time:
+                since the caller looked at it. `None`: fork it in any case.
 
         Returns:
             The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
@@ -157,8 +185,9 @@ class Branches(ThreadsBase):
         Raises:
             NotFoundError: If there is no such checkpoint.
             ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
+            AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
         """
-        request = branches.request_fork(thread_id, checkpoint_id, to, by)
+        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within)
         return self._database.run(branches.fork_thread, self._queries, self._codec, request).config
 
     def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
@@ -212,13 +241,24 @@ class AsyncBranches(AsyncThreadsBase):
         """Async twin of `Threads.lineage`."""
         return await self._database.run(branches.get_lineage, self._queries, address_of(config))
 
-    async def label(self, config: Mapping[str, Any], text: str, *, by: str | None = None) -> dict[str, Any]:
+    async def label(
+        self,
+        config: Mapping[str, Any],
+        text: str,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> dict[str, Any]:
         """Async twin of `Threads.label`."""
-        return await self._database.run(branches.put_label, self._queries, *branches.request_label(config, text), by)
+        request = branches.request_label(config, text)
+        return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
 
-    async def unlabel(self, config: Mapping[str, Any], *, by: str | None = None) -> bool:
+    async def unlabel(
+        self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
+    ) -> bool:
         """Async twin of `Threads.unlabel`."""
-        return await self._database.run(branches.delete_label, self._queries, branches.request_unlabel(config), by)
+        address = branches.request_unlabel(config)
+        return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
 
     async def labels(self, thread_id: str) -> tuple[Label, ...]:
         """Async twin of `Threads.labels`."""
@@ -230,10 +270,16 @@ class AsyncBranches(AsyncThreadsBase):
         return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
 
     async def fork(
-        self, thread_id: str, checkpoint_id: str | None = None, to: str | None = None, *, by: str | None = None
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        to: str | None = None,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
     ) -> dict[str, Any]:
         """Async twin of `Threads.fork`."""
-        request = branches.request_fork(thread_id, checkpoint_id, to, by)
+        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within)
         return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
 
     async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:

@@ -512,6 +512,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.find_hits": lambda bench: (request_hits("words", ["t"]),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.new_events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.new_events.check_not_done": lambda bench: ("fork", "t", timedelta(hours=1)),
     "record.new_events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),

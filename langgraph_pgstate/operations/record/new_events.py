@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.operations.arguments import json_of, text_of
 from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.sql import Queries
@@ -59,3 +61,36 @@ async def note_action(
     """
     payload = {**(details or {}), "action": action, "by": identifier("by", by)}
     await add_event(db, queries, request_event(thread_id, "action", payload, run_id, checkpoint_id))
+
+
+async def check_not_done(
+    db: Connection,
+    queries: Queries,
+    action: str,
+    thread_id: str,
+    within: timedelta,
+    *,
+    checkpoint_id: str | None = None,
+    run_id: str | None = None,
+) -> None:
+    """Refuse what a person has done already. For the transaction of the action, before `note_action`.
+
+    Until that ends, others who do the same on the thread wait here: of two persons, the second is refused.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        action: What is to be done.
+        thread_id: The thread, as for `note_action`.
+        within: Time before this transaction in which nobody may have done it.
+        checkpoint_id: The checkpoint; all of the thread by default.
+        run_id: The run that is to be made: to make it again is no other action.
+
+    Raises:
+        AlreadyDoneError: If somebody has.
+    """
+    await db.fetch(queries.lock_action, {"key": f"{action} {thread_id}"})
+    key = {"action": action, "thread_id": thread_id, "within": within}
+    rows = await db.fetch(queries.find_action, {**key, "checkpoint_id": checkpoint_id, "run_id": run_id})
+    if rows:
+        raise AlreadyDoneError(thread_id, *rows[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
@@ -108,13 +109,21 @@ async def promote_and_set_status(db: Connection, queries: Queries, thread_id: st
     await db.execute(queries.set_thread_status, {"thread_id": thread_id})
 
 
-async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
+async def retry(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    run_id: str,
+    by: str | None = None,
+    within: timedelta | None = None,
+) -> bool:
     """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
     checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
 
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
-        checkpoints and another run of its thread has gone on since, or is about to.
+        checkpoints and another run of its thread has gone on since, or is about to; also if another run of the thread
+        was enqueued or began within a time, if one is given.
 
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.
@@ -122,7 +131,7 @@ async def retry(db: Connection, queries: Queries, thread_id: str, run_id: str, b
     threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
     statements: list[tuple[Query, Parameters]] = [
         (queries.lock_threads_for_no_key_update, threads),
-        (queries.retry_run, key),
+        (queries.retry_run, {**key, "within": within}),
         (queries.promote_next, threads),
         (queries.set_thread_status, {"thread_id": thread_id}),
     ]

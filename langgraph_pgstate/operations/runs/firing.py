@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.operations.record.new_events import note_action
+from langgraph_pgstate.operations.record.new_events import check_not_done, note_action
 from langgraph_pgstate.operations.runs.enqueue import enqueue, notify
 from langgraph_pgstate.operations.runs.inputs import change_input, read_field
 from langgraph_pgstate.operations.runs.locking import bounded_waits
@@ -113,14 +113,22 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
 
 
 async def trigger(
-    db: Connection, queries: Queries, codec: ValueCodec, name: str, run_id: str, by: str | None = None
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    name: str,
+    run_id: str,
+    by: str | None = None,
+    within: timedelta | None = None,
 ) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, also if it is paused, with an event if it is known who does it.
+    """Enqueue a run of a schedule now, also if it is paused, with events if it is known who does it.
 
-    Its ticks stay. One transaction; idempotent with the run's id.
+    Its ticks stay. One transaction; idempotent with the run's id. With a time, it is refused if a person has done it
+    with another id within that.
 
     Raises:
         NotFoundError: If there is none of this name.
+        AlreadyDoneError: If a person has done it within the time.
         PGStateError: As `enqueue` does.
     """
     async with db.transaction():
@@ -129,9 +137,13 @@ async def trigger(
             raise not_found(name)
         queue, thread_id, timezone, options, data, metadata, thread_ttl, now = rows[0]
         request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
+        place = f"schedule:{name}"
+        if within is not None:
+            await check_not_done(db, queries, "trigger", place, within, run_id=run_id)
         run = await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
         if by is not None and run.is_new:
             await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
+            await note_action(db, queries, "trigger", by, place, run.run_id, {"run_thread_id": run.thread_id})
     return run
 
 

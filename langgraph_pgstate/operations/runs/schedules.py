@@ -338,36 +338,47 @@ async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) ->
 
 
 async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Pause a schedule, with an event if it is known who does it. One transaction; safe to repeat.
+    """Pause a schedule, with an event if it is known who does it first. One transaction; safe to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
     """
     async with db.transaction():
-        await db.execute(queries.set_next_tick, {"name": name, "next_at": None, "is_paused": True})
-        found = await get_existing(db, queries, name)
-        if by is not None:
-            await note_action(db, queries, "pause", by, f"schedule:{name}")
-    return found
+        stored = await _lock(db, queries, name)
+        if not stored["is_paused"]:
+            await db.execute(queries.set_next_tick, {"name": name, "next_at": None, "is_paused": True})
+            if by is not None:
+                await note_action(db, queries, "pause", by, f"schedule:{name}")
+        return await get_existing(db, queries, name)
 
 
 async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Resume a schedule from now on, if it is paused, with an event if it is known who does it. One transaction; safe
-    to repeat.
+    """Resume a schedule from now on, if it is paused, with an event if it is known who does it first. One transaction;
+    safe to repeat.
 
     Raises:
         NotFoundError: If there is none of this name.
     """
     async with db.transaction():
-        for _, *old, now in await db.fetch(queries.lock_schedule, {"name": name, "scope": None}):
-            stored = dict(zip(_CHANGEABLE, old, strict=True))
-            if stored["is_paused"]:
-                first = first_tick(stored["cron"], zone_of(stored["timezone"]), now, stored["end_at"])
-                await db.execute(queries.set_next_tick, {"name": name, "next_at": first, "is_paused": False})
-        found = await get_existing(db, queries, name)
-        if by is not None:
-            await note_action(db, queries, "resume", by, f"schedule:{name}")
-    return found
+        stored = await _lock(db, queries, name)
+        if stored["is_paused"]:
+            first = first_tick(stored["cron"], zone_of(stored["timezone"]), stored["now"], stored["end_at"])
+            await db.execute(queries.set_next_tick, {"name": name, "next_at": first, "is_paused": False})
+            if by is not None:
+                await note_action(db, queries, "resume", by, f"schedule:{name}")
+        return await get_existing(db, queries, name)
+
+
+async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
+    """Lock a schedule until the transaction ends, and return its columns by name, with the time.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+    """
+    rows = await db.fetch(queries.lock_schedule, {"name": name, "scope": None})
+    if not rows:
+        raise not_found(name)
+    return dict(zip(("queue", *_CHANGEABLE, "now"), rows[0], strict=True))
 
 
 async def delete(db: Connection, queries: Queries, name: str, scope: list[str] | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
@@ -25,7 +26,7 @@ from langgraph_pgstate.operations.checkpoints.requests import (
 )
 from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.new_events import note_action
+from langgraph_pgstate.operations.record.new_events import check_not_done, note_action
 from langgraph_pgstate.operations.record.projections import projected
 from langgraph_pgstate.operations.threads.paging import page_size
 from langgraph_pgstate.sql import Queries
@@ -147,18 +148,26 @@ def request_unlabel(config: Mapping[str, Any]) -> Address:
 
 
 async def put_label(
-    db: Connection, queries: Queries, address: Address, label: str, by: str | None = None
+    db: Connection,
+    queries: Queries,
+    address: Address,
+    label: str,
+    by: str | None = None,
+    within: timedelta | None = None,
 ) -> dict[str, Any]:
     """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat. With the
-    name of a person, an event records who did it.
+    name of a person, an event records who did it. With a time, it is refused if a person has done it within that.
 
     Returns:
         The checkpoint's config.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
+        AlreadyDoneError: If a person has labelled it within the time.
     """
     async with db.transaction():
+        if within is not None:
+            await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
         await db.fetch(queries.lock_thread_for_update, {"thread_id": address.thread_id})
         rows = await db.fetch(queries.put_label, {**address._asdict(), "label": label})
         if rows and by is not None:
@@ -169,9 +178,13 @@ async def put_label(
     return address._replace(checkpoint_id=rows[0][0]).config
 
 
-async def delete_label(db: Connection, queries: Queries, address: Address, by: str | None = None) -> bool:
+async def delete_label(
+    db: Connection, queries: Queries, address: Address, by: str | None = None, within: timedelta | None = None
+) -> bool:
     """Remove a checkpoint's label, and return whether it had one. One transaction; see `put_label`."""
     async with db.transaction():
+        if within is not None:
+            await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
         had_one = await db.execute(queries.delete_label, address._asdict()) > 0
         if had_one and by is not None:
             facts = {"label": None}
@@ -214,15 +227,23 @@ class ForkRequest:
         checkpoint_id: The checkpoint to start from; `None` for the newest, until it is read.
         target_id: The new thread.
         by: Name of the person who forks it, for an event of both threads.
+        within: Time in which no person may have forked the same checkpoint.
     """
 
     source_id: str
     checkpoint_id: str | None
     target_id: str
     by: str | None = None
+    within: timedelta | None = None
 
 
-def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None, by: str | None = None) -> ForkRequest:
+def request_fork(
+    thread_id: str,
+    checkpoint_id: str | None,
+    to: str | None,
+    by: str | None = None,
+    within: timedelta | None = None,
+) -> ForkRequest:
     """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
 
     Raises:
@@ -236,7 +257,7 @@ def request_fork(thread_id: str, checkpoint_id: str | None, to: str | None, by: 
         )
     id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
     check_key_size("thread_id and checkpoint_id", target_id, id)
-    return ForkRequest(source_id, id, target_id, by)
+    return ForkRequest(source_id, id, target_id, by, within)
 
 
 async def count_older(db: Connection, queries: Queries, address: Address) -> int:
@@ -255,6 +276,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         NotFoundError: If there is no such checkpoint.
         ConfigurationError: If the new thread's id already has a history other than this fork's.
         ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
+        AlreadyDoneError: If a person has forked the checkpoint to another thread within the time.
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(db, queries, target_id)
@@ -283,6 +305,8 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             raise ConfigurationError(
                 f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete that one first"
             )
+        if request.within is not None:
+            await check_not_done(db, queries, "fork", source_id, request.within, checkpoint_id=checkpoint_id)
         if not await db.execute(queries.fork_thread, key):
             raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
         # Messages of the last copied checkpoints may still be in the journal.

@@ -35,7 +35,7 @@ async def delete_thread(
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
-        by: Name of the person who deletes it: the event that records it stays.
+        by: Name of the person who deletes it: the event that records it stays. Of several, the first has one.
         keeps_ends: Whether ends of its runs stay that are to be told to a URL, and runs that are deleted later, with
             their events.
 
@@ -68,7 +68,7 @@ async def delete_thread(
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends})
         # Their next runs would be on a thread that somebody else may make under the same id.
         await db.execute(queries.delete_schedules_of, key)
-        if by is not None:
+        if by is not None and result.threads:
             await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)
 

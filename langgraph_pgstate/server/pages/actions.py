@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any, Final
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from langgraph_pgstate.errors import LeaseHeldError, PGStateError, StaleHeadError, ThreadBusyError
+from langgraph_pgstate.errors import (
+    AlreadyDoneError,
+    LeaseHeldError,
+    PGStateError,
+    StaleHeadError,
+    ThreadBusyError,
+)
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
-from langgraph_pgstate.server.pages.changes import busy, check_free, gone, is_by, last_action, moved, told
+from langgraph_pgstate.server.pages.changes import busy, check_free, done, gone, is_by, last_action, moved, within
 from langgraph_pgstate.server.pages.editing import changes, check_channels, editable
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.tools import unknown_effects
@@ -34,8 +42,12 @@ async def fork(call: PageCall) -> Done:
     scope = await call.authorize("threads", "create", value)
     existing = await call.state.threads.get(target_id)
     if existing is None:
-        await _check_not_forked(call, source, at)
-        await call.state.threads.fork(source.thread_id, at, target_id, by=call.actor)
+        try:
+            await call.state.threads.fork(
+                source.thread_id, at, target_id, by=call.actor, unless_done_within=within(call)
+            )
+        except AlreadyDoneError as error:
+            raise done("the checkpoint", error, f": thread {error.details.get('target')!r}") from None
         if value["metadata"] != source.metadata:
             await call.state.threads.update_metadata(target_id, value["metadata"])
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
@@ -158,18 +170,22 @@ async def _edited(call: PageCall, thread: Thread, nonce: str) -> str | None:
 async def label(call: PageCall) -> Done:
     """Set the label of a checkpoint, or remove it if the text is empty."""
     found = await call.thread("update")
-    at, text, was = _checkpoint(call), call.field("label"), call.form.get("was")
-    if was is not None:
-        current = {one.checkpoint_id: one.label for one in await call.state.threads.labels(found.thread_id)}.get(at)
-        event = await last_action(call, found.thread_id, ("label",), checkpoint_id=at)
-        if (current or "") != was and event is not None and not is_by(event, call.actor):
-            raise refuse(409, f"the checkpoint was {told(event)}: its label is now {current or 'removed'!r}")
+    at, text = _checkpoint(call), call.field("label")
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
-    if text is None:
-        await call.state.threads.unlabel(config, by=call.actor)
-    else:
-        await call.state.threads.label(config, text, by=call.actor)
+    try:
+        await _label(call, config, text, within(call))
+    except AlreadyDoneError as error:
+        if error.done_by != call.actor:
+            raise done("the checkpoint", error, f": {error.details.get('label') or 'no label'!r}") from None
+        await _label(call, config, text, None)
     return Done(call.link("threads", found.thread_id, at=at), {"label": text})
+
+
+async def _label(call: PageCall, config: RunnableConfig, text: str | None, unless: timedelta | None) -> None:
+    if text is None:
+        await call.state.threads.unlabel(config, by=call.actor, unless_done_within=unless)
+    else:
+        await call.state.threads.label(config, text, by=call.actor, unless_done_within=unless)
 
 
 async def ask_for_deletion(call: PageCall) -> Page:
@@ -186,7 +202,13 @@ async def delete(call: PageCall) -> Done:
     found = await call.thread("delete")
     if call.field("head") is not None:
         await _check_head(call, found, call.field("head"))
+    if call.field("saw_busy") is None and call.seen_at is not None:
+        await check_free(call, found)
     await call.state.saver.adelete_thread(found.thread_id, by=call.actor)
+    # Of several persons, the first one is recorded.
+    event = await last_action(call, found.thread_id, ("delete",))
+    if event is not None and not is_by(event, call.actor):
+        raise await gone(call, found.thread_id)
     return Done(call.link("threads"), {"thread_id": found.thread_id})
 
 
@@ -262,19 +284,6 @@ async def _check_head(call: PageCall, thread: Thread, head: str | None) -> None:
     """
     if thread.head_checkpoint_id != head:
         raise await moved(call, thread.thread_id)
-
-
-async def _check_not_forked(call: PageCall, source: Thread, at: str) -> None:
-    """Refuse a fork of a checkpoint that somebody else has forked since the page was made.
-
-    Raises:
-        HTTPException: 409 with the name of who did.
-    """
-    if call.seen_at is None:
-        return
-    event = await last_action(call, source.thread_id, ("fork",), checkpoint_id=at)
-    if event is not None and event.created_at > call.seen_at and not is_by(event, call.actor):
-        raise refuse(409, f"the checkpoint was {told(event)}: thread {event.payload.get('target')!r}. Look at it first")
 
 
 def _graph(call: PageCall, thread: Thread) -> str:

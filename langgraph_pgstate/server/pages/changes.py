@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
 
+from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.formatting import ago
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.types import Event, Run, Thread
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.pages.page import PageCall
 
 _EVENTS: Final = 50
 _RUNS: Final = 5
@@ -32,6 +36,8 @@ _VERBS: Final = {
     "resume": "resumed",
     "trigger": "run",
 }
+# What a page that was made just now may not show yet, and how far two clocks may be apart.
+MOMENT: Final = timedelta(seconds=1)
 # Actions after which a thread has another newest checkpoint, now or soon.
 _MOVING: Final = ("run", "edit", "retry", "answer")
 
@@ -65,6 +71,17 @@ def told(event: Event) -> str:
 def is_by(event: Event, person: str) -> bool:
     """Return whether a person did it."""
     return bool(event.payload.get("by") == person)
+
+
+def within(call: PageCall) -> timedelta | None:
+    """Return how long ago the page of a form was made, by the clock that made it; `None` if the form does not say."""
+    return None if call.seen_at is None else max(datetime.now(UTC) - call.seen_at, timedelta(0)) + MOMENT
+
+
+def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
+    """Return the refusal of what another person has done already: `checkpoint 'x' was forked 2 s ago by Eve`."""
+    happened = _told(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
+    return refuse(409, f"{what} was {happened}{more}. Look at it again, then decide")
 
 
 async def moved(call: Call, thread_id: str) -> HTTPException:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import check_sees_all, check_sees_crons, scope_of
-from langgraph_pgstate.server.pages.changes import is_by, last_action, told
+from langgraph_pgstate.server.pages.changes import done, is_by, last_action, told, within
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.runs import brief
+from langgraph_pgstate.types import Schedule
 
 SHOWN: Final = ("runs", "dead", "schedules")
 _PAGE: Final = 50
@@ -55,46 +58,38 @@ async def drain(call: PageCall) -> Done:
 
 async def pause(call: PageCall) -> Done:
     """Pause a schedule."""
-    await _check_is(call, is_paused=False)
-    return _scheduled(call, await call.state.schedules.pause(call.path("name"), by=call.actor))
+    return await _set(call, "pause", call.state.schedules.pause)
 
 
 async def resume(call: PageCall) -> Done:
     """Resume a schedule."""
-    await _check_is(call, is_paused=True)
-    return _scheduled(call, await call.state.schedules.resume(call.path("name"), by=call.actor))
+    return await _set(call, "resume", call.state.schedules.resume)
 
 
 async def trigger(call: PageCall) -> Done:
     """Enqueue a run of a schedule now."""
     name = call.path("name")
     await check_sees_crons(call, "update", name)
-    event = await last_action(call, f"schedule:{name}", ("trigger",))
-    if event is not None and call.seen_at is not None and event.created_at > call.seen_at:
-        if event.run_id is not None and event.run_id == call.field("nonce"):
-            thread_id = str(event.payload.get("run_thread_id"))
-            return Done(call.link("runs", thread_id, event.run_id), {"thread_id": thread_id, "run_id": event.run_id})
-        raise refuse(409, f"schedule {name!r} was {told(event)}. Look at it again, then decide")
-    run = await call.state.schedules.trigger(name, run_id=call.nonce, by=call.actor)
-    if run.is_new:
-        await call.record(f"schedule:{name}", "trigger", run_id=run.run_id, run_thread_id=run.thread_id)
+    try:
+        run = await call.state.schedules.trigger(
+            name, run_id=call.nonce, by=call.actor, unless_done_within=within(call)
+        )
+    except AlreadyDoneError as error:
+        raise done(f"schedule {name!r}", error) from None
     return Done(call.link("runs", run.thread_id, run.run_id), {"thread_id": run.thread_id, "run_id": run.run_id})
 
 
-async def _check_is(call: PageCall, *, is_paused: bool) -> None:
-    """Refuse to pause a schedule that is paused, and to resume one that is not.
+async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Schedule]]) -> Done:
+    """Pause or resume a schedule.
 
     Raises:
-        HTTPException: 409 with the name of who did it, unless it is the same person.
+        HTTPException: 409 with the name of who did it before, unless it is the same person.
     """
     name = call.path("name")
     await check_sees_crons(call, "update", name)
-    found = await call.state.schedules.get(name)
-    if found is not None and found.is_paused != is_paused:
-        event = await last_action(call, f"schedule:{name}", ("pause", "resume"))
-        if event is not None and not is_by(event, call.actor):
-            raise refuse(409, f"schedule {name!r} was {told(event)}")
-
-
-def _scheduled(call: PageCall, schedule: Any) -> Done:
-    return Done(call.link("queue", show="schedules"), {"name": schedule.name, "next_at": schedule.next_at})
+    found = await method(name, by=call.actor)
+    # Of several persons, the first one is recorded.
+    event = await last_action(call, f"schedule:{name}", (action,))
+    if event is not None and not is_by(event, call.actor):
+        raise refuse(409, f"schedule {name!r} was {told(event)}")
+    return Done(call.link("queue", show="schedules"), {"name": found.name, "next_at": found.next_at})

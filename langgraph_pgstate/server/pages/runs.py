@@ -13,7 +13,7 @@ from langgraph_pgstate.operations.record.runs import ORDERS, RANKED, STATUSES
 from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.server.pages.changes import began_at, is_by, last_action, moved, told
+from langgraph_pgstate.server.pages.changes import MOMENT, is_by, last_action, moved, told, within
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.threads import time_of
 from langgraph_pgstate.server.pages.tools import unknown_effects_of
@@ -142,6 +142,9 @@ async def run(call: PageCall) -> Page | Response:
 async def cancel(call: PageCall) -> Done:
     """Cancel a run."""
     thread, run_id = await call.thread("update"), call.path("run_id")
+    again = await last_action(call, thread.thread_id, ("retry",), run_id=run_id)
+    if again is not None and call.seen_at is not None and again.created_at > call.seen_at - MOMENT:
+        raise refuse(409, f"the run is not as you have seen it: {told(again)}. Look at it again, then decide")
     status = await call.state.runs.cancel(thread.thread_id, run_id, call.field("how") or "cancel", by=call.actor)
     # Of several persons, the first one is recorded.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
@@ -156,12 +159,12 @@ async def retry(call: PageCall) -> Done:
     """Enqueue a run again that failed."""
     thread, run_id = await call.thread("update"), call.path("run_id")
     found = await _check_end(call, thread.thread_id, run_id)
-    later = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
-    if call.seen_at is not None and any(one.run_id != run_id and began_at(one) > call.seen_at for one in later):
-        # A run without checkpoints would go on from what the other one has left.
-        raise await moved(call, thread.thread_id)
-    if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor):
-        why = "it is in the queue, was discarded, or its thread has gone on"
+    # A run without checkpoints would go on from what another one has left.
+    if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
+        newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
+        if any(one.run_id != run_id for one in newest):
+            raise await moved(call, thread.thread_id)
+        why = "it is in the queue, or was discarded"
         raise refuse(409, f"the run cannot be retried: {await _what_happened(call, found) or why}")
     return _done(call)
 

@@ -25,6 +25,22 @@ WHERE NOT EXISTS (
         AND v.event_id LIKE '%-' || :suffix
 );
 
+-- name: lock_action
+-- Let one transaction at a time do something that persons do once. Locks no row.
+SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
+
+-- name: find_action
+-- Return the newest event of an action on a thread, or on one of its checkpoints, within a time, other than that of a
+-- run. Runs after `lock_action`.
+SELECT v.created_at, v.payload FROM /*schema*/events v
+WHERE v.thread_id = :thread_id::text
+    AND v.event_id > to_char((now() - :within::interval) AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS')
+    AND v.kind = 'action' AND v.payload ->> 'action' = :action::text
+    AND (:checkpoint_id::text IS NULL OR v.checkpoint_id = :checkpoint_id)
+    AND (:run_id::text IS NULL OR v.run_id IS DISTINCT FROM :run_id)
+ORDER BY v.event_id DESC
+LIMIT 1;
+
 -- name: count_handoffs
 -- Return the number of handoffs between each pair of agents, and the seconds until the thread's next handoff; most
 -- frequent first.

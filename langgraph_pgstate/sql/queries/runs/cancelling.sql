@@ -81,7 +81,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- name: retry_run
 -- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. A run
 -- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
--- about to. Runs after `lock_threads_for_no_key_update`.
+-- about to; with a time, any run if another one of the thread was enqueued or began within that. Runs after
+-- `lock_threads_for_no_key_update`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         coalesce(d.options ->> 'version', '') AS version, (d.options ->> 'priority')::integer AS priority,
@@ -100,6 +101,11 @@ WITH given AS (
                 WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' ORDER BY c.checkpoint_id DESC LIMIT 1
             ) = :run_id
         )
+        AND (:within::interval IS NULL OR NOT EXISTS (
+            SELECT 1 FROM /*schema*/runs o
+            WHERE o.thread_id = :thread_id AND o.run_id <> :run_id
+                AND coalesce(o.enqueued_at, o.started_at) > now() - :within
+        ))
 ), queued AS (
     INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, version, number, priority, key)
     SELECT g.thread_id, g.run_id, g.queue, g.graph, g.version, coalesce((
