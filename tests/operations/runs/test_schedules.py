@@ -319,8 +319,11 @@ def test_however_it_is_polled_paused_and_put_each_tick_has_one_run(
 
 def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
     clock.put()
-    clock.do(schedules.pause, "s", "eve")
-    clock.do(schedules.resume, "s", "adam")
+    # Of several persons, the first has an event.
+    for person in ("eve", "adam"):
+        clock.do(schedules.pause, "s", person)
+    for person in ("adam", "eve"):
+        clock.do(schedules.resume, "s", person)
     run = clock.do(firing.trigger, CODEC, "s", "run-1", "eve")
     with pytest.raises(NotFoundError):
         clock.do(schedules.pause, "nothing", "eve")
@@ -331,4 +334,5 @@ def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
         ("schedule:s", "pause", None, "eve"),
         ("schedule:s", "resume", None, "adam"),
         (run.thread_id, "trigger", "run-1", "eve"),
+        ("schedule:s", "trigger", "run-1", "eve"),
     ]

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from support_pages import Visitor, forms_of, inspected, state_of, travel, trip, 
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
 from langgraph_pgstate.errors import RunFailedError
+from langgraph_pgstate.server.pages import changes
 
 Two = tuple[AsyncPGState, Visitor, Visitor]
 RUN = "/threads/t/run"
@@ -201,7 +203,7 @@ async def test_an_edit_is_made_once(two: Two) -> None:
     assert len(await runs_of(state, "t")) == 1
 
 
-async def test_a_fork_is_made_once(two: Two) -> None:
+async def test_a_fork_is_made_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     state, eve, adam = two
     ids = await travel(state)
     path = "/threads/t/fork"
@@ -211,6 +213,8 @@ async def test_a_fork_is_made_once(two: Two) -> None:
     assert len(await runs_of(state, mine["nonce"])) == 1
     assert made == f"/ui/threads/{mine['nonce']}?notice=thread.fork"
     refused(await adam.act(path, **his, run="1"), "forked just now by Eve", mine["nonce"])
+    # Whoever has looked since, forks it again.
+    monkeypatch.setattr(changes, "MOMENT", timedelta(0))
     assert (await adam.act(path, **await form(adam, "/threads/t", path, at=ids[1]))).status_code == 303
     assert len((await state.threads.list()).items) == 3
 
@@ -250,3 +254,48 @@ async def test_workers_and_schedules_are_changed_by_one_person(two: Two) -> None
         assert await together(eve.act(path, sure="1"), adam.act(path, sure="1")) == [303, 409]
         ((_, first),) = await names(state, f"worker:{worker.worker_id}")
         refused(await (adam if first == "Eve" else eve).act(path, sure="1"), f"asked to drain just now by {first}")
+
+
+async def test_an_old_page_does_not_cancel_what_was_retried(two: Two) -> None:
+    state, eve, adam = two
+    run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")
+    path = f"/runs/t/{run.run_id}"
+    old = (await form(adam, path, f"{path}/cancel")) | {"sure": "1"}
+    old["seen"] = (datetime.fromisoformat(old["seen"]) - timedelta(hours=1)).isoformat()
+    await run.cancel()
+    assert (await eve.act(f"{path}/retry", **await form(eve, path, f"{path}/retry"))).status_code == 303
+    refused(await adam.act(f"{path}/cancel", **old), "retried just now by Eve")
+    assert await run.status() == "pending"
+
+
+async def test_a_run_without_checkpoints_is_not_retried_behind_one_that_was_run_on(two: Two) -> None:
+    state, eve, adam = two
+    await travel(state)
+    run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t", queue="of nobody")
+    await run.cancel()
+    path = f"/runs/t/{run.run_id}"
+    retry, on = await form(adam, path, f"{path}/retry"), await form(eve, "/threads/t", RUN)
+    sent = await asyncio.gather(eve.act(RUN, **on), adam.act(f"{path}/retry", **retry))
+    assert sorted(one.status_code for one in sent) == [303, 409]
+    assert len((await state.runs.queued()).items) == 1
+
+
+async def test_an_old_page_does_not_delete_a_thread_that_runs(two: Two) -> None:
+    state, eve, adam = two
+    await travel(state)
+    path = "/threads/t/delete"
+    old, on = await form(adam, path, path), await form(eve, "/threads/t", RUN)
+    assert (await eve.act(RUN, **on)).status_code == 303
+    refused(await adam.act(path, **old), "is busy: run on just now by Eve")
+    assert await state.threads.get("t") is not None
+    # Who was warned of the run may delete it with the thread.
+    assert (await adam.act(path, **await form(adam, path, path))).status_code == 303
+
+
+async def test_the_name_of_who_deleted_a_thread_stays_if_it_is_deleted_again(two: Two) -> None:
+    state, _, _ = two
+    await travel(state)
+    await state.saver.adelete_thread("t", by="Eve")
+    await state.saver.adelete_thread("t", by="Adam")
+    await state.saver.adelete_thread("t")
+    assert await names(state, "t") == [("delete", "Eve")]

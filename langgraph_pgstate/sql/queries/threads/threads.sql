@@ -21,7 +21,7 @@ SELECT
 
 -- name: delete_record
 -- Delete all records of a thread other than its checkpoints; also its webhooks, and runs that are deleted later, unless
--- they are kept.
+-- they are kept; and the event of a person who has deleted it before, if it has come back since.
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
@@ -35,7 +35,8 @@ WITH gone_projection AS (
 ), gone_executions AS (
     DELETE FROM /*schema*/tool_executions WHERE thread_id = :thread_id
 ), gone_events AS (
-    DELETE FROM /*schema*/events WHERE thread_id = :thread_id
+    DELETE FROM /*schema*/events
+    WHERE thread_id = :thread_id AND (:was_there::boolean OR kind <> 'action' OR payload ->> 'action' <> 'delete')
 ), gone_labels AS (
     DELETE FROM /*schema*/labels WHERE thread_id = :thread_id
 ), gone_lease AS (

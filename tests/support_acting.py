@@ -1,0 +1,182 @@
+"""What happens to each action of pages when two persons do it, and how a person does it: by forms and in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from support_pages import travel, trip
+
+from langgraph_pgstate import AsyncPGState, AsyncWorker
+from langgraph_pgstate.server.pages.page import segment
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What two persons act on.
+
+    Attributes:
+        page: The page on which they do it.
+        form: Where its form is sent.
+        row: Selector of the row, on a page that is a list.
+        place: Where the events of the action are: a thread, a schedule or a worker.
+    """
+
+    page: str
+    form: str
+    place: str
+    row: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An action that two persons do.
+
+    Attributes:
+        prepare: Makes what they act on, under an id.
+        verb: The words of the refusal before the name of the first person.
+        clicks: Selectors that a person clicks, after the row's; `NAME=TEXT` fills a field.
+        count: How often it took effect.
+        fields: What a person fills in.
+        status: The status of the second person's answer.
+        grow: Adds a row to the list on which they act.
+    """
+
+    prepare: Callable[[AsyncPGState, str], Any]
+    verb: str
+    clicks: tuple[str, ...]
+    count: Callable[[AsyncPGState, str], Awaitable[int]]
+    fields: Mapping[str, str] = field(default_factory=dict)
+    status: int = 409
+    grow: Callable[[AsyncPGState, str], Awaitable[Any]] | None = None
+
+
+@asynccontextmanager
+async def _pending(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    await _enqueue(state, id)
+    yield Aim("/queue", f"/runs/{id}/{id}/cancel", id, f"tr[data-row='run {id} {id}'] ")
+
+
+@asynccontextmanager
+async def _ended(state: AsyncPGState, id: str, action: str) -> AsyncIterator[Aim]:
+    await _enqueue(state, id)
+    await state.runs.cancel(id, id)
+    yield Aim(f"/runs/{id}/{id}", f"/runs/{id}/{id}/{action}", id)
+
+
+@asynccontextmanager
+async def _worker(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    async with AsyncWorker(state, {"trip": trip()}, queues=["of nobody"]) as worker:
+        part = segment(worker.worker_id)
+        row = f"tr[data-item='worker {worker.worker_id}'] "
+        yield Aim("/queue", f"/queue/workers/{part}/drain", f"worker:{worker.worker_id}", row)
+
+
+@asynccontextmanager
+async def _schedule(state: AsyncPGState, id: str, action: str) -> AsyncIterator[Aim]:
+    await _schedule_trip(state, id)
+    if action == "resume":
+        await state.schedules.pause(id)
+    row = f"tr[data-row='schedule {id}'] "
+    yield Aim("/queue?show=schedules", f"/queue/schedules/{id}/{action}", f"schedule:{id}", row)
+
+
+@asynccontextmanager
+async def _thread(state: AsyncPGState, id: str, action: str, page: str = "") -> AsyncIterator[Aim]:
+    ids = await travel(state, id)
+    yield Aim(f"/threads/{id}{page}".replace("{at}", ids[0]), f"/threads/{id}/{action}", id)
+
+
+async def _enqueue(state: AsyncPGState, id: str) -> None:
+    await state.runs.enqueue("trip", {"messages": []}, thread_id=id, run_id=id, queue="of nobody")
+
+
+async def _schedule_trip(state: AsyncPGState, id: str) -> None:
+    await state.schedules.put(id, "trip", {"messages": []}, cron="0 3 * * *", queue="of nobody")
+
+
+async def _actions(state: AsyncPGState, place: str) -> int:
+    """How many actions persons did."""
+    return len((await state.events.list(place, kind="action")).items)
+
+
+async def _queued(state: AsyncPGState, place: str) -> int:
+    """How many runs of a thread, or of a schedule, are in the queue."""
+    queued = (await state.runs.queued(limit=100)).items
+    runs = [await state.runs.get(one.thread_id, one.run_id) for one in queued]
+    name = place.removeprefix("schedule:")
+    metadata = [(one.thread_id, (one.metadata or {}).get("schedule")) for one in runs if one is not None]
+    return len([one for one in metadata if name in one])
+
+
+async def _forks(state: AsyncPGState, place: str) -> int:
+    found = (await state.threads.list(limit=100)).items
+    return len([one for one in found if one.forked_from_thread_id == place])
+
+
+async def _edits(state: AsyncPGState, place: str) -> int:
+    return len([one for one in (await state.threads.tree(place)).nodes if one.source == "update"])
+
+
+def _of(prepare: Any, *arguments: str) -> Callable[[AsyncPGState, str], Any]:
+    return lambda state, id: prepare(state, id, *arguments)
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "run.cancel": Case(
+        _pending, "cancelled just now by", ("text=Cancel", "button:text-is('Cancel')"), _actions, grow=_enqueue
+    ),
+    "run.retry": Case(_of(_ended, "retry"), "retried just now by", ("button:text-is('Retry')",), _queued),
+    "run.discard": Case(
+        _of(_ended, "discard"), "discarded just now by", ("text=Discard", "button:text-is('Discard')"), _actions
+    ),
+    "worker.drain": Case(
+        _worker,
+        "asked to drain just now by",
+        ("text=Drain", "button:text-is('Drain')"),
+        _actions,
+        grow=_enqueue,
+    ),
+    "schedule.pause": Case(
+        _of(_schedule, "pause"), "paused just now by", ("text=Pause",), _actions, grow=_schedule_trip
+    ),
+    "schedule.resume": Case(
+        _of(_schedule, "resume"), "resumed just now by", ("text=Resume",), _actions, grow=_schedule_trip
+    ),
+    "schedule.trigger": Case(_of(_schedule, "trigger"), "run just now by", ("text=Run now",), _queued),
+    "thread.fork": Case(
+        _of(_thread, "fork"), "forked just now by", ("#act-fork summary", "#act-fork button:text-is('Fork')"), _forks
+    ),
+    "thread.run": Case(_of(_thread, "run"), "run on just now by", ("#act-run summary", "#act-run button"), _queued),
+    "thread.edit": Case(
+        _of(_thread, "edit", "/edit?at={at}"),
+        "edited just now by",
+        ('values={"booking": {"hotel": "Astoria"}}', "button:text-is('Change')"),
+        _edits,
+        {"values": '{"booking": {"hotel": "Astoria"}}', "as_node": "approve"},
+    ),
+    "thread.label": Case(
+        _of(_thread, "label"),
+        "labelled just now by",
+        ("#act-label summary", "label=mine", "#act-label button"),
+        _actions,
+        {"label": "mine"},
+    ),
+    "thread.delete": Case(
+        _of(_thread, "delete", "/delete"),
+        "deleted just now by",
+        ("text=Delete the thread",),
+        _actions,
+        status=404,
+    ),
+}
+"""What two persons may do to the same thing: it happens once or not at all, and the second is told by name."""
+
+ALONE: Final[Mapping[str, str]] = {
+    "person.keep": "the name is that of a browser",
+    "interrupt.answer": "two persons: test_interrupts.py and test_changes.py",
+    "tool.settle": "two persons: test_tools.py",
+}
+"""Other actions, and why they are not here."""
