@@ -126,26 +126,33 @@ def _of(prepare: Any, *arguments: str) -> Callable[[AsyncPGState, str], Any]:
 
 CASES: Final[Mapping[str, Case]] = {
     "run.cancel": Case(
-        _pending, "cancelled just now by", ("text=Cancel", "button:text-is('Cancel')"), _actions, grow=_enqueue
+        _pending,
+        "cancelled just now by",
+        ("button:has-text('Cancel')", "button:text-is('Cancel')"),
+        _actions,
+        grow=_enqueue,
     ),
     "run.retry": Case(_of(_ended, "retry"), "retried just now by", ("button:text-is('Retry')",), _queued),
     "run.discard": Case(
-        _of(_ended, "discard"), "discarded just now by", ("text=Discard", "button:text-is('Discard')"), _actions
+        _of(_ended, "discard"),
+        "discarded just now by",
+        ("button:has-text('Discard')", "button:text-is('Discard')"),
+        _actions,
     ),
     "worker.drain": Case(
         _worker,
         "asked to drain just now by",
-        ("text=Drain", "button:text-is('Drain')"),
+        ("button:has-text('Drain')", "button:text-is('Drain')"),
         _actions,
         grow=_enqueue,
     ),
     "schedule.pause": Case(
-        _of(_schedule, "pause"), "paused just now by", ("text=Pause",), _actions, grow=_schedule_trip
+        _of(_schedule, "pause"), "paused just now by", ("button:has-text('Pause')",), _actions, grow=_schedule_trip
     ),
     "schedule.resume": Case(
-        _of(_schedule, "resume"), "resumed just now by", ("text=Resume",), _actions, grow=_schedule_trip
+        _of(_schedule, "resume"), "resumed just now by", ("button:has-text('Resume')",), _actions, grow=_schedule_trip
     ),
-    "schedule.trigger": Case(_of(_schedule, "trigger"), "run just now by", ("text=Run now",), _queued),
+    "schedule.trigger": Case(_of(_schedule, "trigger"), "run just now by", ("button:has-text('Run now')",), _queued),
     "thread.fork": Case(
         _of(_thread, "fork"), "forked just now by", ("#act-fork summary", "#act-fork button:text-is('Fork')"), _forks
     ),
@@ -167,7 +174,7 @@ CASES: Final[Mapping[str, Case]] = {
     "thread.delete": Case(
         _of(_thread, "delete", "/delete"),
         "deleted just now by",
-        ("text=Delete the thread",),
+        ("button:has-text('Delete the thread')",),
         _actions,
         status=404,
     ),

@@ -47,10 +47,11 @@ async def drain(call: PageCall) -> Done:
     """Ask a worker to drain."""
     await check_sees_all(call)
     worker_id = call.path("worker_id")
-    if not await call.state.runs.drain(worker_id, by=call.actor):
-        raise missing("worker", worker_id)
-    # Of several persons, the first one is recorded.
+    is_known = await call.state.runs.drain(worker_id, by=call.actor)
+    # Of several persons, the first one is recorded. The worker may have ended since.
     event = await last_action(call, f"worker:{worker_id}", ("drain",))
+    if not is_known and event is None:
+        raise missing("worker", worker_id)
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"the worker was {told(event)}")
     return Done(call.link("queue"), {"worker_id": worker_id})

@@ -54,6 +54,6 @@ async def test_of_two_who_do_the_same_at_once_one_is_refused(
     hour = timedelta(hours=1)
     told = await asyncio.gather(act("eve", "fork", hour), act("adam", "fork", hour), act("cain", "label", hour))
     assert told[2] is None
-    assert sorted(told[:2], key=str) in ([None, "eve"], ["adam", None])
+    assert set(told[:2]) in ({None, "eve"}, {None, "adam"})
     connection.execute(f"UPDATE {schema}.events SET event_id = '2020' || substr(event_id, 5)".encode())
     assert await act("abel", "fork", hour) is None

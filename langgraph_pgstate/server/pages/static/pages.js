@@ -85,7 +85,7 @@ function learnClock(response) {
 // disabled, and a button shows the new ones. A part without such rows is replaced while nobody points at it or types.
 const live = document.querySelector("[data-live]");
 const news = document.getElementById("news");
-let isDone = false, isAsking = false, latest = null, timer = 0;
+let isDone = false, isAsking = false, latest = null, timer = 0, answeredAt = Date.now();
 
 // A notice is about the action just done: no address keeps it.
 const notice = document.querySelector(".notice");
@@ -108,10 +108,17 @@ function contentOf(element, withRows = true) {
   return copy.innerHTML;
 }
 
-// What is shown is what the server has now: forms say so.
-function renewForms(old, found) {
-  const fresh = all("[name=seen]", found);
-  all("[name=seen]", old).forEach((one, place) => { if (fresh[place]) one.value = fresh[place].value; });
+// Replaces what an element holds, unless a control of the page would move. Returns whether it did.
+function replaceInPlace(element, fresh) {
+  const controls = all("a, button, input, select, summary, textarea", main).map((one) => [one, one.getBoundingClientRect()]);
+  const old = [...element.childNodes];
+  element.replaceChildren(...document.importNode(fresh, true).childNodes);
+  const moves = controls.some(([one, place]) => {
+    const now = one.getBoundingClientRect();
+    return one.isConnected && (Math.abs(now.left - place.left) > 0.5 || Math.abs(now.top - place.top) > 0.5);
+  });
+  if (moves) element.replaceChildren(...old);
+  return !moves;
 }
 
 function disable(element, why) {
@@ -127,28 +134,23 @@ function disable(element, why) {
 // Returns whether a row differs from what the server has, and could not be changed in place.
 function renewRow(row, found) {
   if (row.matches(".gone")) return true;
-  if (!row.matches("tr") || row.children.length !== found.children.length) {
-    if (contentOf(row) !== contentOf(found)) return true;
-    renewForms(row, found);
-    return false;
-  }
+  if (!row.matches("tr") || row.children.length !== found.children.length) return contentOf(row) !== contentOf(found);
   let differs = false;
   [...row.children].forEach((cell, place) => {
     const fresh = found.children[place];
-    if (contentOf(cell) === contentOf(fresh)) renewForms(cell, fresh);
-    else if (cell.querySelector("form") || fresh.querySelector("form")) { disable(row, "Changed meanwhile"); differs = true; }
-    else if (cell.matches(":hover") || cell.contains(document.activeElement)) differs = true;
-    else cell.replaceChildren(...document.importNode(fresh, true).childNodes);
+    if (contentOf(cell) === contentOf(fresh)) return;
+    if (cell.querySelector("form") || fresh.querySelector("form")) { disable(row, "Changed meanwhile"); differs = true; }
+    else if (cell.matches(":hover") || cell.contains(document.activeElement) || !replaceInPlace(cell, fresh)) differs = true;
   });
   return differs;
 }
 
-function renewList(place, found) {
+function renewList(place, found, moves) {
   const old = rowsOf(place), now = rowsOf(found);
   const known = [...now.keys()].filter((key) => old.has(key));
   const added = [...now].filter(([key, row]) => !old.has(key) && row.dataset.row).length;
   let gone = 0;
-  let differs = now.size > known.length + added || contentOf(place, false) !== contentOf(found, false) || known.join("\n") !== [...old.keys()].filter((key) => now.has(key)).join("\n");
+  let differs = moves || now.size > known.length + added || contentOf(place, false) !== contentOf(found, false) || known.join("\n") !== [...old.keys()].filter((key) => now.has(key)).join("\n");
   old.forEach((row, key) => {
     if (now.has(key)) { differs = renewRow(row, now.get(key)) || differs; return; }
     gone += row.dataset.row ? 1 : 0;
@@ -164,7 +166,13 @@ function offer(text) {
   if (news.textContent !== label) news.textContent = label;
 }
 
+// A finger is nowhere until it touches, and a pointer may be on its way.
+const hovers = matchMedia("(hover: hover)");
+let movedAt = 0;
+["pointermove", "pointerdown", "wheel", "keydown"].forEach((kind) => addEventListener(kind, () => { movedAt = Date.now(); }, { passive: true }));
+
 function isTouched(place) {
+  if (!hovers.matches || Math.abs(Date.now() - movedAt) < 1000) return true;
   const typed = all("input:not([type=hidden]), textarea", place).some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
   return typed || place.matches(":hover") || place.contains(document.activeElement) || Boolean(String(getSelection())) || place.querySelector("details.act[open]");
 }
@@ -181,8 +189,10 @@ function nameOf(element) {
 
 const fieldName = (one) => `${one.form ? one.form.getAttribute("action") : ""} ${one.name} ${one.type === "radio" ? one.value : ""}`;
 
-function show(found) {
-  const place = document.getElementById("live");
+function show(page) {
+  const place = document.getElementById("live"), found = page.getElementById("live");
+  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : "";
+  freshPairs(page).forEach(([one, fresh]) => one.replaceChildren(...document.importNode(fresh, true).childNodes));
   const opened = new Map(all("details", place).map((one) => [nameOf(one), one.open]));
   const scrolled = all("*", place).filter((one) => one.scrollTop || one.scrollLeft).map((one) => [nameOf(one), one.scrollTop, one.scrollLeft]);
   const fields = new Map(all("input:not([type=hidden]), textarea, select", place).map((one) => [fieldName(one), one]));
@@ -195,34 +205,40 @@ function show(found) {
     const old = fields.get(fieldName(one));
     if (old && (one.matches("select") || old.value !== old.defaultValue || old.checked !== old.defaultChecked)) { one.value = old.value; one.checked = old.checked; }
   });
-  const names = new Map(scrolled.length ? all("*", place).map((one) => [nameOf(one), one]) : []);
+  const names = new Map(scrolled.length || focused ? all("*", place).map((one) => [nameOf(one), one]) : []);
   scrolled.forEach(([name, top, left]) => { const one = names.get(name); if (one) { one.scrollTop = top; one.scrollLeft = left; } });
+  if (focused && names.get(focused)) names.get(focused).focus({ preventScroll: true });
   offer("");
   tellTimes();
 }
 
+// What is outside of the part that is replaced, and has changed.
+function freshPairs(page) {
+  const fresh = all("[data-fresh]", page);
+  return all("[data-fresh]").map((one, at) => [one, fresh[at]]).filter(([one, found]) => found && contentOf(found) !== contentOf(one));
+}
+
 async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(15000) });
-  if (!response.ok || response.redirected) { sayLive(`Not live: ${response.ok ? "the page has moved" : `the server answers ${response.status}`}`); return; }
+  if (response.status === 401 || response.redirected) { sayLive("Not live: you are signed out. Reload the page"); return; }
+  if (!response.ok) { sayLive(`Not live: the server answers ${response.status}`); return; }
   learnClock(response);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const found = page.getElementById("live"), place = document.getElementById("live");
   if (!found || !place) return;
   document.title = page.title;
-  const fresh = all("[data-fresh]", page);
-  all("[data-fresh]").forEach((one, at) => {
-    if (fresh[at] && contentOf(fresh[at]) !== contentOf(one)) one.replaceChildren(...document.importNode(fresh[at], true).childNodes);
-  });
+  const moves = freshPairs(page).filter(([one, fresh]) => !replaceInPlace(one, fresh)).length > 0;
   // The last spans of what has ended may come after its end: one more time.
   const hasEnded = !page.querySelector("[data-live]");
   isDone = hasEnded && live.hidden;
   live.hidden = hasEnded;
-  latest = found;
+  latest = page;
+  answeredAt = Date.now();
   sayLive("Live");
-  if (rowsOf(place).size) renewList(place, found);
-  else if (contentOf(place) === contentOf(found)) { renewForms(place, found); offer(""); }
+  if (rowsOf(place).size) renewList(place, found, moves);
+  else if (!moves && contentOf(place) === contentOf(found)) offer("");
   else if (isTouched(place)) offer("Changed");
-  else show(found);
+  else show(page);
   tellTimes();
 }
 
@@ -231,6 +247,12 @@ const isOn = () => live.getAttribute("aria-pressed") === "true";
 function sayLive(text) {
   if (live.textContent !== text) live.textContent = text;
   live.classList.toggle("stopped", text !== "Live");
+}
+
+// An answer is overdue: the line is dead, or this computer slept.
+function noticeSilence() {
+  const silent = Math.abs(Date.now() - answeredAt) > 3000 * Number(live.dataset.live);
+  if (silent && !isDone && isOn() && !document.hidden && live.textContent === "Live") sayLive("Not live: the server does not answer");
 }
 
 async function keepFresh() {
@@ -257,6 +279,7 @@ if (live) {
   news.addEventListener("click", () => { if (latest) show(latest); });
   document.addEventListener("visibilitychange", keepFresh);
   timer = setTimeout(keepFresh, 1000 * Number(live.dataset.live));
+  setInterval(noticeSilence, 1000);
 }
 setInterval(tellTimes, 5000);
 
