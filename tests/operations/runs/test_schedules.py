@@ -330,9 +330,11 @@ def test_who_pauses_resumes_and_triggers_is_an_event(clock: Clock) -> None:
     found = clock.queue.execute(
         "SELECT thread_id, payload ->> 'action', run_id, payload ->> 'by' FROM {}.events ORDER BY event_id"
     )
-    assert found == [
+    assert found[:2] == [
         ("schedule:s", "pause", None, "eve"),
         ("schedule:s", "resume", None, "adam"),
+    ]
+    assert {*found[2:]} == {
         (run.thread_id, "trigger", "run-1", "eve"),
         ("schedule:s", "trigger", "run-1", "eve"),
-    ]
+    }
