@@ -236,14 +236,18 @@ async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
     await screen.page.keyboard.press("Enter")
     await screen.page.wait_for_url(re.compile(r"/threads(\?.*)?$"))
     found = []
-    for scheme in ("light", "dark"):
+    lists = [
+        f"/{name}" for name in ("runs", "interrupts", "tools", "queue", "queue?show=schedules", "costs", "database")
+    ]
+    for width, scheme in ((360, "light"), (1280, "light"), (1280, "dark"), (2560, "light")):
+        await screen.page.set_viewport_size({"width": width, "height": 900})
         await screen.page.emulate_media(color_scheme=scheme)
-        for path in [*paths("t"), f"/threads/t/edit?at={ids[0]}"]:
+        for path in [*paths("t"), *lists, f"/threads/t/edit?at={ids[0]}"]:
             await screen.open(path)
             await screen.page.evaluate(axe)
             result = await screen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
             found += [
-                (path, scheme, one["id"], one["nodes"][0]["html"][:200])
+                (path, width, scheme, one["id"], one["nodes"][0]["html"][:200])
                 for one in result["violations"]
                 if one["impact"] in ("serious", "critical")
             ]
