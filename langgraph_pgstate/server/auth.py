@@ -48,6 +48,8 @@ class User:
             names = ("identity", "display_name", "is_authenticated", "permissions")
             fields = {name: getattr(found, name) for name in names if hasattr(found, name)}
         identity = fields.get("identity")
+        if type(identity) is int:
+            identity = str(identity)
         if not isinstance(identity, str) or not identity:
             raise TypeError("the authentication handler returned no string and nothing with an `identity`")
         self.identity = identity
@@ -56,6 +58,7 @@ class User:
         self.is_authenticated = bool(fields.get("is_authenticated", True))
         self._fields = {
             **fields,
+            "identity": identity,
             "permissions": self.permissions,
             "display_name": self.display_name,
             "is_authenticated": self.is_authenticated,

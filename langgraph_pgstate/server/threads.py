@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -16,7 +17,7 @@ from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.bodies import STATE_FIELDS
 from langgraph_pgstate.server.errors import error_of, refuse
-from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
@@ -60,6 +61,7 @@ async def create(call: Call) -> Any:
         ]
         async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
+            thread = replace(thread, status=await _settle(call, graph, thread.thread_id))
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
     return await describe(call, thread, _WITHOUT_STATE if is_empty else None)
 
@@ -218,11 +220,20 @@ async def update_state(call: Call) -> Any:
         values = body.values if body.command is None else body.command.command()
         updated = await graph.aupdate_state(config, values, as_node=body.as_node)
         if not named.get("checkpoint_ns"):
-            # A person who ends the graph, or goes past a node that waits, leaves no interrupt.
-            left = await graph.aget_state(config_at(thread.thread_id))
-            await call.state.threads.set_status(thread.thread_id, "interrupted" if left.next else "idle")
+            await _settle(call, graph, thread.thread_id)
     checkpoint = checkpoint_of(updated)
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": (checkpoint or {})["checkpoint_id"]}
+
+
+async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
+    """Set the status of a thread whose state was updated, and return it.
+
+    A person who ends the graph, or goes past a node that waits, leaves no interrupt.
+    """
+    left = await graph.aget_state(config_at(thread_id))
+    status = "interrupted" if left.next else "idle"
+    await call.state.threads.set_status(thread_id, status)
+    return status
 
 
 async def get_history(call: Call) -> Any:

@@ -338,7 +338,9 @@ def test_a_user_is_a_string_an_object_or_a_mapping() -> None:
     assert (user["team"], user.team, "team" in user) == ("red", "red", True)
     with pytest.raises(AttributeError):
         _ = user.age
-    for bad in ("", {"identity": 7}, None):
+    numbered = User({"identity": 7})
+    assert (numbered.identity, numbered["identity"], numbered.display_name) == ("7", "7", "7")
+    for bad in ("", {"identity": True}, {"identity": 1.5}, None):
         with pytest.raises(TypeError):
             User(bad)
 

@@ -15,6 +15,7 @@ from support_http import ANSWER, HELLO, chat, sdk, serving
 from support_pages import statements
 
 from langgraph_pgstate.server import AgentServer
+from langgraph_pgstate.sql import queries
 
 
 async def test_a_thread_is_created_once(client: LangGraphClient) -> None:
@@ -168,6 +169,33 @@ async def test_a_thread_is_created_with_a_state(client: LangGraphClient) -> None
     ]
     made = await client.threads.create(graph_id="chat", supersteps=steps)
     assert [message["content"] for message in made["values"]["messages"]] == ["Hello.", "Hi."]  # type: ignore[index]
+    assert made["status"] == "idle"
+
+
+async def test_a_thread_that_is_created_before_a_node_waits(client: LangGraphClient) -> None:
+    steps: Any = [{"updates": [{"values": {"count": 1}, "as_node": "__start__"}]}]
+    made = await client.threads.create(graph_id="asking", supersteps=steps)
+    assert made["status"] == (await client.threads.get(made["thread_id"]))["status"] == "interrupted"
+
+
+async def test_the_late_record_of_a_run_does_not_undo_the_status_of_an_update(
+    client: LangGraphClient, server: AgentServer
+) -> None:
+    await client.threads.create(thread_id="t")
+    await client.runs.wait("t", "asking", input={"count": 0})
+    await client.threads.update_state("t", {"answer": "yes"}, as_node="approval")
+    assert server.service is not None
+    state = server.service.state
+    await state._database.run(refresh, queries(state.schema))
+    assert (await client.threads.get("t"))["status"] == "idle"
+    # A run after it counts.
+    await client.runs.wait("t", "asking", input={"count": 0})
+    await state._database.run(refresh, queries(state.schema))
+    assert (await client.threads.get("t"))["status"] == "interrupted"
+
+
+async def refresh(db: Any, named: Any) -> None:
+    await db.execute(named.refresh_thread_statuses, {"thread_ids": ["t"]})
 
 
 async def test_a_thread_shows_its_interrupts_and_its_error(client: LangGraphClient) -> None:

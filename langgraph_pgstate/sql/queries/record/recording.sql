@@ -256,7 +256,7 @@ WHERE runs.thread_id = ended.thread_id AND runs.run_id = ended.run_id AND runs.t
 
 -- name: refresh_thread_statuses
 -- Set the status of threads from their newest run, or from one that is still running or in the queue. A run that
--- another has superseded does not count.
+-- another has superseded does not count, and none after whose end the state was updated: that has set the status.
 UPDATE /*schema*/threads AS t SET status = newest.status
 FROM (
     SELECT k.thread_id, CASE WHEN r.status IN ('running', 'pending') OR EXISTS (
@@ -265,9 +265,9 @@ FROM (
         ) OR EXISTS (
             SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = k.thread_id
         ) THEN 'busy' WHEN r.status IN ('interrupted', 'error') THEN r.status WHEN r.status = 'timeout' THEN 'error'
-            ELSE 'idle' END AS status
+            ELSE 'idle' END AS status, r.ended_at
     FROM /*schema*/threads k LEFT JOIN LATERAL (
-        SELECT status FROM /*schema*/runs
+        SELECT status, ended_at FROM /*schema*/runs
         WHERE runs.thread_id = k.thread_id AND NOT (
             runs.status = 'error' AND runs.error_type IN (
                 'langgraph_pgstate.errors.StaleHeadError', 'langgraph_pgstate.errors.LeaseLostError'
@@ -278,7 +278,15 @@ FROM (
     WHERE k.thread_id = ANY(:thread_ids::text[])
         AND EXISTS (SELECT 1 FROM /*schema*/runs any_of WHERE any_of.thread_id = k.thread_id)
 ) AS newest
-WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.status <> newest.status;
+WHERE t.thread_id = newest.thread_id AND t.thread_id = ANY(:thread_ids) AND t.status <> newest.status
+    AND (t.status = 'busy' OR newest.status = 'busy' OR NOT EXISTS (
+        SELECT 1 FROM (
+            SELECT c.source, c.created_at FROM /*schema*/checkpoints c
+            WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = ''
+            ORDER BY c.checkpoint_id DESC LIMIT 1
+        ) AS head
+        WHERE head.source = 'update' AND head.created_at > newest.ended_at
+    ));
 
 -- name: renew_runs
 -- Record that the process of some runs is alive.
