@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from langgraph.store.base import BaseStore
+from starlette.routing import WebSocketRoute
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.graphs import load_config, load_value, read_config
@@ -63,6 +64,8 @@ def load_server_config(file: Path, dsn: str) -> tuple[dict[str, Any], ServerOpti
         options["configurable_headers"] = _headers(headers)
     if http.get("app") is not None:
         options["app"] = load_value(str(http["app"]), directory)
+        if found := [one.path for one in getattr(options["app"], "routes", ()) if isinstance(one, WebSocketRoute)]:
+            _log.warning("WebSockets of http.app are not served: %s", ", ".join(found))
         if _flag(http, "enable_custom_route_auth"):
             options["app_auth"] = _middleware_order(http)
     is_needed = config.get("store") is not None

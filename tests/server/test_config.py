@@ -90,6 +90,19 @@ def test_other_keys_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptu
         assert sum(name in one.message.split() for one in caplog.records) == 1
 
 
+def test_websockets_of_the_app_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "webapp.py").write_text(
+        "from starlette.applications import Starlette\nfrom starlette.routing import WebSocketRoute\n"
+        'app = Starlette(routes=[WebSocketRoute("/live", print)])\nplain = Starlette()\n'
+    )
+    for name in ("plain", "app"):
+        caplog.clear()
+        load_server_config(written(tmp_path, http={"app": f"./webapp.py:{name}", "disable_store": True}), "")
+        assert [one.message for one in caplog.records if "WebSockets" in one.message] == (
+            ["WebSockets of http.app are not served: /live"] if name == "app" else []
+        )
+
+
 def test_the_file_names_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSTATE_DSN", "")
     monkeypatch.delenv("PGSTATE_DSN")

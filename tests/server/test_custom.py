@@ -12,8 +12,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 from support_http import http, serving
 
 from langgraph_pgstate.errors import ConfigurationError
@@ -120,6 +121,31 @@ async def test_without_it_they_are_open_and_the_server_is_not(dsn: str, schema: 
     async with serving(dsn, schema, app=app(), auth=auth()) as server, http(server) as client:
         assert (await client.get("/hello")).json() == {"user": None, "said": None}
         assert (await client.post("/threads", json={})).status_code == 401
+
+
+@pytest.mark.parametrize(("place", "is_open"), [("none", True), ("middleware_first", False), ("auth_first", False)])
+async def test_websockets_are_refused_where_nothing_would_authenticate_them(
+    dsn: str, schema: str, place: Any, is_open: bool
+) -> None:
+    async def live(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.close()
+
+    own = Starlette(routes=[WebSocketRoute("/live", live)])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"eve")]
+    scope = {"type": "websocket", "path": "/live", "root_path": "", "query_string": b"", "headers": headers}
+    async with serving(dsn, schema, app=own, auth=auth(), app_auth=place) as server:
+        await server(scope, receive, send)
+    opened = ["websocket.accept", "websocket.close"]
+    assert [one["type"] for one in sent] == (opened if is_open else ["websocket.close"])
 
 
 async def test_what_cannot_be_is_refused(dsn: str, schema: str) -> None:
