@@ -20,7 +20,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
-from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, RUNTIME, SCRATCHPAD, TASK_ID
+from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
@@ -91,7 +91,10 @@ def intent_of_request(
     tool, arguments, call_id = call["name"], call["args"], call.get("id")
     config: Mapping[str, Any] = request.runtime.config
     message_id, asked = _asked_for(request.state, tool, call_id, arguments)
-    fingerprint = _digest([tool, message_id, to_json(asked)[0]])
+    edit = _edit_by_person(request.state, config, call)
+    if edit is not None:
+        tool, arguments = edit["name"], edit["args"]
+    fingerprint = _digest([tool, message_id, to_json(asked)[0], *([] if edit is None else [to_json(arguments)[0]])])
     if policy.key is not None:
         key, fingerprint = _own_key(tool, policy, arguments), ""
     else:
@@ -222,6 +225,23 @@ def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tu
                     if call["id"] == call_id and call["name"] == tool:
                         return message.id, call["args"]
     return None, arguments
+
+
+def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the name and arguments that a person gave a call through LangChain's `HumanInTheLoopMiddleware`.
+
+    The message that requested the call keeps its own arguments. The edit is in the state, or, if each call asks for
+    itself, an answer of the task.
+    """
+    edits = state.get(EDITED_CALLS) if isinstance(state, Mapping) else getattr(state, EDITED_CALLS, None)
+    if isinstance(edits, Mapping) and call.get("id") in edits:
+        edit: Mapping[str, Any] = edits[call.get("id")]
+        return edit
+    for answer in getattr(scratchpad_of(config), "resume", ()):
+        action = answer.get("edited_action") if isinstance(answer, Mapping) else None
+        if isinstance(action, Mapping) and (action.get("name"), action.get("args")) == (call["name"], call["args"]):
+            return action
+    return None
 
 
 def _lists_of(state: Any) -> Iterator[list[Any]]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.types import Command
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
@@ -120,3 +122,35 @@ async def test_middleware_around_the_ledger_does_not_tell_the_model(broken: tupl
     state = await bench.invoke(agent(AIMessage("done")), None, thread())
     assert till.charged == ["o1"]
     assert next(m.content for m in state["messages"] if isinstance(m, ToolMessage)) == "charged o1"
+
+
+@pytest.mark.parametrize("mode", ["batched", "inside", "per_call"])
+async def test_an_edit_on_an_old_checkpoint_is_an_action_of_its_own(bench: Bench, mode: str) -> None:
+    """The call's id, message and requested arguments are those of the approved call."""
+    till = Till()
+    options: Any = {"interrupt_mode": "per_call" if mode == "per_call" else "batched"}
+    approvals: list[Any] = [HumanInTheLoopMiddleware({"charge": True}, **options), bench.ledger.middleware()]
+    agent = create_agent(
+        ToolCaller(messages=iter([CHARGE, *(AIMessage("done") for _ in range(4))])),
+        [tool_of(bench, "charge", till.charge)],
+        middleware=approvals[::-1] if mode == "inside" else approvals,
+        checkpointer=bench.saver,
+    )
+    await bench.invoke(agent, ask(), thread())
+    asked = (await agent.aget_state(thread())).config
+
+    def answer(decision: dict[str, Any]) -> Command[Any]:
+        return Command(resume=decision if mode == "per_call" else {"decisions": [decision]})
+
+    approve = answer({"type": "approve"})
+    await bench.invoke(agent, approve, thread())
+    edited = {"name": "charge", "args": {"order": "o2"}}
+    edit = answer({"type": "edit", "edited_action": edited})
+    for _ in range(2):
+        await bench.invoke(agent, None, asked)
+        state = await bench.invoke(agent, edit, thread())
+        assert "charged o2" in [m.text for m in state["messages"] if isinstance(m, ToolMessage)][-1]
+    assert till.charged == ["o1", "o2"]
+    await bench.invoke(agent, None, asked)
+    await bench.invoke(agent, approve, thread())
+    assert till.charged == ["o1", "o2"]
