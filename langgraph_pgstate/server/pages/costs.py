@@ -11,6 +11,7 @@ from langgraph_pgstate.server.pages.plots import columns
 from langgraph_pgstate.types import Costs, Usage
 
 _ROWS: Final = 12
+_BUDGETS: Final = 50
 
 
 async def costs(call: PageCall) -> Page:
@@ -22,10 +23,13 @@ async def costs(call: PageCall) -> Page:
         "user_id": call.query("user"),
         "tenant_id": call.query("tenant"),
     }
-    found = await call.state.runs.costs(since=since, scope=await scope_of(call), limit=_ROWS, **filters)
+    scope = await scope_of(call)
+    found = await call.state.runs.costs(since=since, scope=scope, limit=_ROWS, **filters)
     days = filled(found, since, datetime.now(UTC).date())
     data: dict[str, Any] = {
         "costs": found,
+        # Budgets are those of all users.
+        "budgets": (await call.state.runs.budgets())[:_BUDGETS] if scope is None else [],
         "since": name,
         "periods": tuple(one for one in PERIODS if one != "1h"),
         "plots": {

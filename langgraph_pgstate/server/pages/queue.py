@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadyDoneError
@@ -13,7 +14,7 @@ from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.runs import brief
 from langgraph_pgstate.types import Schedule
 
-SHOWN: Final = ("runs", "dead", "schedules")
+SHOWN: Final = ("runs", "dead", "schedules", "webhooks")
 _PAGE: Final = 50
 
 
@@ -36,6 +37,12 @@ async def queue(call: PageCall) -> Page:
     elif show == "dead":
         dead = await call.state.runs.dead_letters(scope=scope, **filters)
         data["letters"], data["next"] = [brief(one) for one in dead.items], dead.next
+    elif show == "webhooks":
+        await check_sees_all(call)
+        failed = await call.state.webhooks.failed(limit=_PAGE, cursor=cursor)
+        # What follows the path may be a secret.
+        data["webhooks"] = [replace(one, url=one.url.partition("?")[0]) for one in failed.items]
+        data["next"] = failed.next
     else:
         await check_sees_crons(call, "search")
         schedules = await call.state.schedules.list(graph=filters["graph"], limit=_PAGE, cursor=cursor)

@@ -18,7 +18,7 @@ from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.threads import time_of
 from langgraph_pgstate.server.pages.tools import unknown_effects_of
 from langgraph_pgstate.server.pages.values import view
-from langgraph_pgstate.types import Run, Span, Timeline, TimelineSpan
+from langgraph_pgstate.types import Feedback, Run, Span, Timeline, TimelineSpan
 
 KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
 FAILED: Final = "failed"
@@ -28,6 +28,7 @@ _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
 _INTERRUPTS: Final = 20
 _LATER: Final = 20
+_FEEDBACK: Final = 20
 # Forks of forks that are followed to a run.
 _FORKS: Final = 10
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
@@ -132,6 +133,8 @@ async def run(call: PageCall) -> Page | Response:
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
+        # A page of an open span, or of a run that has asked, has other statements.
+        "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
@@ -270,6 +273,11 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
         }
         for one in asked
     ]
+
+
+async def _feedback(call: PageCall, run: Run) -> tuple[Feedback, ...]:
+    """Return the newest feedback on a run."""
+    return (await call.state.runs.feedback.list(thread_id=run.thread_id, run_id=run.run_id, limit=_FEEDBACK)).items
 
 
 async def _next_run(call: PageCall, run: Run) -> str | None:

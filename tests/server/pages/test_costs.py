@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from support_pages import HOSTILE, statements
+from support_pages import HOSTILE, state_of, statements
 from support_record import Record
 
 from langgraph_pgstate.server.pages.costs import filled
@@ -62,6 +62,17 @@ async def test_a_cost_leads_to_its_runs(place: Place, record: Record) -> None:
     # Of one user's page, only hers.
     within = await visitor.page("/costs", since="7d", user="eve")
     assert "/ui/runs?user=eve&amp;model=gpt&amp;since=7d&amp;by=cost" in within
+
+
+async def test_budgets_are_shown_with_what_was_spent(place: Place, record: Record) -> None:
+    server, visitor = place
+    await state_of(server).runs.budget(5, user=HOSTILE)
+    page = await visitor.page("/costs")
+    assert "Budgets of today" in page
+    assert "5.00" in page
+    assert "<script>alert" not in page
+    (budget,) = (await visitor.data("/costs"))["budgets"]
+    assert (budget["scope"], budget["spent"]) == ("user", 0)
 
 
 def test_days_without_calls_are_days() -> None:

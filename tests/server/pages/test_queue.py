@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from support_pages import HOSTILE, inspected, state_of, statements
+from support_record import Record
 
 from langgraph_pgstate.operations.runs import tending
 from langgraph_pgstate.sql import queries
+
+from .conftest import Place
 
 
 async def test_the_queue_shows_what_waits_and_who_works(dsn: str, schema: str) -> None:
@@ -65,6 +71,19 @@ async def test_schedules_are_paused_resumed_and_triggered_by_name(dsn: str, sche
             for one in (await state.events.list(thread_id, kind="action")).items
         ]
         assert events == [("pause", "Eve"), ("resume", "Eve"), ("trigger", "Eve"), ("trigger", "Eve")]
+
+
+async def test_webhooks_that_failed_are_shown_without_secrets(place: Place, record: Record) -> None:
+    _, visitor = place
+    given: dict[str, Any] = {"thread_id": "t", "run_id": "r", "run": {}, "deliver_after": None, "attempts": 9}
+    record.add("webhooks", **given, url="https://a.example/hook?token=secret", last_error=HOSTILE)
+    with statements() as sent:
+        page = await visitor.page("/queue", show="webhooks")
+    assert len([name for name in sent if name != "find_entries"]) <= 5, sent
+    assert "https://a.example/hook" in page
+    assert "secret" not in page
+    assert "<script>alert" not in page
+    assert "secret" not in json.dumps(await visitor.data("/queue", show="webhooks"))
 
 
 async def test_an_empty_queue_says_what_to_do(dsn: str, schema: str) -> None:

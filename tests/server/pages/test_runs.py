@@ -196,6 +196,21 @@ async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, rec
     assert 'rel="next"' not in last
 
 
+async def test_a_run_shows_its_feedback(place: Place, record: Record) -> None:
+    server, visitor = place
+    failed(record)
+    await state_of(server).runs.feedback.add(
+        "t", "bad", name="tone", score=0.25, comment=HOSTILE, by="Eve", span_id="think"
+    )
+    with statements() as sent:
+        page = await visitor.page("/runs/t/bad")
+    assert len([name for name in sent if name != "find_entries"]) <= 5, sent
+    for part in ("<strong>tone</strong>", "0.25", "Eve", "span=think#span-think", "&lt;script&gt;"):
+        assert part in page, part
+    assert "<script>alert" not in page
+    assert "<th>Feedback</th>" not in await visitor.page("/runs/t/good")
+
+
 async def test_a_span_opens_below_its_row(place: Place, record: Record) -> None:
     _, visitor = place
     record.run("r", 0, 100)
