@@ -6,7 +6,8 @@
     │   ├── MissingKeyError (KeyError)       a config or a checkpoint lacks a key that the call needs
     │   ├── BlockingCallError (asyncio.InvalidStateError)
     │   │                                    a blocking call that would wait for its own event loop
-    │   └── ToolSetupError                   the setup of a tool does not match its ledger or graph
+    │   ├── ToolSetupError                   the setup of a tool does not match its ledger or graph
+    │   └── AlreadySettledError              the action has an outcome, or has changed since it was read
     ├── SerializationError (TypeError, ValueError)
     │                                        a value cannot be stored; nothing was written
     ├── UnsafeTypeError                      stored data names a type that may not be built
@@ -535,6 +536,20 @@ class AlreadyAnsweredError(PGStateError):
         self.answered_by = answered_by
         self.answered_at = answered_at
         self.is_default = is_default
+
+
+class AlreadySettledError(ConfigurationError):
+    """The action runs, has an outcome, or has changed since it was read. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        key: The action.
+    """
+
+    def __init__(self, thread_id: str, key: str, tool: str, reason: str) -> None:
+        super().__init__(f"{tool} ({key!r}) {reason}")
+        self.thread_id = thread_id
+        self.key = key
 
 
 class StateVersionError(PGStateError):

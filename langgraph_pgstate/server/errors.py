@@ -16,6 +16,7 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import (
     AlreadyAnsweredError,
     AlreadyDoneError,
+    AlreadySettledError,
     AssistantExistsError,
     AssistantInUseError,
     ConfigurationError,
@@ -48,6 +49,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     StaleHeadError: 409,
     AlreadyAnsweredError: 409,
     AlreadyDoneError: 409,
+    AlreadySettledError: 409,
     LeaseError: 409,
     ConflictError: 409,
     ConfigurationError: 422,

@@ -7,10 +7,10 @@ from typing import Any, Unpack
 from langgraph.types import Command
 
 from langgraph_pgstate.filters import InterruptFilter
-from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
+from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.threads import answers, interrupts
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
-from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
+from langgraph_pgstate.types import Answer, AnsweredInterrupt, InterruptedThread, Page, PendingInterrupt
 
 
 class Interrupts(ThreadsBase):
@@ -74,6 +74,15 @@ class Interrupts(ThreadsBase):
         found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
         return found.answers if found else ()
 
+    def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
+        """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+
+        `None` if it has no answer, or a prune has removed its checkpoint. Types that may not be built are returned as
+        plain data.
+        """
+        key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
+        return self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
+
     def resume(self, thread_id: str) -> Command[Any] | None:
         """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
 
@@ -112,6 +121,11 @@ class AsyncInterrupts(AsyncThreadsBase):
             interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
         )
         return found.answers if found else ()
+
+    async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
+        """Async twin of `Threads.answered`."""
+        key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
+        return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
 
     async def resume(self, thread_id: str) -> Command[Any] | None:
         """Async twin of `Threads.resume`."""

@@ -14,6 +14,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import (
+    AlreadySettledError,
     ConfigurationError,
     DatabaseError,
     NotFoundError,
@@ -59,6 +60,7 @@ from langgraph_pgstate.tools.tool_call import (
     say,
     tool_error,
 )
+from langgraph_pgstate.types import ToolExecution
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
@@ -253,11 +255,20 @@ class ActionRunner:
         # It was only late before.
         self._unsaved.discard(names)
 
-    async def settle(self, thread_id: str, key: str, decision: str, result: Any, by: str | None = None) -> None:
+    async def settle(
+        self,
+        thread_id: str,
+        key: str,
+        decision: str,
+        result: Any,
+        by: str | None = None,
+        seen: ToolExecution | None = None,
+    ) -> None:
         """Store a person's decision about an action that no live process runs.
 
         Raises:
-            ConfigurationError: If the decision is invalid, or the action is running or has succeeded.
+            ConfigurationError: If the decision is invalid.
+            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
             NotFoundError: If there is no such action.
         """
         if decision not in DECISIONS:
@@ -267,9 +278,13 @@ class ActionRunner:
             raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
         status = recorded.execution.status
         if status == "success" or (status == "running" and not is_gone(recorded)):
-            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) is not unknown: its status is {status}")
-        if not await self._settle(recorded, self._decided(recorded, decision, result), recorded.answers, by):
-            raise ConfigurationError(f"{recorded.execution.tool} ({key!r}) has just changed; read it again")
+            reason = f"is not unknown: its status is {status}"
+            raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
+        is_same = seen is None or seen == recorded.execution
+        if not is_same or not await self._settle(
+            recorded, self._decided(recorded, decision, result), recorded.answers, by
+        ):
+            raise AlreadySettledError(thread_id, key, recorded.execution.tool, "has just changed; read it again")
 
     async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
         """Return the next attempt at an action that neither succeeded nor is running, or its recorded outcome.

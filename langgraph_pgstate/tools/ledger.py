@@ -376,7 +376,16 @@ class ToolLedger(_Ledger):
         """
         return run_blocking(self._result(reference))
 
-    def settle(self, thread_id: str, key: str, decision: str, result: Any = "done", *, by: str | None = None) -> None:
+    def settle(
+        self,
+        thread_id: str,
+        key: str,
+        decision: str,
+        result: Any = "done",
+        *,
+        by: str | None = None,
+        seen: ToolExecution | None = None,
+    ) -> None:
         """Decide the outcome of an action that is unknown or that failed. One compare-and-swap.
 
         Args:
@@ -386,12 +395,14 @@ class ToolLedger(_Ledger):
                 `fail`: it is not run again.
             result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
             by: Name of the person who decides. An event of the kind `action` names it.
+            seen: The action as `get` has returned it. If it has changed since, the decision is refused.
 
         Raises:
             NotFoundError: If there is no such action.
-            ConfigurationError: If the action is running or has succeeded.
+            ConfigurationError: If the decision is invalid.
+            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
         """
-        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result, by))
+        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result, by, seen))
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
@@ -512,10 +523,17 @@ class AsyncToolLedger(_Ledger):
         return await self._result(reference)
 
     async def settle(
-        self, thread_id: str, key: str, decision: str, result: Any = "done", *, by: str | None = None
+        self,
+        thread_id: str,
+        key: str,
+        decision: str,
+        result: Any = "done",
+        *,
+        by: str | None = None,
+        seen: ToolExecution | None = None,
     ) -> None:
         """Async twin of `ToolLedger.settle`."""
-        await self._runner.settle(thread_id_of(thread_id), key, decision, result, by)
+        await self._runner.settle(thread_id_of(thread_id), key, decision, result, by, seen)
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.types.events import Event, HandoffStatistics
     from langgraph_pgstate.types.feedback import Feedback, FeedbackAverage
     from langgraph_pgstate.types.gauges import Gauge
-    from langgraph_pgstate.types.interrupts import Answer, InterruptedThread, PendingInterrupt
+    from langgraph_pgstate.types.interrupts import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
     from langgraph_pgstate.types.leases import Lease
     from langgraph_pgstate.types.messages import Message, MessageHit
     from langgraph_pgstate.types.pages import Page
@@ -80,6 +80,7 @@ else:
         {
             "Analytics": "langgraph_pgstate.types.analytics",
             "Answer": "langgraph_pgstate.types.interrupts",
+            "AnsweredInterrupt": "langgraph_pgstate.types.interrupts",
             "Assistant": "langgraph_pgstate.types.assistants",
             "BackfillReport": "langgraph_pgstate.types.reports",
             "Branch": "langgraph_pgstate.types.branches",
@@ -170,6 +171,7 @@ else:
 __all__ = [
     "Analytics",
     "Answer",
+    "AnsweredInterrupt",
     "AppliedMigration",
     "Assistant",
     "BackfillReport",

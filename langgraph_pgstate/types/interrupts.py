@@ -56,6 +56,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredInterrupt:
+    """An interrupt that was answered.
+
+    Attributes:
+        answer: The answer.
+        interrupt: The interrupt; `None` if its task has asked something else since.
+    """
+
+    answer: Answer
+    interrupt: PendingInterrupt | None
+
+
+@dataclass(frozen=True, slots=True)
 class InterruptedThread:
     """A thread with unanswered interrupts.
 

@@ -635,6 +635,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.interrupts.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
     "threads.interrupts.get_interrupted": lambda bench: (bench.codec, bench.asked()),
     "threads.interrupts.read_interrupted": lambda bench: (bench.codec, bench.asked()),
+    "threads.interrupts.find_answered": lambda bench: (bench.codec, bench.asked(), "interrupt"),
     "threads.answers.answer": lambda bench: (
         bench.codec,
         bench.asked(),

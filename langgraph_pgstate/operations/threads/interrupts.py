@@ -22,12 +22,13 @@ from langgraph_pgstate.filters import InterruptFilter, check_filters
 from langgraph_pgstate.operations.arguments import request_scope, texts_of
 from langgraph_pgstate.operations.threads.paging import LAST, decode_cursor, encode_cursor, page_size
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Answer, InterruptedThread, Page, PendingInterrupt
+from langgraph_pgstate.types import Answer, AnsweredInterrupt, InterruptedThread, Page, PendingInterrupt
 
 _KIND: Final = "interrupted"
 # Pages of interrupts read for one result page, including answered interrupts, which are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
+_QUESTIONS: Final = ("question", "description", "message", "prompt")
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -220,9 +221,35 @@ async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, 
     return found if found is not None and found.interrupts else None
 
 
+async def find_answered(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, interrupt_id: str
+) -> AnsweredInterrupt | None:
+    """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+
+    Types that may not be built are returned as plain data. `None` if it has no answer, or a prune has removed it.
+    """
+    key = {"thread_id": thread_id, "interrupt_id": interrupt_id}
+    for checkpoint_id, task_id, at, by, type_, data, is_default, run_id, asked_in, asked_at, asked in await db.fetch(
+        queries.get_answered, key
+    ):
+        reader, place = codec.lenient(), (thread_id, checkpoint_id)
+        value = reader.loads(type_, data, f"the answer to {interrupt_id} of thread {thread_id!r}")
+        found = [] if asked is None else _interrupts_in(reader, place, task_id, asked_in, asked_at, asked)
+        interrupt = next((one for one in found if one.interrupt_id == interrupt_id), None)
+        return AnsweredInterrupt(Answer(*place, interrupt_id, value, by, at, is_default, run_id), interrupt)
+    return None
+
+
 def question_of(value: Any) -> str | None:
-    """Return the question in the value of an interrupt, where it has one in a field."""
+    """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
+    return split_question(value)[0][:1000] or None
+
+
+def split_question(value: Any) -> tuple[str, Any]:
+    """Return the question in a field of an interrupt's value, or nothing, and the value without it."""
     if not isinstance(value, Mapping):
-        return None
-    found = (value.get(name) for name in ("question", "description", "message", "prompt"))
-    return next((text[:1000] for text in found if isinstance(text, str) and text), None)
+        return "", value
+    name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)
+    if name is None:
+        return "", value
+    return value[name], {key: item for key, item in value.items() if key != name}

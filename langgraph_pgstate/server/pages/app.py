@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -132,9 +132,9 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
         response = answer({"location": done.location, **done.data})
     else:
         separator = "&" if "?" in done.location else "?"
-        query = {"notice": route.name} | ({} if done.thread_id is None else {"of": done.thread_id})
+        query = {"notice": route.name} | ({} if done.thread_id is None else {"of": done.thread_id}) | {**done.query}
         location = f"{done.location}{separator}{urlencode(query)}" if route.notice else done.location
-        response = RedirectResponse(location, 303)
+        response = RedirectResponse(f"{location}#{quote(done.place)}" if done.place else location, 303)
     for name, value in done.cookies.items():
         set_cookie(response, request, name, value)
     return response

@@ -35,6 +35,7 @@ _VERBS: Final = {
     "pause": "paused",
     "resume": "resumed",
     "trigger": "run",
+    "settle": "settled",
 }
 # What a page that was made just now may not show yet, and how far two clocks may be apart.
 MOMENT: Final = timedelta(seconds=1)
@@ -65,7 +66,14 @@ async def last_action(
 def told(event: Event) -> str:
     """Return who did what and when: `cancelled 6 s ago by Eve`."""
     action = str(event.payload.get("action") or event.kind)
-    return _told(_VERBS.get(action, action), event.created_at, event.payload.get("by"))
+    return told_by(_VERBS.get(action, action), event.created_at, event.payload.get("by"))
+
+
+def told_by(what: str, at: datetime, by: object) -> str:
+    """Return who did something and when: `answered 6 s ago by Eve`."""
+    when = ago(at, datetime.now(UTC))
+    name = " ".join(str(by).split())[:_NAME] if by else ""
+    return f"{what} {'just now' if when == 'now' else when}{f' by {name}' if name else ''}"
 
 
 def is_by(event: Event, person: str) -> bool:
@@ -80,7 +88,7 @@ def within(call: PageCall) -> timedelta | None:
 
 def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
     """Return the refusal of what another person has done already: `checkpoint 'x' was forked 2 s ago by Eve`."""
-    happened = _told(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
+    happened = told_by(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
     return refuse(409, f"{what} was {happened}{more}. Look at it again, then decide")
 
 
@@ -136,10 +144,4 @@ def began_at(run: Run) -> datetime:
 
 def _told_of_run(run: Run) -> str:
     by = (run.metadata or {}).get("started_by")
-    return _told("run on" if by else f"run {run.run_id} began", began_at(run), by)
-
-
-def _told(what: str, at: datetime, by: object) -> str:
-    when = ago(at, datetime.now(UTC))
-    name = " ".join(str(by).split())[:_NAME] if by else ""
-    return f"{what} {'just now' if when == 'now' else when}{f' by {name}' if name else ''}"
+    return told_by("run on" if by else f"run {run.run_id} began", began_at(run), by)

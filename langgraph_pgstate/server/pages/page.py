@@ -131,12 +131,14 @@ class Page:
         title: Title of the page.
         data: The data, by the names that the template uses.
         is_live: Whether an open page refreshes itself.
+        status: HTTP status; of a refusal that shows the form again, not 200.
     """
 
     template: str
     title: str
     data: Mapping[str, Any]
     is_live: bool = False
+    status: int = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +150,16 @@ class Done:
         data: Data about the result, for callers that want JSON.
         cookies: Cookies to set, by name.
         thread_id: Thread that may go on now; the notice links to it.
+        query: Parameters of that page that say more about the result.
+        place: Id of the element of that page to be shown.
     """
 
     location: str
     data: Mapping[str, Any] = field(default_factory=dict)
     cookies: Mapping[str, str] = field(default_factory=dict)
     thread_id: str | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,12 @@ class Link:
     name: str
     title: str
     keys: str
+
+
+def own_path(call: PageCall, path: str | None) -> str | None:
+    """Return the path of a form or an address, if it leads to one of these pages."""
+    is_own = path is not None and path.startswith(f"{call.base}/") and "\\" not in path and "//" not in path
+    return path if is_own and path is not None and path.isprintable() else None
 
 
 def segment(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.pages.access import PERSON_COOKIE, name_of
-from langgraph_pgstate.server.pages.page import Done, Page, PageCall
+from langgraph_pgstate.server.pages.page import Done, Page, PageCall, own_path
 
 
 async def ask(call: PageCall) -> Page:
@@ -24,6 +24,4 @@ async def keep(call: PageCall) -> Done:
 
 def _back(call: PageCall, path: str | None) -> str:
     """Return the page to return to: one of these pages, whatever a form or an address says."""
-    base = f"{call.base}/"
-    is_own = path is not None and path.startswith(base) and "\\" not in path and "//" not in path
-    return path if is_own and path is not None and path.isprintable() else call.link("threads")
+    return own_path(call, path) or call.link("threads")

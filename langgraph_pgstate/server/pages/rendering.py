@@ -18,6 +18,7 @@ from starlette.responses import Response
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.pages import formatting
 from langgraph_pgstate.server.pages.drawing import draw
+from langgraph_pgstate.server.pages.forms import OUTCOMES, VERBS
 from langgraph_pgstate.server.pages.markdown import to_html
 from langgraph_pgstate.server.pages.page import Link, Page, PageCall, address
 
@@ -45,6 +46,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES}
     made.filters |= {
         "draw": draw,
         "clipped": formatting.clipped,
@@ -88,16 +90,16 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         notice: A sentence above the page.
     """
     if wants_json(call.request):
-        return answer(page.data)
+        return answer(page.data, page.status)
     text = environment().get_template(page.template).render(_shown(call, page, navigation, notice))
-    return Response(text, media_type="text/html")
+    return Response(text, page.status, media_type="text/html")
 
 
 def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
     """Return what the template of a page uses. It needs no connection."""
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
-    for left_out in ("notice", "of", "format"):
+    for left_out in ("notice", "of", "answered", "waits", "format"):
         query.pop(left_out, None)
 
     def here(**changes: Any) -> str:

@@ -11,12 +11,11 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from langgraph_pgstate.operations.threads.interrupts import question_of
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pages.drawing import waits
-from langgraph_pgstate.server.pages.interrupts import key_of
+from langgraph_pgstate.server.pages.forms import key_of, said, split
 from langgraph_pgstate.server.pages.messages import conversation, file_of
 from langgraph_pgstate.server.pages.page import Page, PageCall
 from langgraph_pgstate.server.pages.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
@@ -31,6 +30,7 @@ _MOST_STATE: Final = 48_000
 _MOST_BESIDE: Final = 12_000
 _MOST_CHANGES: Final = 100
 _MOST_CHANGE: Final = 600
+_MOST_QUESTION: Final = 2000
 _MOST_SPANS: Final = 200
 _MOST_KEYS: Final = 5
 
@@ -149,7 +149,7 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
     """Return the answers that the thread has not gone on with, by the id of the interrupt."""
     return {
-        one.interrupt_id: {"by": one.answered_by, "value": _answer_text(one.value), "run_id": one.run_id}
+        one.interrupt_id: {"by": one.answered_by, "value": said(one.value), "run_id": one.run_id}
         for one in await call.state.threads.answers(found.thread_id)
     }
 
@@ -311,10 +311,6 @@ async def _state(call: PageCall, found: Thread, node: TreeNode) -> CheckpointSta
     return await call.state.threads.state_at(_config(call, found, node.checkpoint_id))
 
 
-def _answer_text(answer: Any) -> str:
-    return answer if isinstance(answer, str) else view(answer, 200).text
-
-
 def _parent(state: CheckpointState) -> dict[str, Any]:
     """Return the checkpoint from which a subgraph was started."""
     parents = state.metadata.get("parents")
@@ -353,11 +349,13 @@ def _outcome(state: CheckpointState) -> dict[str, Any]:
     asked = [
         {
             "id": id,
-            "question": question_of(value),
-            "value": view(value, _MOST_CHANGE),
+            "question": question[:_MOST_QUESTION],
+            # The question stands once: what else is in the value follows it.
+            "value": None if rest is None else view(rest, _MOST_CHANGE),
             "key": key_of(value),
         }
         for id, value in values
+        for question, rest in [split(value)]
     ]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}

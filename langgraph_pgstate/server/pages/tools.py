@@ -6,19 +6,21 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from langgraph_pgstate.errors import ToolOutcomeUnknownError
+from langgraph_pgstate.errors import AlreadySettledError, ToolOutcomeUnknownError
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.pages.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.server.pages.interrupts import parsed
+from langgraph_pgstate.server.pages.changes import told
+from langgraph_pgstate.server.pages.forms import parsed
 from langgraph_pgstate.server.pages.page import Done, Page, PageCall
 from langgraph_pgstate.server.pages.values import view
-from langgraph_pgstate.types import Run, ToolExecution
+from langgraph_pgstate.types import Event, Run, ToolExecution
 
 NEWEST: Final = 20_000
 """Calls of which statistics are made; older ones are left out, and the page says so."""
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
+_EVENTS: Final = 50
 _LEAVES_UNKNOWN: Final = (ToolOutcomeUnknownError.__name__, TimeoutError.__name__)
 _DECISIONS: Final = ("done", "retry", "fail")
 
@@ -51,13 +53,18 @@ async def tools(call: PageCall) -> Page:
 
 
 async def action(call: PageCall) -> Page:
-    """Show one action of the ledger."""
+    """Show one action of the ledger, and who settled it."""
     thread = await call.thread("read")
-    found = await call.state.tools.get(thread.thread_id, call.path("key"))
-    if found is None:
-        raise missing("action", call.path("key"))
-    shown = brief(found)
-    data = {"action": shown, "arguments": view(found.arguments), "preview": found.preview, "decisions": _DECISIONS}
+    found = await _found(call, thread.thread_id)
+    event = await _settled(call, found)
+    data = {
+        "action": brief(found),
+        "arguments": view(found.arguments),
+        "preview": found.preview,
+        "decisions": _DECISIONS,
+        "expects": _expected(found),
+        "settled": None if event is None else told(event),
+    }
     return Page("action.html", found.tool, data)
 
 
@@ -68,8 +75,49 @@ async def settle(call: PageCall) -> Done:
     if decision not in _DECISIONS:
         raise refuse(422, f"the decision is one of {', '.join(_DECISIONS)}")
     given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
-    await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, **given)
+    found, expects = await _found(call, thread.thread_id), call.field("expects")
+    try:
+        if expects not in (None, _expected(found)):
+            raise AlreadySettledError(thread.thread_id, key, found.tool, f"has changed: its status is {found.status}")
+        await call.state.tools.settle(thread.thread_id, key, decision, by=call.actor, seen=found, **given)
+    except AlreadySettledError as error:
+        event = await _settled(call, found)
+        status = brief(await _found(call, thread.thread_id))["status"]
+        why = str(error) if event is None else f"{found.tool} was {told(event)}: its status is now {status}"
+        raise refuse(409, why) from None
     return Done(call.link("tools", thread.thread_id, key), {"decision": decision}, thread_id=thread.thread_id)
+
+
+async def _found(call: PageCall, thread_id: str) -> ToolExecution:
+    """Return the action that the path names.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
+    found = await call.state.tools.get(thread_id, call.path("key"))
+    if found is None:
+        raise missing("action", call.path("key"))
+    return found
+
+
+def _expected(found: ToolExecution) -> str:
+    """Return what a form says about the action that it decides: it is refused if the action is another now."""
+    status = "unknown" if is_outcome_unknown(found) else found.status
+    ended_at = found.ended_at.isoformat() if found.ended_at is not None and status != "unknown" else ""
+    return f"{status} {found.attempt} {ended_at}".strip()
+
+
+async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
+    """Return the newest event of a person who settled an action; `None` if there is none among the newest events."""
+    events = await call.state.events.list(found.thread_id, kind="action", newest_first=True, limit=_EVENTS)
+    return next(
+        (
+            one
+            for one in events.items
+            if (one.payload.get("action"), one.payload.get("key")) == ("settle", found.idempotency_key)
+        ),
+        None,
+    )
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:

@@ -131,7 +131,7 @@ async def test_what_a_person_has_typed_and_unfolded_stays(dsn: str, schema: str)
         for thread_id in ("t", "u"):
             await travel(state, thread_id)
         await adam.goto("interrupts")
-        form = adam.locator("article:has-text('u') input[name=answer]").first
+        form = adam.locator("article:has-text('u') textarea[name=answer]").first
         await form.fill("not yet")
         await adam.locator("article details summary").first.click()
         is_open = await adam.evaluate("document.querySelector('article details').open")
@@ -141,7 +141,7 @@ async def test_what_a_person_has_typed_and_unfolded_stays(dsn: str, schema: str)
         assert await form.input_value() == "not yet"
         await adam.click("#news")
         assert await adam.locator("article").count() == 3
-        written = await adam.evaluate("[...document.querySelectorAll('input[name=answer]')].map((one) => one.value)")
+        written = await adam.evaluate("[...document.querySelectorAll('textarea[name=answer]')].map((one) => one.value)")
         assert sorted(written) == ["", "", "not yet"]
         opened = await adam.locator("article details[open]").count()
         assert opened == (3 if is_open else 2)

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from support_pages import HOSTILE, inspected, state_of, statements, travel
+from langchain_core.messages import HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from support_pages import HOSTILE, forms_of, inspected, state_of, statements, travel
 from support_record import at
 
-from langgraph_pgstate.server.pages.interrupts import _shown, choices_of, parsed
+from langgraph_pgstate.server.pages.interrupts import _shown
 from langgraph_pgstate.types import InterruptedThread, PendingInterrupt
 
 
 def asked(value: Any, schema: Any = None) -> PendingInterrupt:
     """An interrupt."""
     return PendingInterrupt("i", value, at(0), schema, "task", None)
-
-
-@pytest.mark.parametrize(
-    ("interrupt", "offered"),
-    [
-        (asked("Go on?"), []),
-        (asked("Go on?", {"type": "boolean"}), ["true", "false"]),
-        (asked("Which?", {"enum": ["a", 2, None]}), ['"a"', "2"]),
-        (asked({"type": "tool_outcome_unknown", "id": "k"}), ['"done"', '"retry"', '"fail"']),
-        (
-            asked({"action_requests": [{"name": "a"}, {"name": "b"}]}),
-            [json.dumps({"decisions": [{"type": name}] * 2}) for name in ("approve", "reject")],
-        ),
-        (
-            asked({"action_requests": [{"name": "a"}], "review_configs": [{"allowed_decisions": ["approve"]}]}),
-            [json.dumps({"decisions": [{"type": "approve"}]})],
-        ),
-        (
-            asked([{"action_request": {"action": "mail"}, "config": {"allow_accept": True, "allow_ignore": False}}]),
-            [json.dumps([{"type": "accept", "args": None}])],
-        ),
-    ],
-)
-def test_known_forms_of_questions_offer_their_answers(interrupt: PendingInterrupt, offered: list[str]) -> None:
-    assert [value for _, value in choices_of(interrupt)] == offered
-
-
-def test_an_answer_is_json_or_else_text() -> None:
-    assert [parsed(text) for text in ("true", '{"a": 1}', "yes", "[" * 100_000)] == [
-        True,
-        {"a": 1},
-        "yes",
-        "[" * 100_000,
-    ]
 
 
 async def test_a_named_person_answers(dsn: str, schema: str) -> None:
@@ -65,7 +33,8 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
         assert "Book it?" in html
         assert "Say who you are to answer" in html
         (waiting,) = (await visitor.data("/interrupts"))["threads"]
-        path = f"/interrupts/t/{waiting['interrupts'][0]['interrupt_id']}/answer"
+        interrupt_id = waiting["interrupts"][0]["interrupt_id"]
+        path = f"/interrupts/t/{interrupt_id}/answer"
         assert (await visitor.act(path, answer="yes")).status_code == 403
         await visitor.introduce("Eve")
         assert f'action="/ui{path}"' in await visitor.page("/interrupts")
@@ -73,15 +42,82 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
             assert (await visitor.act(path, **fields)).status_code == 422
         assert (await visitor.act("/interrupts/t/none/answer", answer="yes")).status_code == 404
         answered = await visitor.act(path, answer='{"ok": true}')
-        assert answered.headers["location"] == "/ui/interrupts?notice=interrupt.answer&of=t"
+        assert answered.headers["location"] == (
+            f"/ui/interrupts?notice=interrupt.answer&of=t&answered={interrupt_id}&waits=1"
+        )
         notice = (await visitor.client.get(answered.headers["location"])).text
         assert '<a href="/ui/threads/t#act-run">Run on</a>' in notice
-        assert (await visitor.act(path, answer="no")).status_code == 409
+        assert "Answered just now by Eve: {&#34;ok&#34;:true}" in notice
+        await visitor.introduce("Adam")
+        refused = await visitor.act(path, answer="no")
+        assert (refused.status_code, "Answered just now by Eve" in refused.text) == (409, True)
+        alone = await visitor.page("/interrupts", thread="t", id=interrupt_id)
+        assert "Answered just now by Eve" in alone
         (answer,) = await state.threads.answers("t")
         assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")
         assert "Nobody waits for an answer" in await visitor.page("/interrupts")
         events = await state.events.list("t", kind="answer")
         assert [one.payload["by"] for one in events.items] == ["Eve"]
+
+
+def approval(value: Any) -> Any:
+    """A graph that asks with this value."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [HumanMessage(repr(interrupt(value)))]}
+
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile()
+
+
+async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
+    request = {
+        "name": "send_email",
+        "args": {"to": HOSTILE, "copies": 2},
+        "description": "Ask **twice** " + HOSTILE,
+    }
+    decisions = ["approve", "edit", "respond", "reject"]
+    value = {"action_requests": [request], "review_configs": [{"allowed_decisions": decisions}]}
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        graph = approval(value).copy({"checkpointer": state.saver})
+        for thread_id in ("t", "u"):
+            await state.threads.create(thread_id, agent="mail")
+            await graph.ainvoke({"messages": []}, {"configurable": {"thread_id": thread_id}})
+        await visitor.introduce("Eve")
+        with statements() as sent:
+            html = await visitor.page("/interrupts", agent="mail")
+        assert len(sent) <= 5, sent
+        assert "send_email(to=" in html
+        assert "<strong>twice</strong>" in html
+        assert "<script>alert" not in html
+        assert "<img" not in html
+        assert html.count("<strong>twice</strong>") == 2
+        (pending,) = await state.threads.interrupts("t")
+        path = f"/interrupts/t/{pending.interrupt_id}/answer"
+        given = forms_of(html)[path]
+        assert given["back"] == "/ui/interrupts?agent=mail"
+        # The question of the form is another one than that which waits.
+        changed = await visitor.act(path, **{**given, "asked": "0" * 16, "decision-0": "approve"})
+        assert (changed.status_code, "asks something else now" in changed.text) == (409, True)
+        # What was typed stands there again after a refusal.
+        wrong = await visitor.act(path, **{**given, "decision-0": "edit", "argument-0-1": "three"})
+        assert (wrong.status_code, "must be JSON" in wrong.text, ">three</textarea>" in wrong.text) == (422, True, True)
+        # Edited arguments are not approved as they were.
+        edited = {**given, "argument-0-1": "3"}
+        refused = await visitor.act(path, **{**edited, "decision-0": "approve"})
+        assert (refused.status_code, "were edited" in refused.text) == (422, True)
+        assert await state.threads.answers("t") == ()
+        done = await visitor.act(path, **{**edited, "decision-0": "edit"})
+        location, _, place = done.headers["location"].partition("#")
+        assert location.startswith("/ui/interrupts?agent=mail&notice=interrupt.answer&of=t")
+        assert place == "thread-u"
+        (answer,) = await state.threads.answers("t")
+        decision = {"type": "edit", "edited_action": {"name": "send_email", "args": {**request["args"], "copies": 3}}}
+        assert answer.value == {"decisions": [decision]}
+        await visitor.introduce("Adam")
+        late = await visitor.act(path, **{**given, "decision-0": "reject"})
+        assert late.status_code == 409
+        assert "Answered just now by Eve: edit. Your answer was not sent." in late.text
 
 
 async def test_interrupts_are_filtered_and_paged(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,5 +146,5 @@ def test_many_large_interrupts_stay_small() -> None:
     for most in (40_000, 400, -5000):
         shown = _shown(thread, most)
         assert len(shown["interrupts"]) + shown["hidden"] == 200
-        assert sum(len(one["value"].text) for one in shown["interrupts"]) <= max(most, 200) + 200
-    assert len(_shown(thread, 40_000)["interrupts"]) == 80
+        assert sum(len(one["rest"].text) for one in shown["interrupts"]) <= max(most, 200) + 200
+    assert len(_shown(thread, 40_000)["interrupts"]) > 10

@@ -48,7 +48,7 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
         assert part in page, part
     data = await visitor.data("/threads/t")
     assert [one["role"] for one in data["conversation"]["messages"]] == ["human", "ai", "tool"]
-    assert data["interrupts"][0]["value"]["parts"] == {"question": "Book it?"}
+    assert (data["interrupts"][0]["question"], data["interrupts"][0]["value"]) == ("Book it?", None)
     assert [one["tasks"] for one in data["tree"]["nodes"]] == [["approve"], ["tools"], ["plan"], ["__start__"]]
     assert data["tree"]["nodes"][0]["pending"] == 1
     await state_of(server).threads.answer("t", "yes", by="Adam")

@@ -68,7 +68,12 @@ async def test_a_named_person_settles_an_effect(dsn: str, schema: str, record: R
         html = await visitor.page(path)
         assert "Did it take effect?" not in html
         assert "paid" in html
-        assert (await visitor.act(f"{path}/settle", decision="fail")).status_code == 422
+        await visitor.introduce("Adam")
+        second = await visitor.act(f"{path}/settle", decision="fail")
+        assert (second.status_code, "settled just now by Eve" in second.text) == (409, True)
+        await visitor.introduce("Eve")
+        old = await visitor.act("/tools/t/k2/settle", decision="retry", expects="error 1")
+        assert (old.status_code, "has changed" in old.text) == (409, True)
         assert (await visitor.act("/tools/t/k2/settle", decision="retry")).status_code == 303
         assert (await visitor.act("/tools/t/k3/settle", decision="fail")).status_code == 303
         assert "It failed" in await visitor.page("/tools/t/k3")

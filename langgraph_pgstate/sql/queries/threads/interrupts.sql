@@ -36,3 +36,16 @@ ORDER BY w.created_at, w.task_path, w.task_id;
 -- Return the newest checkpoint of a thread's root namespace.
 SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::text AND checkpoint_ns = ''
 ORDER BY checkpoint_id DESC LIMIT 1;
+
+-- name: get_answered
+-- Return the newest answer to an interrupt, also if the thread has gone on, with what the interrupted task asked last.
+SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,
+    w.run_id, w.created_at, w.data
+FROM /*schema*/answers a
+    -- A run that resumes with an answer has the id of the answer.
+    LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
+    LEFT JOIN /*schema*/writes w
+        ON w.thread_id = a.thread_id AND w.checkpoint_ns = a.checkpoint_ns AND w.checkpoint_id = a.checkpoint_id
+        AND w.task_id = a.task_id AND w.idx = -3
+WHERE a.thread_id = :thread_id::text AND a.checkpoint_ns = '' AND a.interrupt_id = :interrupt_id::text
+ORDER BY a.checkpoint_id DESC LIMIT 1;
