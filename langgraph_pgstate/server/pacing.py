@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -174,6 +174,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
     Raises:
         Exception: What `values` raises first. If it raises later, the response breaks off.
     """
+    values = _in_one_task(values)
     found: deque[Waiting[None]] = deque([Waiting(None, b"[")])
     try:
         with suppress(StopAsyncIteration):
@@ -202,6 +203,41 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
             await clean_up(values.aclose)
 
     return ClosingResponse(chunks(), 200, headers, "application/json")
+
+
+async def _in_one_task(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """Yield what a generator yields, and run it in one task, whoever asks for its values.
+
+    A scope of anyio, as that of a graph's factory, has to be left by the task that entered it.
+    """
+    wanted: asyncio.Queue[None] = asyncio.Queue()
+    found: asyncio.Queue[tuple[list[T], BaseException | None]] = asyncio.Queue()
+
+    async def read() -> None:
+        try:
+            async with aclosing(values):
+                await wanted.get()
+                async for value in values:
+                    found.put_nowait(([value], None))
+                    del value
+                    await wanted.get()
+            found.put_nowait(([], None))
+        except BaseException as error:
+            found.put_nowait(([], error))
+
+    reading = asyncio.create_task(read())
+    try:
+        while True:
+            wanted.put_nowait(None)
+            come, error = await found.get()
+            if error is not None:
+                raise error
+            if not come:
+                return
+            yield come.pop()
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

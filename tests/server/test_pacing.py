@@ -9,6 +9,7 @@ from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import orjson
 import pytest
 
@@ -102,3 +103,25 @@ async def test_a_list_that_fails_is_an_error_or_breaks_off() -> None:
         await listed(10, 5, fails_at=0)
     with pytest.raises(ServerStoppingError):
         await listed(10, 50, fails_at=4)
+
+
+async def test_a_list_is_read_in_one_task() -> None:
+    """Scopes of anyio raise an error otherwise. The first value is read before the response begins."""
+
+    async def values() -> AsyncGenerator[int, None]:
+        async with anyio.create_task_group():
+            for number in range(3):
+                yield number
+
+    response = await answer_list(values())
+    parts: list[bytes] = []
+
+    async def send() -> None:
+        async for part in cast("AsyncIterator[bytes]", response.body_iterator):  # type: ignore[attr-defined]
+            parts.append(part)
+
+    await asyncio.create_task(send())
+    assert b"".join(parts) == b"[0,1,2]"
+    # Closed by another task before its end.
+    response = await answer_list(values())
+    await response.body_iterator.aclose()  # type: ignore[attr-defined]
