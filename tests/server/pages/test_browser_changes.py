@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 from support_http import failing, listening
 from support_pages import inspected, state_of, travel, trip
+from support_record import Record
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
 from langgraph_pgstate.errors import RunFailedError
@@ -165,3 +169,53 @@ async def test_what_a_person_has_typed_and_unfolded_stays(dsn: str, schema: str)
         await adam.unroute("**/threads/t?view=state")
         await refresh(adam)
         await adam.wait_for_selector(".live:text-is('Live')")
+
+
+def asking() -> Any:
+    """A graph that asks, as LangChain's middleware does, whether to call a tool."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        calls = [{"name": "send_email", "args": {"to": "eve", "copies": 2}, "description": "Ask **twice**."}]
+        configs = [{"allowed_decisions": ["approve", "edit", "respond", "reject"]}]
+        return {"messages": [HumanMessage(repr(interrupt({"action_requests": calls, "review_configs": configs})))]}
+
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile()
+
+
+async def test_two_persons_answer(dsn: str, schema: str) -> None:
+    async with two(dsn, schema) as (state, eve, adam):
+        await state.threads.create("t", agent="mail")
+        await (
+            asking().copy({"checkpointer": state.saver}).ainvoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+        )
+        (pending,) = await state.threads.interrupts("t")
+        await eve.goto("interrupts?agent=mail")
+        await adam.goto(f"interrupts?thread=t&id={pending.interrupt_id}")
+        await adam.click("text=Live")
+        await adam.fill("textarea[name=reject-0]", "not now")
+        await eve.click("text=Edit the arguments")
+        await eve.fill("textarea[name=argument-0-1]", "3")
+        await eve.click("button:text-is('Send as edited')")
+        await eve.wait_for_selector("text=Answered just now by Eve: edit")
+        assert "agent=mail" in eve.url
+        await adam.click("button:text-is('Reject')")
+        assert "by Eve: edit. Your answer was not sent." in await adam.inner_text("main")
+        (answer,) = await state.threads.answers("t")
+        (decision,) = answer.value["decisions"]
+        assert (answer.answered_by, decision["edited_action"]["args"]) == ("Eve", {"to": "eve", "copies": 3})
+
+
+async def test_two_persons_settle(dsn: str, schema: str, record: Record) -> None:
+    record.thread("t")
+    record.execution("k", status="unknown", tool="pay")
+    async with two(dsn, schema) as (state, eve, adam):
+        for page in (eve, adam):
+            await page.goto("tools/t/k")
+        await eve.click("button:text-is('Settle')")
+        await eve.wait_for_selector("text=Settled just now by Eve")
+        await adam.click("text=Do not run it again.")
+        await adam.click("button:text-is('Settle')")
+        assert "settled just now by Eve" in await adam.inner_text("main")
+        found = await state.tools.get("t", "k")
+        assert found is not None
+        assert found.status == "success"
