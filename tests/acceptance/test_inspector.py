@@ -190,7 +190,7 @@ async def test_an_open_page_keeps_its_head_true(screen: Screen) -> None:
     await screen.open("/threads/idle?notice=thread.label")
     assert "notice" not in page.url
     await state.threads.set_title("idle", "After")
-    await page.wait_for_selector("h1:text-is('After')")
+    await page.wait_for_selector("h1 >> text=After")
     assert (await page.title()).startswith("After")
     await state.runs.enqueue("trip", {"messages": []}, thread_id="t", run_id="r", queue="of nobody")
     await screen.open("/runs/t/r")
