@@ -258,7 +258,7 @@ class FailedRunFilter(OwnerFilter, total=False):
     until: datetime | None
     min_steps: int | None
     scope: Scope | None
-    by: Literal["started_at", "cost", "duration", "tokens"]
+    by: Literal["started_at", "cost", "duration", "tokens"] | None
     model: str | None
 
 

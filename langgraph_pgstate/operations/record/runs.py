@@ -55,7 +55,7 @@ def request_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> 
     status, thread_id = filters.get("status"), filters.get("thread_id")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown run status {status!r}: {', '.join(STATUSES)}")
-    by, model = filters.get("by", ORDERS[0]), text_of("model", filters.get("model"))
+    by, model = filters.get("by") or ORDERS[0], text_of("model", filters.get("model"))
     if by not in ORDERS:
         raise ConfigurationError(f"runs are sorted by {', '.join(ORDERS)}, not {by!r}")
     is_ranked = by != ORDERS[0]

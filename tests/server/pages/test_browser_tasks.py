@@ -47,7 +47,7 @@ async def test_tasks_take_few_clicks(dsn: str, schema: str, record: Record) -> N
         await page.goto(f"{url}/ui/threads")
         count = await clicks(page, "nav >> text=Interrupts")
         form = page.locator("article:has-text('asks') form.written")
-        await form.locator("input[name=answer]").fill("yes")
+        await form.locator("textarea[name=answer]").fill("yes")
         await form.locator("button").click()
         await page.wait_for_selector(".notice")
         assert count + 1 == 2
