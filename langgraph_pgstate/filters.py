@@ -139,7 +139,7 @@ class QueueFilter(DeadLetterFilter, total=False):
 
 
 class ScheduleAccess(TypedDict, total=False):
-    """Which schedules a caller may see or delete.
+    """Filters of the schedules that a caller may see or delete.
 
     Attributes:
         scope: Only schedules whose metadata contain this.

@@ -28,7 +28,7 @@ _works: contextvars.ContextVar[tuple[StartedWork, ...]] = contextvars.ContextVar
 
 
 class StartedWork:
-    """What one piece of code started on an event loop: threads of executors, and tasks.
+    """Work that one piece of code started on an event loop: threads of executors, and tasks.
 
     It belongs to a context, so it follows the code into its tasks and threads. What is started within an inner
     `StartedWork` also belongs to the outer one.

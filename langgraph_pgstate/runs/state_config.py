@@ -1,4 +1,4 @@
-"""What a `langgraph.json` and its environment say about the state: webhooks, expiry, what is stored readable."""
+"""Settings of the state in a `langgraph.json` and its environment: webhooks, expiry, what is stored readable."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
-        """Return the same, and cache nothing: a search would leave no room for the threads that have runs."""
+        """Return the checkpoint of a row. Nothing is cached: a search would displace the threads that have runs."""
         return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:

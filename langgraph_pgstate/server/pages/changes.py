@@ -1,4 +1,4 @@
-"""What persons and runs have done meanwhile, in the words of a refusal that names them."""
+"""Refusals that name what persons and runs have done since a page was made."""
 
 from __future__ import annotations
 

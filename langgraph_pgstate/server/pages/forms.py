@@ -83,7 +83,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an interrupt asks, and the answers that it offers.
+    """The question of an interrupt, and the answers that it offers.
 
     Attributes:
         kind: Whose form it is: `batch` or `call` for LangChain's middleware, `inbox`, `outcome` for the ledger, or

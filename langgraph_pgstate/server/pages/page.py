@@ -81,7 +81,7 @@ class PageCall(Call):
 
     @property
     def seen_at(self) -> datetime | None:
-        """When the page of the form was made; `None` if the form does not say.
+        """The time at which the page of the form was made; `None` if the form does not say.
 
         Raises:
             HTTPException: 422 if it is no time with a time zone.
