@@ -9,16 +9,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.tools import StructuredTool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from support import APIS, FORK, GUARD_SECONDS, Gate, config_of, crossed, invoke, loop_graph, open_saver, wait_until
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError
+from langgraph_pgstate.leases.checking import LeaseCheck
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end
 from langgraph_pgstate.process_identity import lease_clock
 
@@ -167,6 +171,18 @@ def test_a_lease_ends_here_before_it_ends_in_the_database() -> None:
     assert held.is_confirmed
     held.confirm(asked_at, 1.0)
     assert held.is_confirmed, "an answer that comes late says nothing against a later one"
+
+
+def test_no_tool_and_no_model_begins_after_the_end() -> None:
+    """In a node that has begun before it."""
+    begun: list[str] = []
+    tool = StructuredTool.from_function(lambda: begun.append("tool"), name="pay", description="Pay.")
+    model = GenericFakeChatModel(messages=iter(["hello"]))
+    held = HeldLease(SimpleNamespace(thread_id="t", fencing_token=1), lease_clock() - 1, is_read_first=True)  # type: ignore[arg-type]
+    for begin in (tool, model):
+        with pytest.raises(LeaseLostError):
+            begin.invoke({} if begin is tool else "Hello.", {"callbacks": [LeaseCheck(held)]})
+    assert begun == []
 
 
 @pytest.mark.parametrize(("api", "is_held"), crossed(APIS, [False, True]))
