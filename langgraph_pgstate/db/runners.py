@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a blocking method made of an async one, which awaits nothing but the runner of its object."""
+
+    @wraps(method)
+    def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(method(self, *args, **kwargs))
+
+    return run
 
 
 class Runner(Protocol):

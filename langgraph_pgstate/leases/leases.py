@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.leases.listing import list_leases, request_leases
@@ -13,7 +14,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Lease, Page
 
 
-class Leases:
+class AsyncLeases:
     """Methods that hold and list the leases of threads; `state.leases`.
 
     Args:
@@ -22,13 +23,15 @@ class Leases:
         manager: Renews the leases. Pass the saver's manager, so that its runs write under the held leases.
     """
 
-    def __init__(self, database: Database, queries: Queries, manager: LeaseManager) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:
         self._database = database
         self._queries = queries
         self._manager = manager
 
-    @contextmanager
-    def hold(self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Lease]:
+    @asynccontextmanager
+    async def hold(
+        self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None
+    ) -> AsyncIterator[Lease]:
         """Hold a thread's lease for a `with` block. Runs and writes of the block belong to the lease.
 
         The lease is renewed in the background and released at the end. If the saver has `guard="lease"`, no other
@@ -46,10 +49,10 @@ class Leases:
                 paused.
             ThreadDeletedError: If the thread was deleted.
         """
-        with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+        async with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
             yield held.lease
 
-    def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
+    async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
         """Return a page of the live leases, the earliest to expire first. One round trip.
 
         A lease renewed between two pages can appear on both.
@@ -61,25 +64,21 @@ class Leases:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._database.run(list_leases, self._queries, request_leases(limit, cursor))
+        return await self._database.run(list_leases, self._queries, request_leases(limit, cursor))
 
 
-class AsyncLeases:
-    """Async twin of `Leases`."""
+class Leases:
+    """Blocking twin of `AsyncLeases`."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:
-        self._database = database
+    def __init__(self, database: Database, queries: Queries, manager: LeaseManager) -> None:
+        self._database = BlockingRunner(database)
         self._queries = queries
         self._manager = manager
 
-    @asynccontextmanager
-    async def hold(
-        self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None
-    ) -> AsyncIterator[Lease]:
-        """Async twin of `Leases.hold`."""
-        async with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+    @contextmanager
+    def hold(self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Lease]:
+        """Blocking twin of `AsyncLeases.hold`."""
+        with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
             yield held.lease
 
-    async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
-        """Async twin of `Leases.list`."""
-        return await self._database.run(list_leases, self._queries, request_leases(limit, cursor))
+    list = blocking(AsyncLeases.list)

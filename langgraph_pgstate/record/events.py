@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import Moment
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import events as operations
@@ -15,7 +16,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Event, HandoffStatistics, Page
 
 
-class Events:
+class AsyncEvents:
     """Read access to `events`.
 
     Args:
@@ -23,11 +24,11 @@ class Events:
         queries: The queries of its schema.
     """
 
-    def __init__(self, database: Database, queries: Queries) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
         self._queries = queries
 
-    def list(
+    async def list(
         self,
         thread_id: str,
         *,
@@ -51,9 +52,9 @@ class Events:
             ConfigurationError: If an argument is invalid.
         """
         parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
-        return self._database.run(operations.list_events, self._queries, parameters)
+        return await self._database.run(operations.list_events, self._queries, parameters)
 
-    def add(
+    async def add(
         self,
         thread_id: str,
         kind: str,
@@ -75,9 +76,9 @@ class Events:
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
         parameters = request_event(thread_id, kind, payload, run_id, checkpoint_id)
-        self._database.run(add_event, self._queries, parameters)
+        await self._database.run(add_event, self._queries, parameters)
 
-    def handoffs(
+    async def handoffs(
         self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000
     ) -> tuple[HandoffStatistics, ...]:
         """Return the number and timing of handoffs by pair of agents, the most frequent pair first.
@@ -91,46 +92,16 @@ class Events:
             ConfigurationError: If an argument is invalid.
         """
         parameters = operations.request_handoffs(since, until, limit)
-        return self._database.run(operations.count_handoffs, self._queries, parameters)
+        return await self._database.run(operations.count_handoffs, self._queries, parameters)
 
 
-class AsyncEvents:
-    """Async twin of `Events`."""
+class Events:
+    """Blocking twin of `AsyncEvents`."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
-        self._database = database
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._database = BlockingRunner(database)
         self._queries = queries
 
-    async def list(
-        self,
-        thread_id: str,
-        *,
-        kind: str | None = None,
-        run_id: str | None = None,
-        newest_first: bool = False,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[Event]:
-        """Async twin of `Events.list`."""
-        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
-        return await self._database.run(operations.list_events, self._queries, parameters)
-
-    async def add(
-        self,
-        thread_id: str,
-        kind: str,
-        payload: Mapping[str, Any],
-        *,
-        run_id: str | None = None,
-        checkpoint_id: str | None = None,
-    ) -> None:
-        """Async twin of `Events.add`."""
-        parameters = request_event(thread_id, kind, payload, run_id, checkpoint_id)
-        await self._database.run(add_event, self._queries, parameters)
-
-    async def handoffs(
-        self, *, since: Moment | None = timedelta(days=30), until: datetime | None = None, limit: int = 1000
-    ) -> tuple[HandoffStatistics, ...]:
-        """Async twin of `Events.handoffs`."""
-        parameters = operations.request_handoffs(since, until, limit)
-        return await self._database.run(operations.count_handoffs, self._queries, parameters)
+    list = blocking(AsyncEvents.list)
+    add = blocking(AsyncEvents.add)
+    handoffs = blocking(AsyncEvents.handoffs)

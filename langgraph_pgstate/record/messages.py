@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import MessageFilter
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.record import messages as operations
@@ -13,7 +14,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Message, MessageHit, Page
 
 
-class Messages:
+class AsyncMessages:
     """Read access to `messages`. Reads no checkpoint state.
 
     Args:
@@ -21,11 +22,11 @@ class Messages:
         queries: The queries of its schema.
     """
 
-    def __init__(self, database: Database, queries: Queries) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
         self._queries = queries
 
-    def conversation(
+    async def conversation(
         self,
         thread_id: str,
         last: int | None = None,
@@ -56,9 +57,9 @@ class Messages:
             ConfigurationError: If an argument is invalid.
         """
         filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
-        return self._database.run(operations.get_conversation, self._queries, filter)
+        return await self._database.run(operations.get_conversation, self._queries, filter)
 
-    def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
+    async def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
         """Return a page of messages that match a search, newest first, from every branch. One round trip.
 
         The search includes removed messages, and excludes text that an edit replaced.
@@ -72,9 +73,9 @@ class Messages:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
         request = operations.request_search(query, **filters)
-        return self._database.run(operations.search_messages, self._queries, request)
+        return await self._database.run(operations.search_messages, self._queries, request)
 
-    def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
+    async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
         """Return for each of some threads the newest message that matches a search. One round trip.
 
         Args:
@@ -85,35 +86,16 @@ class Messages:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
         request = operations.request_hits(query, thread_ids)
-        return self._database.run(operations.find_hits, self._queries, request)
+        return await self._database.run(operations.find_hits, self._queries, request)
 
 
-class AsyncMessages:
-    """Async twin of `Messages`."""
+class Messages:
+    """Blocking twin of `AsyncMessages`."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
-        self._database = database
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._database = BlockingRunner(database)
         self._queries = queries
 
-    async def conversation(
-        self,
-        thread_id: str,
-        last: int | None = None,
-        max_tokens: int | None = None,
-        checkpoint_id: str | None = None,
-        *,
-        channel: str | None = None,
-    ) -> tuple[Message, ...]:
-        """Async twin of `Messages.conversation`."""
-        filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
-        return await self._database.run(operations.get_conversation, self._queries, filter)
-
-    async def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
-        """Async twin of `Messages.search`."""
-        request = operations.request_search(query, **filters)
-        return await self._database.run(operations.search_messages, self._queries, request)
-
-    async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
-        """Async twin of `Messages.find_hits`."""
-        request = operations.request_hits(query, thread_ids)
-        return await self._database.run(operations.find_hits, self._queries, request)
+    conversation = blocking(AsyncMessages.conversation)
+    search = blocking(AsyncMessages.search)
+    find_hits = blocking(AsyncMessages.find_hits)

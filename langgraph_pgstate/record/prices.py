@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.operations.record import prices as operations
 from langgraph_pgstate.sql import queries
 from langgraph_pgstate.types import Price
@@ -13,18 +14,18 @@ from langgraph_pgstate.types import Price
 Amount = Decimal | int | str | float
 
 
-class Prices:
+class AsyncPrices:
     """Prices per million tokens. A span's cost is computed when the span is written, and does not change later.
 
     Args:
         database: The database.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
         self._queries = queries(database.schema)
 
-    def set(
+    async def set(
         self,
         model: str,
         input: Amount,
@@ -50,50 +51,31 @@ class Prices:
             ConfigurationError: If a name is invalid, or an amount is negative or not finite.
         """
         price = _price(model, input, output, provider, valid_from, cache_read, reasoning)
-        self._database.run(operations.set_price, self._queries, price)
+        await self._database.run(operations.set_price, self._queries, price)
 
-    def list(self, model: str | None = None) -> list[Price]:
+    async def list(self, model: str | None = None) -> list[Price]:
         """Return all prices, or those of one model, each model's newest first."""
-        return self._database.run(operations.list_prices, self._queries, model)
+        return await self._database.run(operations.list_prices, self._queries, model)
 
-    def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
+    async def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
         """Remove a price. Costs computed with it are kept. One statement; safe to repeat.
 
         Returns:
             Whether the price existed.
         """
-        return self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
+        return await self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
 
 
-class AsyncPrices:
-    """Async twin of `Prices`."""
+class Prices:
+    """Blocking twin of `AsyncPrices`."""
 
-    def __init__(self, database: AsyncDatabase) -> None:
-        self._database = database
+    def __init__(self, database: Database) -> None:
+        self._database = BlockingRunner(database)
         self._queries = queries(database.schema)
 
-    async def set(
-        self,
-        model: str,
-        input: Amount,
-        output: Amount,
-        *,
-        provider: str = "",
-        valid_from: datetime | None = None,
-        cache_read: Amount | None = None,
-        reasoning: Amount | None = None,
-    ) -> None:
-        """Async twin of `Prices.set`."""
-        price = _price(model, input, output, provider, valid_from, cache_read, reasoning)
-        await self._database.run(operations.set_price, self._queries, price)
-
-    async def list(self, model: str | None = None) -> list[Price]:
-        """Async twin of `Prices.list`."""
-        return await self._database.run(operations.list_prices, self._queries, model)
-
-    async def delete(self, model: str, *, provider: str = "", valid_from: datetime | None = None) -> bool:
-        """Async twin of `Prices.delete`."""
-        return await self._database.run(operations.delete_price, self._queries, model, provider, valid_from)
+    set = blocking(AsyncPrices.set)
+    list = blocking(AsyncPrices.list)
+    delete = blocking(AsyncPrices.delete)
 
 
 def _price(

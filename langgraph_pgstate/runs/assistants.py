@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import AssistantSelection, ScheduleAccess, SortedAssistants
 from langgraph_pgstate.operations.runs import assistants
 from langgraph_pgstate.operations.runs.arguments import name_of
@@ -19,7 +20,7 @@ from langgraph_pgstate.types import Assistant
 Scope = SomeScope | None
 
 
-class Assistants:
+class AsyncAssistants:
     """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
 
     `scope` is metadata that an assistant must contain, and `owner_id` the user of the server whose it must be: what the
@@ -31,10 +32,10 @@ class Assistants:
         codec: Encodes configs and contexts.
     """
 
-    def __init__(self, database: Database, queries: Queries, codec: ValueCodec) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec) -> None:
         self._database, self._queries, self._codec = database, queries, codec
 
-    def create(
+    async def create(
         self,
         assistant_id: str | None = None,
         *,
@@ -59,14 +60,14 @@ class Assistants:
         """
         given = assistants.request_fields(self._codec, fields, is_new=True)
         key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
-        return self._database.run(assistants.create, self._queries, self._codec, *key)
+        return await self._database.run(assistants.create, self._queries, self._codec, *key)
 
-    def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
+    async def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
         """Return the current version of an assistant, or `None`. One round trip."""
         key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id)
-        return self._database.run(assistants.get, self._queries, self._codec, *key)
+        return await self._database.run(assistants.get, self._queries, self._codec, *key)
 
-    def update(
+    async def update(
         self,
         assistant_id: str,
         *,
@@ -89,9 +90,9 @@ class Assistants:
         """
         given = assistants.request_fields(self._codec, fields)
         key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
-        return self._database.run(assistants.update, self._queries, self._codec, *key)
+        return await self._database.run(assistants.update, self._queries, self._codec, *key)
 
-    def set_version(
+    async def set_version(
         self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
     ) -> Assistant:
         """Make another version of an assistant the current one. Safe to repeat.
@@ -100,9 +101,9 @@ class Assistants:
             NotFoundError: If there is no such version, or the assistant is out of scope.
         """
         key = name_of("assistant_id", assistant_id), version, assistants.request_access(scope, owner_id)
-        return self._database.run(assistants.set_version, self._queries, self._codec, *key)
+        return await self._database.run(assistants.set_version, self._queries, self._codec, *key)
 
-    def delete(
+    async def delete(
         self,
         assistant_id: str,
         *,
@@ -125,9 +126,9 @@ class Assistants:
             AssistantInUseError: If it has other schedules. Nothing was deleted.
         """
         key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
-        return self._database.run(assistants.delete, self._queries, *key)
+        return await self._database.run(assistants.delete, self._queries, *key)
 
-    def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
+    async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
         """Return assistants from an offset. One round trip.
 
         Args:
@@ -137,9 +138,9 @@ class Assistants:
             ConfigurationError: If an argument is invalid.
         """
         parameters = assistants.request_sorted(**filters)
-        return self._database.run(assistants.list_sorted, self._queries, self._codec, parameters)
+        return await self._database.run(assistants.list_sorted, self._queries, self._codec, parameters)
 
-    def count(self, **filters: Unpack[AssistantSelection]) -> int:
+    async def count(self, **filters: Unpack[AssistantSelection]) -> int:
         """Return the number of assistants. One round trip.
 
         Args:
@@ -148,9 +149,9 @@ class Assistants:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._database.run(assistants.count, self._queries, assistants.request_count(**filters))
+        return await self._database.run(assistants.count, self._queries, assistants.request_count(**filters))
 
-    def versions(
+    async def versions(
         self, assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
     ) -> tuple[Assistant, ...]:
         """Return versions of an assistant, newest first. One round trip.
@@ -165,81 +166,23 @@ class Assistants:
             ConfigurationError: If an argument is invalid.
         """
         parameters = assistants.request_versions(assistant_id, metadata=metadata, limit=limit, offset=offset)
-        return self._database.run(assistants.list_versions, self._queries, self._codec, parameters)
-
-
-class AsyncAssistants:
-    """Async twin of `Assistants`."""
-
-    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec) -> None:
-        self._database, self._queries, self._codec = database, queries, codec
-
-    async def create(
-        self,
-        assistant_id: str | None = None,
-        *,
-        if_exists: Literal["raise", "do_nothing"] = "raise",
-        scope: Scope = None,
-        owner_id: str | None = None,
-        **fields: Unpack[AssistantFields],
-    ) -> Assistant:
-        """Async twin of `Assistants.create`."""
-        given = assistants.request_fields(self._codec, fields, is_new=True)
-        key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
-        return await self._database.run(assistants.create, self._queries, self._codec, *key)
-
-    async def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
-        """Async twin of `Assistants.get`."""
-        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id)
-        return await self._database.run(assistants.get, self._queries, self._codec, *key)
-
-    async def update(
-        self,
-        assistant_id: str,
-        *,
-        scope: Scope = None,
-        owner_id: str | None = None,
-        **fields: Unpack[AssistantFields],
-    ) -> Assistant:
-        """Async twin of `Assistants.update`."""
-        given = assistants.request_fields(self._codec, fields)
-        key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
-        return await self._database.run(assistants.update, self._queries, self._codec, *key)
-
-    async def set_version(
-        self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
-    ) -> Assistant:
-        """Async twin of `Assistants.set_version`."""
-        key = name_of("assistant_id", assistant_id), version, assistants.request_access(scope, owner_id)
-        return await self._database.run(assistants.set_version, self._queries, self._codec, *key)
-
-    async def delete(
-        self,
-        assistant_id: str,
-        *,
-        scope: Scope = None,
-        owner_id: str | None = None,
-        schedules: ScheduleAccess | None = None,
-    ) -> bool:
-        """Async twin of `Assistants.delete`."""
-        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
-        return await self._database.run(assistants.delete, self._queries, *key)
-
-    async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
-        """Async twin of `Assistants.sorted`."""
-        parameters = assistants.request_sorted(**filters)
-        return await self._database.run(assistants.list_sorted, self._queries, self._codec, parameters)
-
-    async def count(self, **filters: Unpack[AssistantSelection]) -> int:
-        """Async twin of `Assistants.count`."""
-        return await self._database.run(assistants.count, self._queries, assistants.request_count(**filters))
-
-    async def versions(
-        self, assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
-    ) -> tuple[Assistant, ...]:
-        """Async twin of `Assistants.versions`."""
-        parameters = assistants.request_versions(assistant_id, metadata=metadata, limit=limit, offset=offset)
         return await self._database.run(assistants.list_versions, self._queries, self._codec, parameters)
+
+
+class Assistants:
+    """Blocking twin of `AsyncAssistants`."""
+
+    def __init__(self, database: Database, queries: Queries, codec: ValueCodec) -> None:
+        self._database, self._queries, self._codec = BlockingRunner(database), queries, codec
+
+    create = blocking(AsyncAssistants.create)
+    get = blocking(AsyncAssistants.get)
+    update = blocking(AsyncAssistants.update)
+    set_version = blocking(AsyncAssistants.set_version)
+    delete = blocking(AsyncAssistants.delete)
+    sorted = blocking(AsyncAssistants.sorted)
+    count = blocking(AsyncAssistants.count)
+    versions = blocking(AsyncAssistants.versions)
 
 
 def _schedules(access: ScheduleAccess | None) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Final, Unpack
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import FeedbackFilter, Moment
 from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.record import feedback
@@ -19,7 +20,7 @@ DEFAULT_NAME: Final = "score"
 _MONTH: Final = timedelta(days=30)
 
 
-class RunFeedback:
+class AsyncRunFeedback:
     """Scores and comments on runs and on their spans. Feedback is deleted with its run.
 
     Args:
@@ -28,10 +29,10 @@ class RunFeedback:
         codec: Encodes comments if it has a serializer of the caller's own; by default it has not.
     """
 
-    def __init__(self, database: Database, queries: Queries, codec: ValueCodec | None = None) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec | None = None) -> None:
         self._database, self._queries, self._codec = database, queries, codec or ValueCodec()
 
-    def add(
+    async def add(
         self,
         thread_id: str,
         run_id: str,
@@ -63,9 +64,9 @@ class RunFeedback:
         """
         given = (self._codec, thread_id, run_id, name, score, comment, span_id, by, source, feedback_id)
         parameters = feedback.request_feedback(*given)
-        return self._database.run(feedback.put_feedback, self._queries, self._codec, parameters)
+        return await self._database.run(feedback.put_feedback, self._queries, self._codec, parameters)
 
-    def list(self, **filters: Unpack[FeedbackFilter]) -> Page[Feedback]:
+    async def list(self, **filters: Unpack[FeedbackFilter]) -> Page[Feedback]:
         """Return a page of feedback, newest first. One round trip.
 
         Args:
@@ -75,18 +76,18 @@ class RunFeedback:
             ConfigurationError: If an argument is invalid.
         """
         parameters = feedback.request_feedback_list(**filters)
-        return self._database.run(feedback.list_feedback, self._queries, self._codec, parameters)
+        return await self._database.run(feedback.list_feedback, self._queries, self._codec, parameters)
 
-    def delete(self, thread_id: str, run_id: str, feedback_id: str) -> bool:
+    async def delete(self, thread_id: str, run_id: str, feedback_id: str) -> bool:
         """Delete feedback. One round trip; safe to repeat.
 
         Returns:
             Whether there was such feedback.
         """
         key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("feedback_id", feedback_id)
-        return self._database.run(feedback.delete_feedback, self._queries, *key)
+        return await self._database.run(feedback.delete_feedback, self._queries, *key)
 
-    def averages(
+    async def averages(
         self,
         by: str | Sequence[str] = "agent",
         *,
@@ -109,52 +110,16 @@ class RunFeedback:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
         parameters = feedback.request_averages(by, since, until, limit, scope=scope)
-        return self._database.run(feedback.average_feedback, self._queries, parameters)
-
-
-class AsyncRunFeedback:
-    """Async twin of `RunFeedback`."""
-
-    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec | None = None) -> None:
-        self._database, self._queries, self._codec = database, queries, codec or ValueCodec()
-
-    async def add(
-        self,
-        thread_id: str,
-        run_id: str,
-        *,
-        name: str = DEFAULT_NAME,
-        score: float | None = None,
-        comment: str | None = None,
-        span_id: str | None = None,
-        by: str | None = None,
-        source: str = "human",
-        feedback_id: str | None = None,
-    ) -> Feedback:
-        """Async twin of `RunFeedback.add`."""
-        given = (self._codec, thread_id, run_id, name, score, comment, span_id, by, source, feedback_id)
-        parameters = feedback.request_feedback(*given)
-        return await self._database.run(feedback.put_feedback, self._queries, self._codec, parameters)
-
-    async def list(self, **filters: Unpack[FeedbackFilter]) -> Page[Feedback]:
-        """Async twin of `RunFeedback.list`."""
-        parameters = feedback.request_feedback_list(**filters)
-        return await self._database.run(feedback.list_feedback, self._queries, self._codec, parameters)
-
-    async def delete(self, thread_id: str, run_id: str, feedback_id: str) -> bool:
-        """Async twin of `RunFeedback.delete`."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id), identifier("feedback_id", feedback_id)
-        return await self._database.run(feedback.delete_feedback, self._queries, *key)
-
-    async def averages(
-        self,
-        by: str | Sequence[str] = "agent",
-        *,
-        since: Moment | None = _MONTH,
-        until: datetime | None = None,
-        scope: Scope | None = None,
-        limit: int = 1000,
-    ) -> tuple[FeedbackAverage, ...]:
-        """Async twin of `RunFeedback.averages`."""
-        parameters = feedback.request_averages(by, since, until, limit, scope=scope)
         return await self._database.run(feedback.average_feedback, self._queries, parameters)
+
+
+class RunFeedback:
+    """Blocking twin of `AsyncRunFeedback`."""
+
+    def __init__(self, database: Database, queries: Queries, codec: ValueCodec | None = None) -> None:
+        self._database, self._queries, self._codec = BlockingRunner(database), queries, codec or ValueCodec()
+
+    add = blocking(AsyncRunFeedback.add)
+    list = blocking(AsyncRunFeedback.list)
+    delete = blocking(AsyncRunFeedback.delete)
+    averages = blocking(AsyncRunFeedback.averages)

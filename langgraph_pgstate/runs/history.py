@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import FailedRunFilter, Moment, RunFilter
 from langgraph_pgstate.operations.arguments import request_scope
 from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
@@ -21,7 +22,7 @@ _DAY: Final = timedelta(days=1)
 _MONTH: Final = timedelta(days=30)
 
 
-class RunHistory:
+class AsyncRunHistory:
     """Read access to `runs`. Lists are paged, newest first; pass `page.next` as `cursor` for the next page.
 
     Args:
@@ -29,11 +30,11 @@ class RunHistory:
         queries: The queries of its schema.
     """
 
-    def __init__(self, database: Database, queries: Queries) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
         self._database = database
         self._queries = queries
 
-    def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
+    async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
         """Return a page of runs. One round trip; indexes serve the order, a thread's runs, and runs of a rare status.
 
         Args:
@@ -43,9 +44,9 @@ class RunHistory:
             ConfigurationError: If an argument is invalid.
         """
         request = runs_operations.request_runs(**filters)
-        return self._database.run(runs_operations.list_runs, self._queries, request)
+        return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
+    async def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
         """Return a page of runs that failed or whose process died, by default of the last day.
 
         A run whose process died has the status `running` until another run or `maintain` sets it to `error`. Its
@@ -59,9 +60,9 @@ class RunHistory:
         """
         given: FailedRunFilter = {"since": _DAY, **filters}
         request = runs_operations.request_runs(only_failed=True, **given)
-        return self._database.run(runs_operations.list_runs, self._queries, request)
+        return await self._database.run(runs_operations.list_runs, self._queries, request)
 
-    def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
+    async def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
         """Return one run, or `None` if it does not exist. One round trip.
 
         Args:
@@ -73,9 +74,9 @@ class RunHistory:
             ConfigurationError: If an argument is invalid.
         """
         key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
-        return self._database.run(runs_operations.get_run, self._queries, *key)
+        return await self._database.run(runs_operations.get_run, self._queries, *key)
 
-    def usage(
+    async def usage(
         self,
         by: str | Sequence[str] = ("agent", "model"),
         *,
@@ -96,9 +97,9 @@ class RunHistory:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
         parameters = statistics.request_usage(by, since, until, limit)
-        return self._database.run(statistics.sum_usage, self._queries, parameters)
+        return await self._database.run(statistics.sum_usage, self._queries, parameters)
 
-    def costs(
+    async def costs(
         self,
         *,
         since: Moment | None = timedelta(days=30),
@@ -136,9 +137,9 @@ class RunHistory:
             scope=scope,
             limit=limit,
         )
-        return self._database.run(statistics.sum_costs, self._queries, parameters)
+        return await self._database.run(statistics.sum_costs, self._queries, parameters)
 
-    def analytics(
+    async def analytics(
         self,
         by: str | Sequence[str] = "agent",
         *,
@@ -170,9 +171,9 @@ class RunHistory:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
         request = analytics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
-        return self._database.run(analytics.analyze, self._queries, request)
+        return await self._database.run(analytics.analyze, self._queries, request)
 
-    def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
+    async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
         """Return the origin of a checkpoint: its run, the superstep's spans and tool executions, its cost and its
         branch.
 
@@ -185,85 +186,20 @@ class RunHistory:
         Raises:
             ConfigurationError: If the config names no thread.
         """
-        return self._database.run(spans_operations.get_provenance, self._queries, address_of(config))
+        return await self._database.run(spans_operations.get_provenance, self._queries, address_of(config))
 
 
-class AsyncRunHistory:
-    """Async twin of `RunHistory`."""
+class RunHistory:
+    """Blocking twin of `AsyncRunHistory`."""
 
-    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
-        self._database = database
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._database = BlockingRunner(database)
         self._queries = queries
 
-    async def list(self, **filters: Unpack[RunFilter]) -> Page[Run]:
-        """Async twin of `RunHistory.list`."""
-        request = runs_operations.request_runs(**filters)
-        return await self._database.run(runs_operations.list_runs, self._queries, request)
-
-    async def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
-        """Async twin of `RunHistory.failed`."""
-        given: FailedRunFilter = {"since": _DAY, **filters}
-        request = runs_operations.request_runs(only_failed=True, **given)
-        return await self._database.run(runs_operations.list_runs, self._queries, request)
-
-    async def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
-        """Async twin of `RunHistory.get`."""
-        key = thread_id_of(thread_id), identifier("run_id", run_id), request_scope(scope)
-        return await self._database.run(runs_operations.get_run, self._queries, *key)
-
-    async def usage(
-        self,
-        by: str | Sequence[str] = ("agent", "model"),
-        *,
-        since: Moment | None = timedelta(days=30),
-        until: datetime | None = None,
-        limit: int = 1000,
-    ) -> tuple[Usage, ...]:
-        """Async twin of `RunHistory.usage`."""
-        parameters = statistics.request_usage(by, since, until, limit)
-        return await self._database.run(statistics.sum_usage, self._queries, parameters)
-
-    async def costs(
-        self,
-        *,
-        since: Moment | None = timedelta(days=30),
-        until: datetime | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        scope: Scope | None = None,
-        limit: int = 20,
-    ) -> Costs:
-        """Async twin of `RunHistory.costs`."""
-        parameters = statistics.request_costs(
-            since=since,
-            until=until,
-            agent=agent,
-            model=model,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            scope=scope,
-            limit=limit,
-        )
-        return await self._database.run(statistics.sum_costs, self._queries, parameters)
-
-    async def analytics(
-        self,
-        by: str | Sequence[str] = "agent",
-        *,
-        since: Moment | None = _MONTH,
-        until: datetime | None = None,
-        agent: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        scope: Scope | None = None,
-        limit: int = 1000,
-    ) -> Analytics:
-        """Async twin of `RunHistory.analytics`."""
-        request = analytics.request_analytics(by, since, until, limit, agent, user_id, tenant_id, scope)
-        return await self._database.run(analytics.analyze, self._queries, request)
-
-    async def provenance(self, config: Mapping[str, Any]) -> Provenance | None:
-        """Async twin of `RunHistory.provenance`."""
-        return await self._database.run(spans_operations.get_provenance, self._queries, address_of(config))
+    list = blocking(AsyncRunHistory.list)
+    failed = blocking(AsyncRunHistory.failed)
+    get = blocking(AsyncRunHistory.get)
+    usage = blocking(AsyncRunHistory.usage)
+    costs = blocking(AsyncRunHistory.costs)
+    analytics = blocking(AsyncRunHistory.analytics)
+    provenance = blocking(AsyncRunHistory.provenance)

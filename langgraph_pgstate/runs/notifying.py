@@ -26,7 +26,7 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 class Notifier:
-    """Sends notifications on the connections of a database. Thread-safe."""
+    """Sends notifications on the connections of a database. Thread-safe. Its `notify` never suspends."""
 
     def __init__(self, database: Database, queries: Queries) -> None:
         self._database, self._queries = database, queries
@@ -43,7 +43,7 @@ class Notifier:
                 self._next = now + _INTERVAL
             return is_free
 
-    def notify(self) -> None:
+    async def notify(self) -> None:
         """Notify now, or in a few milliseconds if this process has just notified. Raises nothing."""
         with self._lock:
             if self._is_waiting:

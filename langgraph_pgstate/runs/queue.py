@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Unpack
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.operations.checkpoints.requests import identifier
 from langgraph_pgstate.operations.record import budgets
@@ -16,7 +17,7 @@ from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Budget, Page, QueueCount, QueuedRun, QueueLimit, Rate, Run, WorkerStatus
 
 
-class RunQueue(RunHistory):
+class AsyncRunQueue(AsyncRunHistory):
     """The lists, workers and limits of the queue, beside the history of runs; a base of `Runs`.
 
     Args:
@@ -25,12 +26,12 @@ class RunQueue(RunHistory):
         queue: The database for the queue; by default the same.
     """
 
-    def __init__(self, database: Database, queries: Queries, queue: Database | None = None) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, queue: AsyncDatabase | None = None) -> None:
         super().__init__(database, queries)
         self._queue = queue or database
-        self._notifier = Notifier(self._queue, queries)
+        self._notifier = AsyncNotifier(self._queue, queries)
 
-    def dead_letters(self, **filters: Unpack[DeadLetterFilter]) -> Page[Run]:
+    async def dead_letters(self, **filters: Unpack[DeadLetterFilter]) -> Page[Run]:
         """Return a page of runs that failed for good, newest first; see `retry` and `discard`.
 
         Args:
@@ -39,9 +40,11 @@ class RunQueue(RunHistory):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._database.run(listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters))
+        return await self._database.run(
+            listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters)
+        )
 
-    def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
+    async def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
         """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
 
         Args:
@@ -50,23 +53,23 @@ class RunQueue(RunHistory):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
+        return await self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
 
-    def repair(self) -> int:
+    async def repair(self) -> int:
         """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.
 
         Returns:
             Their number.
         """
-        return self._queue.run(tending.repair, self._queries)
+        return await self._queue.run(tending.repair, self._queries)
 
-    def counts(self) -> tuple[QueueCount, ...]:
+    async def counts(self) -> tuple[QueueCount, ...]:
         """Return the number of runs in the queue, by queue, graph, version and status. One round trip; reads the whole
         queue.
         """
-        return self._queue.run(listing.count_queue, self._queries)
+        return await self._queue.run(listing.count_queue, self._queries)
 
-    def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
+    async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
         """Return the workers, those seen last first, with the number of runs of each. One round trip.
 
         A worker that died stays in the list for a day.
@@ -77,9 +80,9 @@ class RunQueue(RunHistory):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._queue.run(listing.list_workers, self._queries, limit)
+        return await self._queue.run(listing.list_workers, self._queries, limit)
 
-    def drain(self, worker_id: str, *, by: str | None = None) -> bool:
+    async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
         """Ask a worker to drain: to claim no more runs, give back those that it runs, and end.
 
         It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
@@ -92,9 +95,9 @@ class RunQueue(RunHistory):
         Returns:
             Whether there is such a worker.
         """
-        return self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
+        return await self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
 
-    def limit(
+    async def limit(
         self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
     ) -> None:
         """Limit the runs of a queue, of each of its keys, or of one key. All workers keep the limit.
@@ -112,14 +115,14 @@ class RunQueue(RunHistory):
         Raises:
             ConfigurationError: If an argument is not usable.
         """
-        self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
-        self._notifier.notify()
+        await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
+        await self._notifier.notify()
 
-    def limits(self) -> list[QueueLimit]:
+    async def limits(self) -> list[QueueLimit]:
         """Return all limits by queue and key. One round trip; counts the runs of each."""
-        return self._queue.run(limits.list_limits, self._queries)
+        return await self._queue.run(limits.list_limits, self._queries)
 
-    def budget(
+    async def budget(
         self,
         amount: Decimal | float | str | None,
         *,
@@ -145,71 +148,28 @@ class RunQueue(RunHistory):
             ConfigurationError: If an argument is not usable, or not one owner is named.
         """
         request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
-        self._queue.run(budgets.put_budget, self._queries, request)
-
-    def budgets(self) -> list[Budget]:
-        """Return all budgets, with what was spent today. Reads today's model calls."""
-        return self._database.run(budgets.list_budgets, self._queries)
-
-
-class AsyncRunQueue(AsyncRunHistory):
-    """Async twin of `RunQueue`."""
-
-    def __init__(self, database: AsyncDatabase, queries: Queries, queue: AsyncDatabase | None = None) -> None:
-        super().__init__(database, queries)
-        self._queue = queue or database
-        self._notifier = AsyncNotifier(self._queue, queries)
-
-    async def dead_letters(self, **filters: Unpack[DeadLetterFilter]) -> Page[Run]:
-        """Async twin of `Runs.dead_letters`."""
-        return await self._database.run(
-            listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters)
-        )
-
-    async def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
-        """Async twin of `Runs.queued`."""
-        return await self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
-
-    async def repair(self) -> int:
-        """Async twin of `Runs.repair`."""
-        return await self._queue.run(tending.repair, self._queries)
-
-    async def counts(self) -> tuple[QueueCount, ...]:
-        """Async twin of `Runs.counts`."""
-        return await self._queue.run(listing.count_queue, self._queries)
-
-    async def workers(self, *, limit: int = 100) -> tuple[WorkerStatus, ...]:
-        """Async twin of `Runs.workers`."""
-        return await self._queue.run(listing.list_workers, self._queries, limit)
-
-    async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Async twin of `Runs.drain`."""
-        return await self._queue.run(tending.ask_drain, self._queries, identifier("worker_id", worker_id), by)
-
-    async def limit(
-        self, queue: str, *, key: str | None = None, concurrency: int | None = None, rate: Rate | None = None
-    ) -> None:
-        """Async twin of `Runs.limit`."""
-        await self._queue.run(limits.put_limit, self._queries, limits.request_limit(queue, key, concurrency, rate))
-        await self._notifier.notify()
-
-    async def limits(self) -> list[QueueLimit]:
-        """Async twin of `Runs.limits`."""
-        return await self._queue.run(limits.list_limits, self._queries)
-
-    async def budget(
-        self,
-        amount: Decimal | float | str | None,
-        *,
-        tenant: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Async twin of `Runs.budget`."""
-        request = budgets.request_budget(amount, tenant=tenant, user=user, agent=agent, key=key)
         await self._queue.run(budgets.put_budget, self._queries, request)
 
     async def budgets(self) -> list[Budget]:
-        """Async twin of `Runs.budgets`."""
+        """Return all budgets, with what was spent today. Reads today's model calls."""
         return await self._database.run(budgets.list_budgets, self._queries)
+
+
+class RunQueue(RunHistory):
+    """Blocking twin of `AsyncRunQueue`."""
+
+    def __init__(self, database: Database, queries: Queries, queue: Database | None = None) -> None:
+        super().__init__(database, queries)
+        self._queue = BlockingRunner(queue or database)
+        self._notifier = Notifier(queue or database, queries)
+
+    dead_letters = blocking(AsyncRunQueue.dead_letters)
+    queued = blocking(AsyncRunQueue.queued)
+    repair = blocking(AsyncRunQueue.repair)
+    counts = blocking(AsyncRunQueue.counts)
+    workers = blocking(AsyncRunQueue.workers)
+    drain = blocking(AsyncRunQueue.drain)
+    limit = blocking(AsyncRunQueue.limit)
+    limits = blocking(AsyncRunQueue.limits)
+    budget = blocking(AsyncRunQueue.budget)
+    budgets = blocking(AsyncRunQueue.budgets)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Unpack
 
 from langgraph.types import Command
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.filters import ScheduleSelection, SortedSchedules
 from langgraph_pgstate.operations.arguments import request_scope
@@ -20,10 +22,10 @@ from langgraph_pgstate.runs.runs import AsyncRuns, Runs
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings import ScheduleChanges, ScheduleOptions
 from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Page, Schedule
+from langgraph_pgstate.types import EnqueuedRun, Page, Schedule
 
 
-class Schedules:
+class AsyncSchedules:
     """Schedules, each of which enqueues a run of a graph at its ticks.
 
     Workers fire them, whatever graphs they run. An application without a worker calls `fire`.
@@ -36,14 +38,14 @@ class Schedules:
 
     def __init__(
         self,
-        database: Database,
+        database: AsyncDatabase,
         queries: Queries,
-        runs: Runs,
+        runs: AsyncRuns,
     ) -> None:
         self._database, self._queries, self._runs = database, queries, runs
-        self._notifier = Notifier(database, queries)
+        self._notifier = AsyncNotifier(database, queries)
 
-    def put(
+    async def put(
         self,
         name: str,
         graph: str,
@@ -73,9 +75,9 @@ class Schedules:
         """
         run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
         request = schedules.request_schedule(name, run, options, cron=cron)
-        return self._database.run(schedules.put, self._queries, request)
+        return await self._database.run(schedules.put, self._queries, request)
 
-    def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
+    async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
         """Change a schedule; what is not named stays. One transaction; safe to repeat.
 
         Metadata are merged into the earlier ones. The next tick is kept unless the expression or the time zone is
@@ -91,9 +93,9 @@ class Schedules:
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
         request = schedules.request_changes(self._runs._requests.codec, name, changes)
-        return self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
+        return await self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
 
-    def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
+    async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
         """Return schedules from an offset, with the arguments of their runs. One round trip.
 
         Args:
@@ -103,9 +105,9 @@ class Schedules:
             ConfigurationError: If an argument is invalid.
         """
         parameters = schedules.request_sorted(**filters)
-        return self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
+        return await self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
 
-    def count(self, **filters: Unpack[ScheduleSelection]) -> int:
+    async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
         """Return the number of schedules. One round trip.
 
         Args:
@@ -114,9 +116,9 @@ class Schedules:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
+        return await self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
 
-    def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
+    async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
         """Return a page of schedules, by name. One round trip.
 
         Args:
@@ -128,13 +130,13 @@ class Schedules:
             ConfigurationError: If an argument is invalid.
         """
         parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
-        return self._database.run(schedules.list_schedules, self._queries, parameters)
+        return await self._database.run(schedules.list_schedules, self._queries, parameters)
 
-    def get(self, name: str) -> Schedule | None:
+    async def get(self, name: str) -> Schedule | None:
         """Return a schedule, or `None` if there is none of this name. One round trip."""
-        return self._database.run(schedules.get, self._queries, name_of("name", name))
+        return await self._database.run(schedules.get, self._queries, name_of("name", name))
 
-    def pause(self, name: str, *, by: str | None = None) -> Schedule:
+    async def pause(self, name: str, *, by: str | None = None) -> Schedule:
         """Pause a schedule: its ticks pass. Safe to repeat.
 
         Args:
@@ -144,9 +146,9 @@ class Schedules:
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.pause, self._queries, name_of("name", name), by)
+        return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
-    def resume(self, name: str, *, by: str | None = None) -> Schedule:
+    async def resume(self, name: str, *, by: str | None = None) -> Schedule:
         """Resume a paused schedule, with its first tick from now on. Safe to repeat.
 
         Args:
@@ -156,16 +158,16 @@ class Schedules:
         Raises:
             NotFoundError: If there is none of this name.
         """
-        return self._database.run(schedules.resume, self._queries, name_of("name", name), by)
+        return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
-    def trigger(
+    async def trigger(
         self,
         name: str,
         *,
         run_id: str | None = None,
         by: str | None = None,
         unless_done_within: timedelta | None = None,
-    ) -> RunHandle:
+    ) -> AsyncRunHandle:
         """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
 
         Args:
@@ -181,20 +183,18 @@ class Schedules:
             AlreadyDoneError: If a person has done it within that time.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
-        run_id = run_id_of(run_id)
-        run = self._database.run(
-            firing.trigger,
-            self._queries,
-            self._runs._requests.codec,
-            name_of("name", name),
-            run_id,
-            by,
-            unless_done_within,
-        )
-        self._notifier.notify()
-        return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+        run = await self._trigger(name, run_id, by, unless_done_within)
+        return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    def delete(self, name: str, *, scope: Scope | None = None) -> bool:
+    async def _trigger(
+        self, name: str, run_id: str | None, by: str | None, unless_done_within: timedelta | None
+    ) -> EnqueuedRun:
+        codec, checked = self._runs._requests.codec, (name_of("name", name), run_id_of(run_id))
+        run = await self._database.run(firing.trigger, self._queries, codec, *checked, by, unless_done_within)
+        await self._notifier.notify()
+        return run
+
+    async def delete(self, name: str, *, scope: Scope | None = None) -> bool:
         """Delete a schedule. Its runs stay. Safe to repeat.
 
         Args:
@@ -204,9 +204,9 @@ class Schedules:
         Returns:
             Whether there was one of this name.
         """
-        return self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
+        return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
-    def fire(self) -> tuple[RunHandle, ...]:
+    async def fire(self) -> tuple[AsyncRunHandle, ...]:
         """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
 
         Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
@@ -215,111 +215,62 @@ class Schedules:
         Returns:
             The runs that this call has enqueued.
         """
-        found = []
-        for name in self._database.run(firing.find_due, self._queries):
+        fired = await self._fire()
+        return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in fired)
+
+    async def _fire(self) -> Sequence[EnqueuedRun]:
+        found: Sequence[EnqueuedRun] = ()
+        for name in await self._database.run(firing.find_due, self._queries):
             try:
-                found += self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
+                fired = await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
             except ConfigurationError:
                 continue
             except PGStateError as error:
                 if not is_locked(error):
                     raise
-        return tuple(RunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in found)
+            else:
+                found = (*found, *fired)
+        return found
 
 
-class AsyncSchedules:
-    """Async twin of `Schedules`."""
+class Schedules:
+    """Blocking twin of `AsyncSchedules`."""
 
     def __init__(
         self,
-        database: AsyncDatabase,
+        database: Database,
         queries: Queries,
-        runs: AsyncRuns,
+        runs: Runs,
     ) -> None:
-        self._database, self._queries, self._runs = database, queries, runs
-        self._notifier = AsyncNotifier(database, queries)
+        self._database, self._queries, self._runs = BlockingRunner(database), queries, runs
+        self._notifier = Notifier(database, queries)
 
-    async def put(
-        self,
-        name: str,
-        graph: str,
-        input: Any = None,
-        *,
-        cron: str,
-        command: Command[Any] | None = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> Schedule:
-        """Async twin of `Schedules.put`."""
-        run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
-        request = schedules.request_schedule(name, run, options, cron=cron)
-        return await self._database.run(schedules.put, self._queries, request)
+    put = blocking(AsyncSchedules.put)
+    update = blocking(AsyncSchedules.update)
+    sorted = blocking(AsyncSchedules.sorted)
+    count = blocking(AsyncSchedules.count)
+    list = blocking(AsyncSchedules.list)
+    get = blocking(AsyncSchedules.get)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
 
-    async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
-        """Async twin of `Schedules.update`."""
-        request = schedules.request_changes(self._runs._requests.codec, name, changes)
-        return await self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
-
-    async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
-        """Async twin of `Schedules.sorted`."""
-        parameters = schedules.request_sorted(**filters)
-        return await self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
-
-    async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
-        """Async twin of `Schedules.count`."""
-        return await self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
-
-    async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
-        """Async twin of `Schedules.list`."""
-        parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
-        return await self._database.run(schedules.list_schedules, self._queries, parameters)
-
-    async def get(self, name: str) -> Schedule | None:
-        """Async twin of `Schedules.get`."""
-        return await self._database.run(schedules.get, self._queries, name_of("name", name))
-
-    async def pause(self, name: str, *, by: str | None = None) -> Schedule:
-        """Async twin of `Schedules.pause`."""
-        return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
-
-    async def resume(self, name: str, *, by: str | None = None) -> Schedule:
-        """Async twin of `Schedules.resume`."""
-        return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
-
-    async def trigger(
+    def trigger(
         self,
         name: str,
         *,
         run_id: str | None = None,
         by: str | None = None,
         unless_done_within: timedelta | None = None,
-    ) -> AsyncRunHandle:
-        """Async twin of `Schedules.trigger`."""
-        run_id = run_id_of(run_id)
-        run = await self._database.run(
-            firing.trigger,
-            self._queries,
-            self._runs._requests.codec,
-            name_of("name", name),
-            run_id,
-            by,
-            unless_done_within,
-        )
-        await self._notifier.notify()
-        return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+    ) -> RunHandle:
+        """Blocking twin of `AsyncSchedules.trigger`."""
+        run = self._trigger(name, run_id, by, unless_done_within)
+        return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
 
-    async def delete(self, name: str, *, scope: Scope | None = None) -> bool:
-        """Async twin of `Schedules.delete`."""
-        return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
+    _trigger = blocking(AsyncSchedules._trigger)
+    delete = blocking(AsyncSchedules.delete)
 
-    async def fire(self) -> tuple[AsyncRunHandle, ...]:
-        """Async twin of `Schedules.fire`."""
-        found = []
-        for name in await self._database.run(firing.find_due, self._queries):
-            try:
-                found += await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
-            except ConfigurationError:
-                continue
-            except PGStateError as error:
-                if not is_locked(error):
-                    raise
-        return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in found)
+    def fire(self) -> tuple[RunHandle, ...]:
+        """Blocking twin of `AsyncSchedules.fire`."""
+        return tuple(RunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in self._fire())
+
+    _fire = blocking(AsyncSchedules._fire)

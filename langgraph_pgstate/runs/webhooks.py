@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.operations.runs import webhooks
 from langgraph_pgstate.runs.webhook_addresses import RefusedAddressError, allowed_address, refusal_of
@@ -35,7 +36,7 @@ _MAX_ERROR: Final = 500
 _log = logging.getLogger("langgraph_pgstate.webhooks")
 
 
-class Webhooks:
+class AsyncWebhooks:
     """Webhooks of runs, which workers deliver. An application without a worker calls `deliver`.
 
     Args:
@@ -44,10 +45,10 @@ class Webhooks:
         settings: Their secret, and where they may be delivered to.
     """
 
-    def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
+    def __init__(self, database: AsyncDatabase, queries: Queries, settings: WebhookSettings) -> None:
         self._database, self._queries, self._settings = database, queries, settings
 
-    def deliver(self) -> int:
+    async def deliver(self) -> int:
         """Deliver the webhooks that are due, and return the number of those that were taken.
 
         Up to 20 at once, and 4 of one host, so that a slow receiver keeps none of another host waiting. Safe in many
@@ -56,12 +57,9 @@ class Webhooks:
         Raises:
             PGStateError: If the database cannot be used. What was not noted is delivered again.
         """
-        # In a thread of its own, for the caller's may have a loop that runs.
-        with ThreadPoolExecutor(1) as executor:
-            due = _deliver_due(_runner(self._database), self._queries, self._settings)
-            return executor.submit(asyncio.run, due).result()
+        return await _deliver_due(self._database.run, self._queries, self._settings)
 
-    def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
+    async def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
         """Return a page of webhooks that could not be delivered, newest first. They are kept for 30 days.
 
         Args:
@@ -72,47 +70,42 @@ class Webhooks:
             ConfigurationError: If an argument is invalid.
         """
         parameters = webhooks.request_failed(limit=limit, cursor=cursor)
-        return self._database.run(webhooks.list_failed, self._queries, parameters)
+        return await self._database.run(webhooks.list_failed, self._queries, parameters)
 
-    def retry(self, webhook: Webhook) -> bool:
+    async def retry(self, webhook: Webhook) -> bool:
         """Let a webhook that has failed be tried again, as often as the first time. Safe to repeat.
 
         Returns:
             Whether it was there.
         """
-        return self._database.run(webhooks.retry, self._queries, webhook)
+        return await self._database.run(webhooks.retry, self._queries, webhook)
 
-    def discard(self, webhook: Webhook) -> bool:
+    async def discard(self, webhook: Webhook) -> bool:
         """Delete a webhook. Safe to repeat.
 
         Returns:
             Whether it was there.
         """
-        return self._database.run(webhooks.discard, self._queries, webhook)
-
-
-class AsyncWebhooks:
-    """Async twin of `Webhooks`."""
-
-    def __init__(self, database: AsyncDatabase, queries: Queries, settings: WebhookSettings) -> None:
-        self._database, self._queries, self._settings = database, queries, settings
-
-    async def deliver(self) -> int:
-        """Async twin of `Webhooks.deliver`."""
-        return await _deliver_due(self._database.run, self._queries, self._settings)
-
-    async def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
-        """Async twin of `Webhooks.failed`."""
-        parameters = webhooks.request_failed(limit=limit, cursor=cursor)
-        return await self._database.run(webhooks.list_failed, self._queries, parameters)
-
-    async def retry(self, webhook: Webhook) -> bool:
-        """Async twin of `Webhooks.retry`."""
-        return await self._database.run(webhooks.retry, self._queries, webhook)
-
-    async def discard(self, webhook: Webhook) -> bool:
-        """Async twin of `Webhooks.discard`."""
         return await self._database.run(webhooks.discard, self._queries, webhook)
+
+
+class Webhooks:
+    """Blocking twin of `AsyncWebhooks`."""
+
+    def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
+        self._database, self._queries, self._settings = BlockingRunner(database), queries, settings
+        self._run = _runner(database)
+
+    def deliver(self) -> int:
+        """Blocking twin of `AsyncWebhooks.deliver`."""
+        # In a thread of its own, for the caller's may have a loop that runs.
+        with ThreadPoolExecutor(1) as executor:
+            due = _deliver_due(self._run, self._queries, self._settings)
+            return executor.submit(asyncio.run, due).result()
+
+    failed = blocking(AsyncWebhooks.failed)
+    retry = blocking(AsyncWebhooks.retry)
+    discard = blocking(AsyncWebhooks.discard)
 
 
 class WebhookThread:

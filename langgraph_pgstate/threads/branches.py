@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.operations.checkpoints import differences
 from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.threads import branches, trees
@@ -13,10 +14,10 @@ from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types.branches import Branch, CheckpointState, CheckpointTree, Difference, Label, LineageStep
 
 
-class Branches(ThreadsBase):
+class AsyncBranches(AsyncThreadsBase):
     """Access to a thread's branches, labels, forks and differences."""
 
-    def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
+    async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
         """Return the leaves of a thread's history, newest first, each with its path. One query; reads no state.
 
         Args:
@@ -31,9 +32,9 @@ class Branches(ThreadsBase):
             ConfigurationError: If an argument is invalid.
         """
         filter = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return self._database.run(branches.list_branches, self._queries, filter)
+        return await self._database.run(branches.list_branches, self._queries, filter)
 
-    def tree(
+    async def tree(
         self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
     ) -> CheckpointTree:
         """Return the part of a thread's tree of checkpoints around one, newest first. One query; reads no state.
@@ -48,9 +49,9 @@ class Branches(ThreadsBase):
             ConfigurationError: If an argument is invalid.
         """
         request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
-        return self._database.run(trees.list_tree, self._queries, request)
+        return await self._database.run(trees.list_tree, self._queries, request)
 
-    def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
+    async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
         """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
 
         Args:
@@ -65,9 +66,9 @@ class Branches(ThreadsBase):
             ConfigurationError: If an argument is invalid.
         """
         request = trees.request_step(thread_id, step, checkpoint_ns)
-        return self._database.run(trees.find_step, self._queries, request)
+        return await self._database.run(trees.find_step, self._queries, request)
 
-    def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
+    async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
 
         For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
@@ -78,18 +79,18 @@ class Branches(ThreadsBase):
             CorruptStateError: If it is damaged.
         """
         codec = self._codec.without_types()
-        return self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
+        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
 
-    def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
+    async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
         """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
 
         Raises:
             NotFoundError: If the config names a checkpoint that does not exist.
             ConfigurationError: If the config names no thread.
         """
-        return self._database.run(branches.get_lineage, self._queries, address_of(config))
+        return await self._database.run(branches.get_lineage, self._queries, address_of(config))
 
-    def label(
+    async def label(
         self,
         config: Mapping[str, Any],
         text: str,
@@ -117,9 +118,9 @@ class Branches(ThreadsBase):
             ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
         """
         request = branches.request_label(config, text)
-        return self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
+        return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
 
-    def unlabel(
+    async def unlabel(
         self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
     ) -> bool:
         """Remove the label of a checkpoint. Safe to repeat. The options are those of `label`.
@@ -132,13 +133,13 @@ class Branches(ThreadsBase):
             AlreadyDoneError: As `label` does.
         """
         address = branches.request_unlabel(config)
-        return self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
+        return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
 
-    def labels(self, thread_id: str) -> tuple[Label, ...]:
+    async def labels(self, thread_id: str) -> tuple[Label, ...]:
         """Return a thread's labelled checkpoints, newest first. One query."""
-        return self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
+        return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
 
-    def find(self, thread_id: str, name: str) -> dict[str, Any]:
+    async def find(self, thread_id: str, name: str) -> dict[str, Any]:
         """Return the config of the checkpoint with a label, an id, or a unique part of an id.
 
         Args:
@@ -150,9 +151,9 @@ class Branches(ThreadsBase):
             ConfigurationError: If several checkpoints match.
         """
         parameters = thread_id_of(thread_id), identifier("name", name)
-        return self._database.run(branches.find_checkpoint, self._queries, *parameters).config
+        return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
 
-    def fork(
+    async def fork(
         self,
         thread_id: str,
         checkpoint_id: str | None = None,
@@ -188,9 +189,9 @@ class Branches(ThreadsBase):
             AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
         """
         request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within)
-        return self._database.run(branches.fork_thread, self._queries, self._codec, request).config
+        return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
 
-    def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
+    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
         """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
 
         A DeltaChannel's value is rebuilt by its reducer if this process has recorded a graph with it. Otherwise
@@ -208,83 +209,21 @@ class Branches(ThreadsBase):
         """
         addresses = address_of(first), address_of(second)
         codec = self._codec.without_types() if plain else self._codec
-        states = self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
-        return differences.compare(states)
-
-
-class AsyncBranches(AsyncThreadsBase):
-    """Async twin of `Branches`."""
-
-    async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
-        """Async twin of `Threads.branches`."""
-        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return await self._database.run(branches.list_branches, self._queries, filter)
-
-    async def tree(
-        self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
-    ) -> CheckpointTree:
-        """Async twin of `Threads.tree`."""
-        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
-        return await self._database.run(trees.list_tree, self._queries, request)
-
-    async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
-        """Async twin of `Threads.find_step`."""
-        request = trees.request_step(thread_id, step, checkpoint_ns)
-        return await self._database.run(trees.find_step, self._queries, request)
-
-    async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
-        """Async twin of `Threads.state_at`."""
-        codec = self._codec.without_types()
-        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
-
-    async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
-        """Async twin of `Threads.lineage`."""
-        return await self._database.run(branches.get_lineage, self._queries, address_of(config))
-
-    async def label(
-        self,
-        config: Mapping[str, Any],
-        text: str,
-        *,
-        by: str | None = None,
-        unless_done_within: timedelta | None = None,
-    ) -> dict[str, Any]:
-        """Async twin of `Threads.label`."""
-        request = branches.request_label(config, text)
-        return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
-
-    async def unlabel(
-        self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
-    ) -> bool:
-        """Async twin of `Threads.unlabel`."""
-        address = branches.request_unlabel(config)
-        return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
-
-    async def labels(self, thread_id: str) -> tuple[Label, ...]:
-        """Async twin of `Threads.labels`."""
-        return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
-
-    async def find(self, thread_id: str, name: str) -> dict[str, Any]:
-        """Async twin of `Threads.find`."""
-        parameters = thread_id_of(thread_id), identifier("name", name)
-        return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
-
-    async def fork(
-        self,
-        thread_id: str,
-        checkpoint_id: str | None = None,
-        to: str | None = None,
-        *,
-        by: str | None = None,
-        unless_done_within: timedelta | None = None,
-    ) -> dict[str, Any]:
-        """Async twin of `Threads.fork`."""
-        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within)
-        return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
-
-    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
-        """Async twin of `Threads.diff`."""
-        addresses = address_of(first), address_of(second)
-        codec = self._codec.without_types() if plain else self._codec
         states = await self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
         return differences.compare(states)
+
+
+class Branches(ThreadsBase):
+    """Blocking twin of `AsyncBranches`."""
+
+    branches = blocking(AsyncBranches.branches)
+    tree = blocking(AsyncBranches.tree)
+    find_step = blocking(AsyncBranches.find_step)
+    state_at = blocking(AsyncBranches.state_at)
+    lineage = blocking(AsyncBranches.lineage)
+    label = blocking(AsyncBranches.label)
+    unlabel = blocking(AsyncBranches.unlabel)
+    labels = blocking(AsyncBranches.labels)
+    find = blocking(AsyncBranches.find)
+    fork = blocking(AsyncBranches.fork)
+    diff = blocking(AsyncBranches.diff)

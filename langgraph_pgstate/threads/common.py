@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.operations.checkpoints.versions import StateVersions
 from langgraph_pgstate.sql import Queries
 
@@ -19,7 +20,7 @@ class ThreadsBase:
         versions: StateVersions | None = None,
     ) -> None:
         self._versions = versions
-        self._database = database
+        self._database = BlockingRunner(database)
         self._queries = queries
         self._codec = codec or ValueCodec()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.threads import expiry as expiries
@@ -12,10 +13,12 @@ from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import PruneResult
 
 
-class Expiry(ThreadsBase):
+class AsyncExpiry(AsyncThreadsBase):
     """Methods that set when threads expire, and that delete expired ones; part of `state.threads`."""
 
-    def set_ttl(self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete") -> datetime | None:
+    async def set_ttl(
+        self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
+    ) -> datetime | None:
         """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
         statement.
 
@@ -35,9 +38,11 @@ class Expiry(ThreadsBase):
             ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
         """
         expiry = expiries.request_ttl(ttl, strategy)
-        return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
-    def expire(self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> datetime | None:
+    async def expire(
+        self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None
+    ) -> datetime | None:
         """Set a fixed time at which a thread expires, regardless of access. One statement; safe to repeat.
 
         Replaces the time to live set by `set_ttl`; `set_ttl(thread_id, None)` removes it. Later copies and forks of the
@@ -56,9 +61,9 @@ class Expiry(ThreadsBase):
             ConfigurationError: If both or neither are given, or the value is invalid. Nothing was written.
         """
         expiry = expiries.request_expiry(at, after)
-        return self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
 
-    def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
+    async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
         """Delete expired threads and their record, or prune those with `keep_latest`, the earliest expired first.
 
         Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
@@ -75,38 +80,21 @@ class Expiry(ThreadsBase):
         Raises:
             ConfigurationError: If `limit` is not positive.
         """
-        return self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
+        return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
 
-    def revive(self, thread_id: str) -> bool:
+    async def revive(self, thread_id: str) -> bool:
         """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
 
         Returns:
             Whether there was a tombstone.
         """
-        return self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
-
-
-class AsyncExpiry(AsyncThreadsBase):
-    """Async twin of `Expiry`."""
-
-    async def set_ttl(
-        self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
-    ) -> datetime | None:
-        """Async twin of `Threads.set_ttl`."""
-        expiry = expiries.request_ttl(ttl, strategy)
-        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
-
-    async def expire(
-        self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None
-    ) -> datetime | None:
-        """Async twin of `Threads.expire`."""
-        expiry = expiries.request_expiry(at, after)
-        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
-
-    async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Async twin of `Threads.sweep`."""
-        return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
-
-    async def revive(self, thread_id: str) -> bool:
-        """Async twin of `Threads.revive`."""
         return await self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
+
+
+class Expiry(ThreadsBase):
+    """Blocking twin of `AsyncExpiry`."""
+
+    set_ttl = blocking(AsyncExpiry.set_ttl)
+    expire = blocking(AsyncExpiry.expire)
+    sweep = blocking(AsyncExpiry.sweep)
+    revive = blocking(AsyncExpiry.revive)

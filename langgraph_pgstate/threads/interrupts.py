@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from langgraph.types import Command
 
+from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.filters import InterruptFilter
 from langgraph_pgstate.operations.checkpoints.requests import identifier, thread_id_of
 from langgraph_pgstate.operations.threads import answers, interrupts
@@ -13,10 +14,10 @@ from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types import Answer, AnsweredInterrupt, InterruptedThread, Page, PendingInterrupt
 
 
-class Interrupts(ThreadsBase):
+class AsyncInterrupts(AsyncThreadsBase):
     """Access to the interrupts made with `interrupt()`. Each takes one answer."""
 
-    def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
+    async def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Return a page of threads with unanswered interrupts, newest interrupt first.
 
         Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
@@ -30,14 +31,16 @@ class Interrupts(ThreadsBase):
             ConfigurationError: If an argument is invalid.
         """
         request = interrupts.request_interrupted(**filters)
-        return self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
+        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
 
-    def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
+    async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
         """Return the unanswered interrupts of one thread, oldest first. Three round trips."""
-        found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
+        found = await self._database.run(
+            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
+        )
         return found.interrupts if found else ()
 
-    def answer(
+    async def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
         """Record the answer to an interrupt, and an event that names the answerer. Atomic; each interrupt takes one
@@ -66,67 +69,40 @@ class Interrupts(ThreadsBase):
             UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
         """
         request = answers.request_answer(self._codec, value, by, interrupt_id)
-        found = self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
-        return answers.command_for(found)
-
-    def answers(self, thread_id: str) -> tuple[Answer, ...]:
-        """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
-        found = self._database.run(interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id))
-        return found.answers if found else ()
-
-    def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
-        """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
-
-        `None` if it has no answer, or a prune has removed its checkpoint. Types that may not be built are returned as
-        plain data.
-        """
-        key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
-        return self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
-
-    def resume(self, thread_id: str) -> Command[Any] | None:
-        """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
-
-        The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
-        answers, until the interrupted tasks have stored their results.
-        """
-        return answers.command_of(self.answers(thread_id))
-
-
-class AsyncInterrupts(AsyncThreadsBase):
-    """Async twin of `Interrupts`."""
-
-    async def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
-        """Async twin of `Threads.interrupted`."""
-        request = interrupts.request_interrupted(**filters)
-        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
-
-    async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
-        """Async twin of `Threads.interrupts`."""
-        found = await self._database.run(
-            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
-        )
-        return found.interrupts if found else ()
-
-    async def answer(
-        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
-    ) -> Command[Any]:
-        """Async twin of `Threads.answer`."""
-        request = answers.request_answer(self._codec, value, by, interrupt_id)
         found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
         return answers.command_for(found)
 
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
-        """Async twin of `Threads.answers`."""
+        """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
         found = await self._database.run(
             interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
         )
         return found.answers if found else ()
 
     async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
-        """Async twin of `Threads.answered`."""
+        """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+
+        `None` if it has no answer, or a prune has removed its checkpoint. Types that may not be built are returned as
+        plain data.
+        """
         key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
         return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
 
     async def resume(self, thread_id: str) -> Command[Any] | None:
-        """Async twin of `Threads.resume`."""
-        return answers.command_of(await self.answers(thread_id))
+        """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
+
+        The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
+        answers, until the interrupted tasks have stored their results.
+        """
+        return answers.command_of(await AsyncInterrupts.answers(self, thread_id))
+
+
+class Interrupts(ThreadsBase):
+    """Blocking twin of `AsyncInterrupts`."""
+
+    interrupted = blocking(AsyncInterrupts.interrupted)
+    interrupts = blocking(AsyncInterrupts.interrupts)
+    answer = blocking(AsyncInterrupts.answer)
+    answers = blocking(AsyncInterrupts.answers)
+    answered = blocking(AsyncInterrupts.answered)
+    resume = blocking(AsyncInterrupts.resume)

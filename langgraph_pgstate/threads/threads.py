@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 from uuid import UUID
 
+from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.filters import (
     Moment,
     SortedThreads,
@@ -27,7 +28,7 @@ from langgraph_pgstate.threads.interrupts import AsyncInterrupts, Interrupts
 from langgraph_pgstate.types import Page, RunawayThread, Thread
 
 
-class Threads(Interrupts, Branches, Expiry):
+class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
     """Access to threads, their branches and interrupts, and their expiry.
 
     Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
@@ -40,7 +41,7 @@ class Threads(Interrupts, Branches, Expiry):
         versions: Upcasts states before they are compared; by default they are compared as stored.
     """
 
-    def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
+    async def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
         """Return a page of threads. One round trip; indexes serve the filters by user, tenant and status.
 
         Args:
@@ -51,9 +52,9 @@ class Threads(Interrupts, Branches, Expiry):
         """
         check_filters(filters, ThreadFilter)
         request = search_operations.request_threads(**filters)
-        return self._database.run(search_operations.list_threads, self._queries, request)
+        return await self._database.run(search_operations.list_threads, self._queries, request)
 
-    def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
+    async def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
         """Return a page of threads by their metadata, state or messages. One round trip.
 
         An index serves `metadata`, `state`, `text`, `scope`, and the equalities in `where`. A `where` with only range
@@ -67,9 +68,9 @@ class Threads(Interrupts, Branches, Expiry):
         """
         request = search_operations.request_threads(**filters)
         with understanding("where", filters.get("where")):
-            return self._database.run(search_operations.list_threads, self._queries, request)
+            return await self._database.run(search_operations.list_threads, self._queries, request)
 
-    def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
+    async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
         """Return threads in the order of a column, from an offset. One round trip.
 
         Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
@@ -83,9 +84,9 @@ class Threads(Interrupts, Branches, Expiry):
         """
         request = search_operations.request_sorted(**filters)
         with understanding("where", filters.get("where")):
-            return self._database.run(search_operations.list_sorted, self._queries, request)
+            return await self._database.run(search_operations.list_sorted, self._queries, request)
 
-    def count(self, **filters: Unpack[ThreadSelection]) -> int:
+    async def count(self, **filters: Unpack[ThreadSelection]) -> int:
         """Return the number of threads. One round trip; reads all threads unless ids or metadata are given.
 
         Args:
@@ -96,9 +97,9 @@ class Threads(Interrupts, Branches, Expiry):
         """
         request = search_operations.request_count(**filters)
         with understanding("where", filters.get("where")):
-            return self._database.run(search_operations.count_threads, self._queries, request)
+            return await self._database.run(search_operations.count_threads, self._queries, request)
 
-    def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
+    async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
         """Create a thread without checkpoints. The first checkpoint would, too: only metadata and a time to live need
         it earlier. Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
 
@@ -112,9 +113,9 @@ class Threads(Interrupts, Branches, Expiry):
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
         request = creating.request_thread(thread_id, **options)
-        return self._database.run(creating.create_thread, self._queries, request)
+        return await self._database.run(creating.create_thread, self._queries, request)
 
-    def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
+    async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
         """Return one thread with its head and its projected channels, or `None`. One round trip.
 
         Args:
@@ -122,9 +123,9 @@ class Threads(Interrupts, Branches, Expiry):
             scope: Metadata that the thread must contain to be returned.
         """
         scoped = request_scope(scope)
-        return self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
+        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
 
-    def update_metadata(
+    async def update_metadata(
         self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Thread:
         """Merge keys into a thread's metadata; other keys are kept. Atomic; repeating it changes nothing.
@@ -143,14 +144,14 @@ class Threads(Interrupts, Branches, Expiry):
             ConfigurationError: If the metadata cannot be represented as JSON. Nothing was written.
         """
         change = search_operations.request_change(metadata, expected_version)
-        return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
-    def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
+    async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
         """Set or remove a thread's title. Otherwise like `update_metadata`."""
         change = search_operations.request_change({}, expected_version, title)
-        return self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
 
-    def set_status(self, thread_id: str, status: str) -> bool:
+    async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
         The status follows from the runs of a thread; a state that somebody else has changed may wait for nothing more.
@@ -166,9 +167,9 @@ class Threads(Interrupts, Branches, Expiry):
             ConfigurationError: If the status is neither. Nothing was written.
         """
         wanted = search_operations.request_status(status)
-        return self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
+        return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
 
-    def runaway(
+    async def runaway(
         self,
         steps: int = runs_operations.LEAST_STEPS,
         *,
@@ -188,71 +189,19 @@ class Threads(Interrupts, Branches, Expiry):
             ConfigurationError: If `steps` is less than 25, or another argument is invalid.
         """
         parameters = runs_operations.request_runaways(steps, since, limit, cursor)
-        return self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
-
-
-class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
-    """Async twin of `Threads`."""
-
-    async def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
-        """Async twin of `Threads.list`."""
-        check_filters(filters, ThreadFilter)
-        request = search_operations.request_threads(**filters)
-        return await self._database.run(search_operations.list_threads, self._queries, request)
-
-    async def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
-        """Async twin of `Threads.search`."""
-        request = search_operations.request_threads(**filters)
-        with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.list_threads, self._queries, request)
-
-    async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
-        """Async twin of `Threads.sorted`."""
-        request = search_operations.request_sorted(**filters)
-        with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.list_sorted, self._queries, request)
-
-    async def count(self, **filters: Unpack[ThreadSelection]) -> int:
-        """Async twin of `Threads.count`."""
-        request = search_operations.request_count(**filters)
-        with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.count_threads, self._queries, request)
-
-    async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
-        """Async twin of `Threads.create`."""
-        request = creating.request_thread(thread_id, **options)
-        return await self._database.run(creating.create_thread, self._queries, request)
-
-    async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
-        """Async twin of `Threads.get`."""
-        scoped = request_scope(scope)
-        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
-
-    async def update_metadata(
-        self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
-    ) -> Thread:
-        """Async twin of `Threads.update_metadata`."""
-        change = search_operations.request_change(metadata, expected_version)
-        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
-
-    async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
-        """Async twin of `Threads.set_title`."""
-        change = search_operations.request_change({}, expected_version, title)
-        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
-
-    async def set_status(self, thread_id: str, status: str) -> bool:
-        """Async twin of `Threads.set_status`."""
-        wanted = search_operations.request_status(status)
-        return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
-
-    async def runaway(
-        self,
-        steps: int = runs_operations.LEAST_STEPS,
-        *,
-        since: Moment | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[RunawayThread]:
-        """Async twin of `Threads.runaway`."""
-        parameters = runs_operations.request_runaways(steps, since, limit, cursor)
         return await self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
+
+
+class Threads(Interrupts, Branches, Expiry):
+    """Blocking twin of `AsyncThreads`."""
+
+    list = blocking(AsyncThreads.list)
+    search = blocking(AsyncThreads.search)
+    sorted = blocking(AsyncThreads.sorted)
+    count = blocking(AsyncThreads.count)
+    create = blocking(AsyncThreads.create)
+    get = blocking(AsyncThreads.get)
+    update_metadata = blocking(AsyncThreads.update_metadata)
+    set_title = blocking(AsyncThreads.set_title)
+    set_status = blocking(AsyncThreads.set_status)
+    runaway = blocking(AsyncThreads.runaway)

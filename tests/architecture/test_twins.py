@@ -1,12 +1,16 @@
-"""Both classes of each part that reads the record take the same arguments."""
+"""Both classes of each part take the same arguments, and only what waits differently is written twice."""
 
 from __future__ import annotations
 
+import ast
+import copy
 import inspect
+from pathlib import Path
 
 import pytest
 from support_record import PARTS
 
+import langgraph_pgstate
 from langgraph_pgstate.runs import AsyncSchedules, Schedules
 from tests.architecture.test_architecture import methods, parameters
 
@@ -14,6 +18,21 @@ pytestmark = pytest.mark.smoke
 
 
 PAIRS = [*zip(*PARTS.values(), strict=True), (Schedules, AsyncSchedules)]
+PACKAGE = Path(langgraph_pgstate.__file__).parent
+
+# Written twice with equal bodies, for they call what is written twice or return another class.
+WRITTEN_TWICE = {
+    "Connector": "psycopg's connections",
+    "Database": "the connections themselves",
+    "Leases": "a block that holds a lease",
+    "PGState": "the saver and the recorder, which have threads or tasks",
+    "RunHandle": "the queue, of which each has its own",
+    "Runs": "handles",
+    "Schedules": "handles",
+    "ToolLedger": "the executor, which has threads or tasks",
+    "Worker": "threads or tasks",
+    "_Fresh": "the recorder, which has threads or tasks",
+}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -25,3 +44,42 @@ def test_both_apis_of_a_part_take_the_same_arguments(pair: tuple[type, type]) ->
         # A handle is made without the database; the others return iterators.
         assert name in ("__init__", "handle", "join", "join_thread") or inspect.iscoroutinefunction(suspending[name])
         assert not inspect.iscoroutinefunction(blocking[name])
+
+
+class _Blocking(ast.NodeTransformer):
+    """Makes of an async function its blocking twin."""
+
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        return self.visit(node.value)
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST:
+        return self.generic_visit(ast.With(node.items, node.body))
+
+    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST:
+        return self.generic_visit(ast.For(node.target, node.iter, node.body, node.orelse))
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(node.id.replace("Async", ""), node.ctx)
+
+
+def _body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return [ast.dump(_Blocking().visit(copy.deepcopy(statement))) for statement in body]
+
+
+def _functions(class_: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    return {node.name: node for node in class_.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_only_what_waits_differently_is_written_twice() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        classes = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)}
+        for name, class_ in classes.items():
+            if twin := classes.get(f"Async{name}") or classes.get(f"_Async{name.removeprefix('_')}"):
+                suspending = _functions(twin)
+                for method, function in _functions(class_).items():
+                    other = suspending.get(method)
+                    if isinstance(other, ast.AsyncFunctionDef) and _body(function) == _body(other):
+                        found.add(name)
+    assert found == WRITTEN_TWICE.keys(), "blocking(AsyncX.method) makes a blocking method of an async one"
