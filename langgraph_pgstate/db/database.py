@@ -39,7 +39,7 @@ from langgraph_pgstate.db.finishing import complete, finish, take
 from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.retrying import Outage, Tries
-from langgraph_pgstate.db.translate import is_read_only, translate, unknown_host
+from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
 from langgraph_pgstate.settings import PoolSettings, RetryPolicy
 
@@ -238,8 +238,8 @@ class Database(_OfProcess):
                 try:
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = run_blocking(operation(db, *args, **kwargs))
-                except psycopg.Error as error:
-                    self._discard_read_only(db.connection, error)
+                except BaseException as error:
+                    self._discard(db.connection, error)
                     raise
                 finally:
                     self._release(db.connection, switched)
@@ -263,8 +263,8 @@ class Database(_OfProcess):
             db, switched = self._acquire(tries)
             try:
                 result = run_blocking(operation(db, *args, **kwargs))
-            except psycopg.Error as error:
-                self._discard_read_only(db.connection, error)
+            except BaseException as error:
+                self._discard(db.connection, error)
                 raise
             finally:
                 self._release(db.connection, switched)
@@ -297,9 +297,9 @@ class Database(_OfProcess):
                     except BaseException:
                         raised = True
                         raise
-            except _DRIVER_ERRORS as error:
-                self._discard_read_only(db.connection, error)
-                if raised:
+            except BaseException as error:
+                self._discard(db.connection, error)
+                if raised or not isinstance(error, _DRIVER_ERRORS):
                     raise
                 raise translate(error, self.schema) from error
         finally:
@@ -369,13 +369,18 @@ class Database(_OfProcess):
                 _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    def _discard_read_only(self, connection: PsycopgConnection, error: Exception) -> None:
-        """Close a connection whose server has refused to write, and make the pool replace its other connections."""
-        if self.is_borrowed or not is_read_only(error):
+    def _discard(self, connection: PsycopgConnection, error: BaseException) -> None:
+        """Close a connection that must not be used again after an error.
+
+        An interrupt (`KeyboardInterrupt`, `CancelledError`) can leave an idle connection on which psycopg miscounts
+        transactions. After a server has refused to write, the pool's other connections are replaced, too.
+        """
+        refuses = is_read_only(error)
+        if self.is_borrowed or not (refuses or is_interrupt(error)):
             return
         # `close()` may return the connection to its pool instead.
         connection.pgconn.finish()
-        if self._pool is not None and hasattr(self._pool, "drain"):
+        if refuses and self._pool is not None and hasattr(self._pool, "drain"):
             self._pool.drain()
 
 
@@ -524,8 +529,8 @@ class AsyncDatabase(_OfProcess):
                 try:
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = await operation(db, *args, **kwargs)
-                except psycopg.Error as error:
-                    await self._discard_read_only(db.connection, error)
+                except BaseException as error:
+                    await self._discard(db.connection, error)
                     raise
                 finally:
                     await self._release(db.connection, switched)
@@ -549,8 +554,8 @@ class AsyncDatabase(_OfProcess):
             db, switched = await self._acquire(tries)
             try:
                 result = await operation(db, *args, **kwargs)
-            except psycopg.Error as error:
-                await self._discard_read_only(db.connection, error)
+            except BaseException as error:
+                await self._discard(db.connection, error)
                 raise
             finally:
                 await self._release(db.connection, switched)
@@ -576,9 +581,9 @@ class AsyncDatabase(_OfProcess):
                     except BaseException:
                         raised = True
                         raise
-            except _DRIVER_ERRORS as error:
-                await self._discard_read_only(db.connection, error)
-                if raised:
+            except BaseException as error:
+                await self._discard(db.connection, error)
+                if raised or not isinstance(error, _DRIVER_ERRORS):
                     raise
                 raise translate(error, self.schema) from error
         finally:
@@ -650,11 +655,12 @@ class AsyncDatabase(_OfProcess):
                 _finish_unless_idle(connection, is_borrowed=self.is_borrowed)
                 self._lock.release()
 
-    async def _discard_read_only(self, connection: AsyncPsycopgConnection, error: Exception) -> None:
-        if self.is_borrowed or not is_read_only(error):
+    async def _discard(self, connection: AsyncPsycopgConnection, error: BaseException) -> None:
+        refuses = is_read_only(error)
+        if self.is_borrowed or not (refuses or is_interrupt(error)):
             return
         connection.pgconn.finish()
-        if self._pool is not None and hasattr(self._pool, "drain"):
+        if refuses and self._pool is not None and hasattr(self._pool, "drain"):
             await finish(self._pool.drain())
 
 

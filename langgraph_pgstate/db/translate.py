@@ -199,9 +199,17 @@ def is_violation(error: Exception) -> bool:
     return severity == "ERROR" or any(words in _first_line(error) for words in _CLIENT_ERRORS)
 
 
-def is_read_only(error: Exception) -> bool:
+def is_read_only(error: BaseException) -> bool:
     """Return whether a write was refused because the session or the server is read-only."""
     return isinstance(error, psycopg.Error) and error.sqlstate == _READ_ONLY
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or came while one was handled."""
+    raised: BaseException | None = error
+    while isinstance(raised, Exception):
+        raised = raised.__context__
+    return raised is not None
 
 
 def is_retryable(error: Exception) -> bool:

@@ -15,6 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from support import APIS, GUARD_SECONDS, config_of, examples, open_saver, put_arguments, put_chain, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
+from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.errors import PGStateError
 from tests.leases.test_leases import maybe
 from tests.leases.test_manager import ROUNDS, after, stop_by_anyio, wait_until_free
@@ -99,6 +100,28 @@ async def test_a_single_connection_is_not_used_with_a_transaction_that_a_call_ha
         await saver.aput(*put_arguments(config_of("after"), 0))
         query = f"SELECT count(*) FROM {schema}.checkpoints WHERE thread_id = 'after'"
         assert connection.execute(query.encode()).fetchone() == (1,)
+
+
+async def end_lent(database: Any, operation: Any) -> None:
+    async with database.lend() as (_, db):
+        await operation(db)
+
+
+@pytest.mark.parametrize("call", [end_lent, AsyncDatabase.run, AsyncDatabase.run_once])
+@pytest.mark.parametrize("pool", [False, 1])
+async def test_a_connection_is_not_used_after_its_call_was_cancelled(pool: Any, call: Any, dsn: str) -> None:
+    used = []
+
+    async def end(db: Any) -> None:
+        used.append(db.connection)
+        raise asyncio.CancelledError
+
+    async with AsyncDatabase.open(dsn, schema="public", pool=pool) as database:
+        with pytest.raises(asyncio.CancelledError):
+            await call(database, end)
+        assert used[0].closed
+        async with database.lend() as (connection, _):
+            await connection.execute("SELECT 1")
 
 
 async def test_a_lent_connection_stays_its_callers(dsn: str, schema: str) -> None:
