@@ -205,7 +205,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or came while one was handled."""
+    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or was raised in its course."""
     raised: BaseException | None = error
     while isinstance(raised, Exception):
         raised = raised.__context__
