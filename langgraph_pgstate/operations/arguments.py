@@ -37,8 +37,13 @@ def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
     return {name: text_of(name, filters.get(name)) for name in names}
 
 
-def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
+def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = False) -> str | None:
     """Return a mapping as JSON text, or `None`.
+
+    Args:
+        name: Its name, for messages.
+        value: The mapping.
+        is_content: Whether NUL is taken out. Elsewhere it is refused: without it, an owner could be another one.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.
@@ -55,7 +60,28 @@ def json_of(name: str, value: Mapping[str, Any] | None) -> str | None:
                 f"{name}[{key!r}] is not JSON: str, int, finite float, bool, None, lists and dicts are"
             )
         plain |= found
+    if not is_content:
+        refuse_nul(name, value)
     return orjson.dumps(plain).decode()
+
+
+def refuse_nul(name: str, value: Mapping[str, Any]) -> None:
+    """Refuse a mapping that holds NUL at any depth.
+
+    Raises:
+        ConfigurationError: If it does.
+    """
+    for key, item in value.items():
+        if _has_nul(key) or _has_nul(item):
+            raise ConfigurationError(f"{name}[{key!r}] holds NUL, which PostgreSQL cannot store")
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(part) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(map(_has_nul, value))
 
 
 def request_scope(scope: Scope | None) -> list[str] | None:

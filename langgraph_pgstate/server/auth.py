@@ -11,6 +11,7 @@ from typing import Any, Final
 from langgraph_sdk import Auth
 from starlette.requests import Request
 
+from langgraph_pgstate.codec.values import encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import auth_handlers
 from langgraph_pgstate.scopes import Alternatives, both
@@ -144,8 +145,9 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # In namespaces of a store a star stands for any label.
-        if not user.is_authenticated or user.identity == "*":
+        # In namespaces of a store a star stands for any label. Without its NUL, an identity would be another user's.
+        is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
+        if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
         return user
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -282,6 +283,29 @@ async def test_a_handler_may_put_the_owner_into_a_search(dsn: str, schema: str) 
             assert (await client.post("/threads/search", json={"metadata": {"owner": "eve"}})).json() == []
             assert sum(one["threads"] for one in (await client.get("/analytics")).json()["threads"]) == 1
             assert (await client.get("/threads/eve/runs")).status_code == 404
+
+
+async def test_an_identity_with_nul_is_no_other_users(dsn: str, schema: str) -> None:
+    """Names with NUL cannot be in a header, but in a token. PostgreSQL's JSON has no NUL."""
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> str:
+        return json.loads(authorization or "")
+
+    @auth.on
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> dict[str, str]:
+        value.setdefault("metadata", {})["owner"] = ctx.user.identity
+        return {"owner": ctx.user.identity}
+
+    async with serving(dsn, schema, auth=auth, worker=False) as server:
+        async with http(server, {"authorization": '"ann"'}) as ann:
+            await ann.post("/threads", json={"thread_id": "t"})
+        for name in ("ann\0", "a\0nn", "ann\ud800"):
+            async with http(server, {"authorization": json.dumps(name)}) as other:
+                for method, path in (("GET", "/threads/t"), ("DELETE", "/threads/t"), ("POST", "/threads/search")):
+                    response = await other.request(method, path)
+                    assert response.status_code == 401, (name, response.text)
 
 
 async def test_errors_of_handlers_let_nobody_in(dsn: str, schema: str) -> None:

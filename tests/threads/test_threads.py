@@ -7,7 +7,7 @@ from support import counted
 from support_record import Parts, Record, ask, at, every_page, open_parts
 
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import NotFoundError, StaleVersionError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
 
 pytestmark = pytest.mark.smoke
 
@@ -33,6 +33,24 @@ async def test_a_thread_is_shown_with_its_head_and_its_state(parts: Parts, recor
     record.thread("7")
     bare = await ask(parts.threads.get(7))
     assert (bare.thread_id, bare.head_checkpoint_id, bare.state) == ("7", None, None)
+
+
+async def test_an_owner_with_nul_is_no_other_owner(parts: Parts, record: Record) -> None:
+    """PostgreSQL's JSON has no NUL: without it, the metadata would be those of somebody else's thread."""
+    record.thread(metadata={"owner": "ann"})
+    for owned in ({"owner": "ann\0"}, {"owner\0": "ann"}, {"owner": ["a\0nn"]}, {"of": {"owner": "ann\0"}}):
+        asked = [
+            lambda owned=owned: parts.threads.get("t", scope=owned),
+            lambda owned=owned: parts.threads.get("t", scope=[{"x": 1}, owned]),
+            lambda owned=owned: parts.threads.search(metadata=owned),
+            lambda owned=owned: parts.threads.count(metadata=owned),
+            lambda owned=owned: parts.threads.create("u", metadata=owned),
+            lambda owned=owned: parts.threads.update_metadata("t", owned),
+        ]
+        for ask_for in asked:
+            with pytest.raises(ConfigurationError, match=r"(scope|metadata)\['.*'\] holds NUL"):
+                await ask(ask_for())
+    assert (await ask(parts.threads.get("t"))).metadata == {"owner": "ann"}
 
 
 async def test_metadata_merge_and_count_versions(parts: Parts, record: Record) -> None:

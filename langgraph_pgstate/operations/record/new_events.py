@@ -25,7 +25,7 @@ def request_event(
     return {
         "thread_id": thread_id_of(thread_id),
         "kind": identifier("kind", kind),
-        "payload": json_of("payload", payload),
+        "payload": json_of("payload", payload, is_content=True),
         "run_id": text_of("run_id", run_id),
         "checkpoint_id": text_of("checkpoint_id", checkpoint_id),
         "suffix": f"{new_revision():014x}",

@@ -13,7 +13,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.filters import ScheduleAccess, ScheduleSelection, SortedSchedules, check_filters
-from langgraph_pgstate.operations.arguments import json_of, request_scope, stored_time_of, text_of, texts_of
+from langgraph_pgstate.operations.arguments import json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
 from langgraph_pgstate.operations.record.new_events import note_action
 from langgraph_pgstate.operations.runs.arguments import name_of
 from langgraph_pgstate.operations.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
@@ -169,6 +169,8 @@ def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
     if metadata is None:
         names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
         metadata = {name: given[name] for name in names if name in (given or {})}
+    # The threads of its runs have them: without NUL, their owner could be another one.
+    refuse_nul("metadata", given or {})
     return dict(metadata)
 
 

@@ -65,7 +65,7 @@ def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
     content = {
         "text": text_of("text", filters.get("text") or None),
         "metadata": json_of("metadata", filters.get("metadata") or None),
-        "state": json_of("state", filters.get("state") or None),
+        "state": json_of("state", filters.get("state") or None, is_content=True),
         "path": text_of("where", filters.get("where")),
         "scope": request_scope(filters.get("scope")),
     }
