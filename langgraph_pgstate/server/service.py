@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -191,7 +192,10 @@ class Call:
         """
         if self.service.authority is None or self.user is None:
             return Access()
-        scope = await self.authorize(resource, action, value)
+        if action == "search":
+            scope = await self.authorize_search(value, resource)
+        else:
+            scope = await self.authorize(resource, action, value)
         return Access(scope, None if self.service.authority.decides(resource, action) else self.user.identity)
 
     @property
@@ -199,16 +203,17 @@ class Call:
         """The user whose is what the request creates."""
         return None if self.user is None else self.user.identity
 
-    async def authorize_search(self, value: dict[str, Any]) -> Alternatives | None:
-        """Return the metadata of the threads that the caller may see; `None` for all.
+    async def authorize_search(self, value: dict[str, Any], resource: str = "threads") -> Alternatives | None:
+        """Return the metadata of the threads, assistants or crons that the caller may see; `None` for all.
 
         A handler may return them, or put them into the metadata of `value`.
 
         Raises:
-            HTTPException: 403 if the caller may search no threads.
+            HTTPException: 403 if the caller may search none.
         """
-        asked = {**value["metadata"]}
-        scope = await self.authorize("threads", "search", value)
+        # A handler may change what is in them.
+        asked = deepcopy(value.setdefault("metadata", {}))
+        scope = await self.authorize(resource, "search", value)
         found: dict[str, Any] = value.get("metadata") or {}
         demanded = {name: found[name] for name in found if name not in asked or asked[name] != found[name]}
         if not demanded:

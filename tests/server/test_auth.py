@@ -285,6 +285,39 @@ async def test_a_handler_may_put_the_owner_into_a_search(dsn: str, schema: str) 
             assert (await client.get("/threads/eve/runs")).status_code == 404
 
 
+async def test_a_handler_may_put_the_owner_into_searches_of_all_kinds(dsn: str, schema: str) -> None:
+    """Also below another key, which a client may have in its search."""
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> str:
+        return authorization or ""
+
+    @auth.on
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
+        value.setdefault("metadata", {}).setdefault("acl", {})["owner"] = ctx.user.identity
+
+    daily = {"assistant_id": "chat", "schedule": "0 9 * * *", "input": HELLO}
+    async with serving(dsn, schema, auth=auth, worker=False) as server:
+        for user in ("eve", "bob"):
+            async with http(server, {"authorization": user}) as client:
+                for path, body in (
+                    ("/threads", {"thread_id": user}),
+                    ("/assistants", {"graph_id": "chat"}),
+                    ("/runs/crons", daily),
+                    (f"/threads/{user}/runs/crons", daily),
+                ):
+                    assert (await client.post(path, json=body)).is_success
+        async with http(server, {"authorization": "bob"}) as client:
+            for what, count in (("threads", 1), ("assistants", 1), ("runs/crons", 2)):
+                for metadata in ({}, {"acl": {}}, {"acl": {"owner": "bob"}}, {"acl": {"owner": "eve"}}):
+                    found = (await client.post(f"/{what}/search", json={"metadata": metadata})).json()
+                    owners = [one["metadata"]["acl"]["owner"] for one in found]
+                    assert {*owners} <= {"bob"}, (what, metadata)
+                    assert len(owners) in ((0, count) if metadata == {"acl": {"owner": "eve"}} else (count,))
+                    assert (await client.post(f"/{what}/count", json={"metadata": metadata})).json() == len(owners)
+
+
 async def test_an_identity_with_nul_is_no_other_users(dsn: str, schema: str) -> None:
     """Names with NUL cannot be in a header, but in a token. PostgreSQL's JSON has no NUL."""
     auth = Auth()
