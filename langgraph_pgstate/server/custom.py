@@ -43,12 +43,12 @@ def around(
     """
     if not isinstance(app, Starlette):
         raise ArgumentTypeError(f"app is a Starlette or FastAPI application, not {type(app).__name__}")
-    app.router.routes.insert(0, Route(_HEALTH, _Inner(inner)))
+    health = Route(_HEALTH, _Inner(inner))
+    app.router.routes.insert(0, health)
     if place != "none":
         if authority is None:
             raise ConfigurationError("enable_custom_route_auth needs auth")
-        own = [*app.routes]
-        middleware = Middleware(_Authenticated, authority=authority, routes=own)
+        middleware = Middleware(_Authenticated, authority=authority, routes=[*app.routes], health=health)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
     app.router.routes.append(Mount("", app=inner))
     outer: ASGIApp = Starlette(routes=[Mount(prefix, app=app)]) if prefix else app
@@ -72,8 +72,8 @@ class _Authenticated:
     Connections of other kinds than HTTP, like WebSockets, are refused there.
     """
 
-    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any]) -> None:
-        self._app, self._authority, self._routes = app, authority, routes
+    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route) -> None:
+        self._app, self._authority, self._routes, self._health = app, authority, routes, health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, or refuse the request."""
@@ -102,4 +102,4 @@ class _Authenticated:
 
     def _has(self, scope: Scope) -> bool:
         found = next((one for one in self._routes if one.matches(scope)[0] != Match.NONE), None)
-        return found is not None and getattr(found, "path", None) != _HEALTH
+        return found is not None and found is not self._health

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from support_http import http, serving
@@ -55,8 +55,10 @@ def app() -> Starlette:
         yield
         STARTED.append("end")
 
-    routes = [Route(path, info) for path in ("/info", "/ok")]
+    routes: list[BaseRoute] = [Route(path, info) for path in ("/info", "/ok")]
     routes.append(Route("/hello", hello, methods=["GET", "POST"]))
+    below = [Mount(path, routes=[Route("/hello", hello)]) for path in ("/ok", "/below")]
+    routes.extend(below)
     return Starlette(routes=routes, middleware=[Middleware(Marking)], lifespan=lifespan)
 
 
@@ -107,6 +109,8 @@ async def test_its_routes_are_authenticated_if_that_is_wanted(dsn: str, schema: 
         assert (await client.get("/hello", params="bad")).status_code == status
         assert (await client.get("/hello", headers={"authorization": "eve"})).json()["user"] == "eve"
         assert [(await client.get(path)).status_code for path in ("/ok", "/threads/t")] == [200, 401]
+        # Only the server's own is open.
+        assert [(await client.get(path)).status_code for path in ("/ok/hello", "/below/hello")] == [401, 401]
 
 
 async def test_a_body_that_authenticates_is_read_by_the_route_too(dsn: str, schema: str) -> None:
