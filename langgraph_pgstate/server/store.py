@@ -42,7 +42,7 @@ async def get_item(call: Call) -> Any:
     namespace = [part for part in (call.query("namespace") or "").split(".") if part]
     value: dict[str, Any] = {"namespace": _namespace(namespace), "key": call.query("key") or ""}
     await _authorized(call, "get", value)
-    refreshes = None if call.query("refresh_ttl") is None else call.flag("refresh_ttl")
+    refreshes = _refreshes(call, None if call.query("refresh_ttl") is None else call.flag("refresh_ttl"))
     with _refusing():
         found = await _store(call).aget(_namespace(value["namespace"]), value["key"], refresh_ttl=refreshes)
     return None if found is None else item_of(found)
@@ -70,9 +70,10 @@ async def search_items(call: Call) -> Any:
     await _authorized(call, "search", value)
     _check_filter(value["filter"])
     options: Any = {name: value[name] for name in ("filter", "limit", "offset", "query")}
+    options["refresh_ttl"] = _refreshes(call, body.refresh_ttl)
     with _refusing():
         below = _labels(value["namespace"])
-        found = await _store(call).asearch(below, **options, refresh_ttl=body.refresh_ttl)
+        found = await _store(call).asearch(below, **options)
     items = [one for one in found if tuple(one.namespace[: len(below)]) == below]
     return {"items": [{**item_of(one), "score": one.score} for one in items]}
 
@@ -97,6 +98,19 @@ async def list_namespaces(call: Call) -> Any:
             offset=value["offset"],
         )
     return {"namespaces": [one for one in found if _begins(one, value["namespace"] or ())]}
+
+
+def _refreshes(call: Call, asked: bool | None) -> bool | None:
+    """Return whether a read makes items live longer; `None` for what the store does by default.
+
+    Raises:
+        HTTPException: 403 if the server is read-only, and the client asks for it.
+    """
+    if not call.service.is_read_only:
+        return asked
+    if asked:
+        raise refuse(403, "the server is read-only: refresh_ttl cannot be true")
+    return False
 
 
 def _begins(namespace: Sequence[str], labels: Sequence[str]) -> bool:

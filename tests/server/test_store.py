@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -53,6 +54,36 @@ async def test_items_are_stored_searched_and_deleted(client: LangGraphClient) ->
     assert await client.store.list_namespaces(prefix=["users"]) == {"namespaces": [["users", "eve"]]}
     await client.store.delete_item(["users", "eve"], "a")
     assert await client.store.get_item(["users", "eve"], "a") is None
+
+
+async def test_a_read_only_server_makes_no_item_live_longer(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """By default a store does so with each read."""
+    place = make_conninfo(dsn, options=f"-csearch_path={schema}")
+    async with AsyncPostgresStore.from_conn_string(place, ttl={"default_ttl": 10, "refresh_on_read": True}) as store:
+        await store.setup()
+        await store.aput(("eve",), "k", {})
+        expiry = f"SELECT expires_at FROM {schema}.store"
+        before = connection.execute(expiry).fetchall()
+        async with serving(dsn, schema, store=store, read_only=True) as server, http(server) as client:
+            reads: list[tuple[str, str, Any]] = [
+                ("GET", "/store/items?namespace=eve&key=k", None),
+                ("POST", "/store/items/search", {"namespace_prefix": ["eve"]}),
+                ("POST", "/store/namespaces", {}),
+            ]
+            for method, path, body in reads:
+                assert (await client.request(method, path, json=body)).status_code == 200
+            for method, path, body in (
+                ("GET", f"{reads[0][1]}&refresh_ttl=true", None),
+                ("POST", reads[1][1], {**reads[1][2], "refresh_ttl": True}),
+            ):
+                refused = await client.request(method, path, json=body)
+                assert (refused.status_code, "refresh_ttl" in refused.text) == (403, True)
+        assert connection.execute(expiry).fetchall() == before
+        async with serving(dsn, schema, store=store) as server, http(server) as client:
+            assert (await client.get(reads[0][1])).status_code == 200
+        assert connection.execute(expiry).fetchall() != before
 
 
 async def test_a_graph_uses_the_store(client: LangGraphClient) -> None:
