@@ -36,12 +36,13 @@ _CORS_KEYS: Final = (
 )
 
 
-def load_server_config(file: Path, dsn: str) -> tuple[dict[str, Any], ServerOptions]:
+def load_server_config(file: Path, dsn: str, *, is_read_only: bool = False) -> tuple[dict[str, Any], ServerOptions]:
     """Import the graphs of a `langgraph.json`, and return them with the options of a server: auth, store and CORS.
 
     Args:
         file: The file.
         dsn: The database of the store.
+        is_read_only: Whether the server changes nothing: its store deletes no expired items.
 
     Raises:
         ConfigurationError: If the file is malformed, or something that it names cannot be found.
@@ -76,19 +77,21 @@ def load_server_config(file: Path, dsn: str) -> tuple[dict[str, Any], ServerOpti
         return {**graphs}, options
     if refusal is None:
         given = _with_embeddings(store, directory)
-        options["store"] = lambda: open_store(dsn, given) if is_needed else _store_if_possible(dsn)
+        sweeps = not is_read_only
+        options["store"] = lambda: open_store(dsn, given, sweeps=sweeps) if is_needed else _store_if_possible(dsn)
     else:
         _log.warning("graphs have no store: %s", refusal)
     return {**graphs}, options
 
 
 @asynccontextmanager
-async def open_store(dsn: str, settings: Mapping[str, Any]) -> AsyncIterator[BaseStore]:
+async def open_store(dsn: str, settings: Mapping[str, Any], *, sweeps: bool = True) -> AsyncIterator[BaseStore]:
     """Open LangGraph's own store on PostgreSQL, make its tables, and delete expired items if `ttl` says so.
 
     Args:
         dsn: The database.
         settings: `index` and `ttl`, as in `langgraph.json`.
+        sweeps: Whether expired items are deleted at all.
 
     Raises:
         ConfigurationError: If its package is not installed, or too old.
@@ -100,7 +103,7 @@ async def open_store(dsn: str, settings: Mapping[str, Any]) -> AsyncIterator[Bas
     given: Any = {name: settings[name] for name in ("index", "ttl") if settings.get(name)}
     async with AsyncPostgresStore.from_conn_string(dsn, pool_config={"min_size": 1, "max_size": 10}, **given) as store:
         await store.setup()
-        if "ttl" in given:
+        if sweeps and "ttl" in given:
             await store.start_ttl_sweeper()
         yield store
 

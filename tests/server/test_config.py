@@ -173,6 +173,21 @@ async def test_items_expire_unless_they_are_read(
                 await asyncio.sleep(0.01)
 
 
+async def test_a_read_only_server_deletes_no_expired_items(
+    dsn: str, schema: str, tmp_path: Path, connection: psycopg.Connection
+) -> None:
+    place = make_conninfo(dsn, options=f"-csearch_path={schema}")
+    file = written(tmp_path, store={"ttl": {"default_ttl": 60, "sweep_interval_minutes": 0.0005}})
+    _, options = load_server_config(file, place, is_read_only=True)
+    async with serving(dsn, schema, store=options["store"], read_only=True) as server:
+        assert server.service is not None and server.service.store is not None
+        await server.service.store.aput(("a",), "k", {})
+        connection.execute(f"UPDATE {schema}.store SET expires_at = now() - interval '1 second'")
+        # Ten sweeps.
+        await asyncio.sleep(0.3)
+        assert connection.execute(f"SELECT count(*) FROM {schema}.store").fetchone() == (1,)
+
+
 async def test_a_function_of_a_file_embeds_items(dsn: str, schema: str, tmp_path: Path) -> None:
     (tmp_path / "embedding.py").write_text(
         "async def embed(texts):\n    return [[float('river' in one), float('bank' in one), 0.1] for one in texts]\n"
