@@ -54,12 +54,14 @@ from langgraph_pgstate.operations.checkpoints.writes import WritesRequest, put_w
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
+from langgraph_pgstate.operations.threads.creating import request_owner
 from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, is_heavy, is_large, run_ids_of
 from langgraph_pgstate.saver.sharing import Shared
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
     OpenSaverOptions,
     SaverOptions,
+    ThreadOwner,
     check_options,
     database_options,
     schema_of,
@@ -363,10 +365,12 @@ class AsyncPGStateSaver(CommonSaver):
     async def _delete_for_runs(self, ids: list[str], thread_id: str | None) -> None:
         self._forget(*await self._run(threads.delete_for_runs, self._queries, ids, thread_id))
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    async def acopy_thread(
+        self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None
+    ) -> None:
         """Async twin of `copy_thread`."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self._run(threads.copy_thread, self._queries, source, target)
+        await self._run(threads.copy_thread, self._queries, source, target, request_owner(owner))
         self._forget(target)
 
     async def aprune(  # type: ignore[override]  # LangGraph's returns None
@@ -500,9 +504,9 @@ class AsyncPGStateSaver(CommonSaver):
         """`adelete_for_runs`, for callers on another thread."""
         self._wait(self.adelete_for_runs(run_ids, thread_id=thread_id))
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    def copy_thread(self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None) -> None:
         """`acopy_thread`, for callers on another thread."""
-        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id, owner=owner))
 
     def prune(  # type: ignore[override]  # LangGraph's returns None
         self,

@@ -43,11 +43,13 @@ from langgraph_pgstate.operations.checkpoints.writes import WritesRequest, put_w
 from langgraph_pgstate.operations.leases import guards
 from langgraph_pgstate.operations.record.put_hook import PutHook
 from langgraph_pgstate.operations.threads import prune, threads
+from langgraph_pgstate.operations.threads.creating import request_owner
 from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
 from langgraph_pgstate.settings import (
     DEFAULT_EMBEDDED_PATH,
     OpenSaverOptions,
     SaverOptions,
+    ThreadOwner,
     check_options,
     database_options,
     schema_of,
@@ -394,16 +396,21 @@ class PGStateSaver(CommonSaver):
             only = None if thread_id is None else thread_id_of(thread_id)
             self._forget(*self._run(threads.delete_for_runs, self._queries, ids, only))
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    def copy_thread(self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None) -> None:
         """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
 
         Messages, projections and tool executions are copied, too: results recorded before are reused in the copy.
+
+        Args:
+            source_thread_id: The thread.
+            target_thread_id: The copy.
+            owner: Whose the copy is, with all its metadata; by default the source's owner, with the source's.
 
         Raises:
             ConfigurationError: If the target has a history of its own.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self._run(threads.copy_thread, self._queries, source, target)
+        self._run(threads.copy_thread, self._queries, source, target, request_owner(owner))
         self._forget(target)
 
     def prune(  # type: ignore[override]  # LangGraph's returns None
@@ -530,9 +537,11 @@ class PGStateSaver(CommonSaver):
         """Async twin of `delete_for_runs`."""
         await asyncio.to_thread(self.delete_for_runs, run_ids, thread_id=thread_id)
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    async def acopy_thread(
+        self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None
+    ) -> None:
         """Async twin of `copy_thread`."""
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id, owner=owner)
 
     async def aprune(  # type: ignore[override]  # LangGraph's returns None
         self,

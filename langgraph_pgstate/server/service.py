@@ -21,7 +21,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
-from langgraph_pgstate.settings import ThreadKeys
+from langgraph_pgstate.settings import ThreadKeys, ThreadOwner
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.types import Thread
 
@@ -202,6 +202,14 @@ class Call:
     def owner_id(self) -> str | None:
         """The user whose is what the request creates."""
         return None if self.user is None else self.user.identity
+
+    def owner_of(self, value: Mapping[str, Any]) -> ThreadOwner | None:
+        """Return the owner of a copy of a thread that the caller makes, with the metadata that a handler has left."""
+        if self.user is None:
+            return None
+        fields = {name: self.user[name] for name in self.thread_keys.tenant if name in self.user}
+        tenant = next((one for one in fields.values() if isinstance(one, str) and one), None)
+        return {"metadata": value.get("metadata") or {}, "user_id": self.user.identity, "tenant_id": tenant}
 
     async def authorize_search(self, value: dict[str, Any], resource: str = "threads") -> Alternatives | None:
         """Return the metadata of the threads, assistants or crons that the caller may see; `None` for all.

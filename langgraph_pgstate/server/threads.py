@@ -174,9 +174,8 @@ async def copy(call: Call) -> Any:
     target_id = str(uuid7())
     value: dict[str, Any] = {"thread_id": target_id, "metadata": dict(source.metadata)}
     await call.authorize("threads", "create", value)
-    await call.state.saver.acopy_thread(source.thread_id, target_id)
-    thread = await call.state.threads.update_metadata(target_id, value.get("metadata") or {})
-    return await describe(call, thread)
+    await call.state.saver.acopy_thread(source.thread_id, target_id, owner=call.owner_of(value))
+    return await describe(call, await call.visible(target_id, None))
 
 
 async def prune(call: Call) -> Any:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         WorkerOptions,
     )
     from langgraph_pgstate.settings.record import RecorderSettings
-    from langgraph_pgstate.settings.threads import ThreadOptions
+    from langgraph_pgstate.settings.threads import ThreadOptions, ThreadOwner
     from langgraph_pgstate.settings.webhooks import WebhookSettings
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -72,6 +72,7 @@ else:
             "WorkerOptions": "langgraph_pgstate.settings.queue",
             "RecorderSettings": "langgraph_pgstate.settings.record",
             "ThreadOptions": "langgraph_pgstate.settings.threads",
+            "ThreadOwner": "langgraph_pgstate.settings.threads",
             "WebhookSettings": "langgraph_pgstate.settings.webhooks",
         },
     )
@@ -105,6 +106,7 @@ __all__ = [
     "ScheduleOptions",
     "ThreadKeys",
     "ThreadOptions",
+    "ThreadOwner",
     "TtlStrategy",
     "Upcaster",
     "WebhookSettings",

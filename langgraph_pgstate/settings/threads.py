@@ -10,6 +10,20 @@ from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.settings.checks import TtlStrategy
 
 
+class ThreadOwner(TypedDict, total=False):
+    """The owner of a copy or a fork, which is otherwise that of the source.
+
+    Attributes:
+        metadata: All its metadata.
+        user_id: The user.
+        tenant_id: The tenant.
+    """
+
+    metadata: Mapping[str, Any]
+    user_id: str | None
+    tenant_id: str | None
+
+
 class ThreadOptions(TypedDict, total=False):
     """Options of a thread that is created.
 

@@ -10,6 +10,7 @@ from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.operations.checkpoints import differences
 from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
 from langgraph_pgstate.operations.threads import branches, trees
+from langgraph_pgstate.settings import ThreadOwner
 from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
 from langgraph_pgstate.types.branches import Branch, CheckpointState, CheckpointTree, Difference, Label, LineageStep
 
@@ -161,6 +162,7 @@ class AsyncBranches(AsyncThreadsBase):
         *,
         by: str | None = None,
         unless_done_within: timedelta | None = None,
+        owner: ThreadOwner | None = None,
     ) -> dict[str, Any]:
         """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 
@@ -178,6 +180,7 @@ class AsyncBranches(AsyncThreadsBase):
             by: Name of the person who does it, for an event of the kind `action` of both threads.
             unless_done_within: Refuse it if a person has forked the checkpoint to another thread within this time:
                 since the caller looked at it. `None`: fork it in any case.
+            owner: Whose the new thread is, with all its metadata; by default the source's owner, with the source's.
 
         Returns:
             The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
@@ -188,7 +191,7 @@ class AsyncBranches(AsyncThreadsBase):
             ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
             AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
         """
-        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within)
+        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within, owner)
         return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
 
     async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:

@@ -180,7 +180,8 @@ async def test_a_read_only_server_deletes_no_expired_items(
     file = written(tmp_path, store={"ttl": {"default_ttl": 60, "sweep_interval_minutes": 0.0005}})
     _, options = load_server_config(file, place, is_read_only=True)
     async with serving(dsn, schema, store=options["store"], read_only=True) as server:
-        assert server.service is not None and server.service.store is not None
+        assert server.service is not None
+        assert server.service.store is not None
         await server.service.store.aput(("a",), "k", {})
         connection.execute(f"UPDATE {schema}.store SET expires_at = now() - interval '1 second'")
         # Ten sweeps.

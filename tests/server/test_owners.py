@@ -89,6 +89,39 @@ async def test_a_deleted_run_is_deleted_in_its_thread_alone(dsn: str, schema: st
         assert (await bob.get("/threads/copy/state")).json() == before
 
 
+async def test_a_copy_is_of_who_makes_it_from_its_first_moment_on(dsn: str, schema: str) -> None:
+    """With what the handler leaves of the metadata: who read the source need not read the copy."""
+    auth = signed_in()
+
+    @auth.on.threads
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        metadata = value.setdefault("metadata", {})
+        metadata["owner"] = name = ctx.user.identity
+        if ctx.action == "create":
+            metadata.pop("guests", None)
+        return {"$or": [{"owner": name}, {"guests": {"$contains": name}}]}
+
+    async with users(dsn, schema, auth, "eve", "bob", inspector=True) as (server, (eve, bob)):
+        state = state_of(server)
+        await made(eve, "/threads", thread_id="t")
+        await made(eve, "/threads/t/runs/wait", assistant_id="chat", input=HELLO)
+        await state.threads.update_metadata("t", {"guests": ["bob", "ann"], "topic": "travel"})
+        at = (await bob.get("/threads/t/state")).json()["checkpoint"]["checkpoint_id"]
+        copy = (await made(bob, "/threads/t/copy"))["thread_id"]
+        async with visiting(server, {"authorization": "bob"}) as visitor:
+            assert (await visitor.act("/threads/t/fork", at=at, to="fork")).status_code == 303
+        for thread_id in (copy, "fork"):
+            found = await state.threads.get(thread_id)
+            assert found is not None
+            kept = {name: found.metadata.get(name) for name in ("owner", "guests", "topic")}
+            assert (found.user_id, kept) == ("bob", {"owner": "bob", "guests": None, "topic": "travel"})
+            assert (await eve.get(f"/threads/{thread_id}")).status_code == 404
+        # What the second user writes there is not found among the first one's.
+        await made(bob, f"/threads/{copy}/state", values=HELLO, as_node="speak")
+        threads = (await state.threads.list(user_id="eve")).items
+        assert [one.thread_id for one in threads] == ["t"]
+
+
 async def test_a_cron_runs_for_who_made_or_changed_it_last(dsn: str, schema: str) -> None:
     async with users(dsn, schema, of_teams(), "eve", "ella", "bob") as (server, (eve, ella, bob)):
         await made(eve, "/threads", thread_id="t")

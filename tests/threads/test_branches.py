@@ -354,6 +354,23 @@ async def test_forks_that_are_refused(state: Any, rows: Rows) -> None:
     assert before == {table: rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in before}
 
 
+async def test_copies_and_forks_may_have_another_owner(state: Any) -> None:
+    (config,) = await put_chain(state.saver, "t", 1)
+    await answer_of(state.threads.update_metadata("t", {"owner": "eve", "guests": ["bob"]}))
+    owner: Any = {"user_id": "bob", "metadata": {"owner": "bob"}}
+    for name, given in (("same", None), ("bobs", owner), ("nobodys", {})):
+        await answer_of(state.threads.fork("t", id_of(config), f"fork {name}", owner=given))
+        await state.saver.acopy_thread("t", f"copy {name}", owner=given)
+        for target in (f"fork {name}", f"copy {name}"):
+            found = await answer_of(state.threads.get(target))
+            wanted = {"owner": "eve", "guests": ["bob"]} if given is None else given.get("metadata", {})
+            assert (found.user_id, found.metadata) == ((given or {}).get("user_id"), wanted)
+    for bad in ({"user": "bob"}, {"user_id": "bob\0"}, {"metadata": {"owner": "b\0ob"}}):
+        with pytest.raises(ConfigurationError):
+            await answer_of(state.threads.fork("t", id_of(config), "refused", owner=bad))
+    assert await answer_of(state.threads.get("refused")) is None
+
+
 async def test_a_fork_can_be_repeated(state: Any, rows: Rows) -> None:
     configs = await put_chain(state.saver, "t", 2)
     first = await answer_of(state.threads.fork("t", id_of(configs[0]), "u"))

@@ -28,7 +28,9 @@ from langgraph_pgstate.operations.leases.guards import refuse_deleted
 from langgraph_pgstate.operations.record import journal
 from langgraph_pgstate.operations.record.new_events import check_not_done, note_action
 from langgraph_pgstate.operations.record.projections import projected
+from langgraph_pgstate.operations.threads.creating import request_owner
 from langgraph_pgstate.operations.threads.paging import page_size
+from langgraph_pgstate.settings import ThreadOwner
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Row
 from langgraph_pgstate.types.branches import Branch, Label, LineageStep
@@ -228,6 +230,7 @@ class ForkRequest:
         target_id: The new thread.
         by: Name of the person who forks it, for an event of both threads.
         within: Time in which no person may have forked the same checkpoint.
+        owner: The owner of the new thread, as `request_owner` returns it; that of the source by default.
     """
 
     source_id: str
@@ -235,6 +238,7 @@ class ForkRequest:
     target_id: str
     by: str | None = None
     within: timedelta | None = None
+    owner: str | None = None
 
 
 def request_fork(
@@ -243,6 +247,7 @@ def request_fork(
     to: str | None,
     by: str | None = None,
     within: timedelta | None = None,
+    owner: ThreadOwner | None = None,
 ) -> ForkRequest:
     """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
 
@@ -257,7 +262,7 @@ def request_fork(
         )
     id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
     check_key_size("thread_id and checkpoint_id", target_id, id)
-    return ForkRequest(source_id, id, target_id, by, within)
+    return ForkRequest(source_id, id, target_id, by, within, request_owner(owner))
 
 
 async def count_older(db: Connection, queries: Queries, address: Address) -> int:
@@ -284,7 +289,9 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
     await journal.write(db, queries, [source_id])
     async with db.transaction():
         # Serializes concurrent forks to the same id.
-        origin = await db.fetch(queries.begin_fork, {"source_id": source_id, "target_id": target_id})
+        origin = await db.fetch(
+            queries.begin_fork, {"source_id": source_id, "target_id": target_id, "owner": request.owner}
+        )
         if not origin:
             raise NotFoundError(_nothing(source_id))
         if request.checkpoint_id is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 from uuid import UUID
 
+import orjson
 from langchain_core.utils.uuid import uuid7
 
 from langgraph_pgstate.db.protocol import Connection
@@ -13,7 +14,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, Thre
 from langgraph_pgstate.operations.arguments import json_of, request_scope, texts_of
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, thread_id_of
 from langgraph_pgstate.operations.threads.search import get_thread
-from langgraph_pgstate.settings import ThreadOptions, check_ttl, check_ttl_strategy
+from langgraph_pgstate.settings import ThreadOptions, ThreadOwner, check_ttl, check_ttl_strategy
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.types import Thread
 
@@ -59,6 +60,21 @@ def request_thread(thread_id: str | int | UUID | None, **options: Unpack[ThreadO
     # A row under a random id was made by an earlier try of this call.
     refuses = if_exists == "raise" and thread_id is not None
     return CreateRequest(row, refuses, request_scope(options.get("scope")))
+
+
+def request_owner(owner: ThreadOwner | None) -> str | None:
+    """Return the owner of a copy as JSON text; `None` for the owner of the source.
+
+    Raises:
+        ConfigurationError: If it cannot be stored.
+    """
+    if owner is None:
+        return None
+    if unknown := owner.keys() - ThreadOwner.__annotations__.keys():
+        raise ArgumentTypeError(f"an owner has metadata, user_id and tenant_id, not {min(unknown)!r}")
+    names = texts_of(owner, "user_id", "tenant_id")
+    metadata = orjson.loads(json_of("metadata", owner.get("metadata")) or "{}")
+    return orjson.dumps({**names, "metadata": metadata}).decode()
 
 
 async def create_thread(db: Connection, queries: Queries, request: CreateRequest) -> Thread:

@@ -126,10 +126,19 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     return may_be_queued
 
 
-async def copy_thread(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
+async def copy_thread(
+    db: Connection, queries: Queries, source_id: str, target_id: str, owner: str | None = None
+) -> None:
     """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
 
     Also copies messages, projection and tool executions, but not runs, spans and events.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        source_id: The thread.
+        target_id: The copy.
+        owner: The owner of the copy, as `request_owner` returns it; that of the source by default.
 
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
@@ -148,7 +157,7 @@ async def copy_thread(db: Connection, queries: Queries, source_id: str, target_i
                 f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
                 "copy into a new thread, or delete that one first"
             )
-        await db.execute(queries.copy_thread, key)
+        await db.execute(queries.copy_thread, {**key, "owner": owner})
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)

@@ -44,12 +44,15 @@ async def fork(call: PageCall) -> Done:
     if existing is None:
         try:
             await call.state.threads.fork(
-                source.thread_id, at, target_id, by=call.actor, unless_done_within=within(call)
+                source.thread_id,
+                at,
+                target_id,
+                by=call.actor,
+                unless_done_within=within(call),
+                owner=call.owner_of(value),
             )
         except AlreadyDoneError as error:
             raise done("the checkpoint", error, f": thread {error.details.get('target')!r}") from None
-        if value["metadata"] != source.metadata:
-            await call.state.threads.update_metadata(target_id, value["metadata"])
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):

@@ -65,7 +65,11 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
 -- no row if the source is missing.
 INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, ttl_strategy, expires_at)
-SELECT :target_id::text, s.agent, s.user_id, s.tenant_id, s.title, s.metadata, s.ttl, s.ttl_strategy,
+SELECT :target_id::text, s.agent,
+    -- As in `copy_thread`.
+    CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
+    CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
+    s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
     -- A fork must not outlive the date until which its source may be kept.
     coalesce(now() + s.ttl, s.expires_at)
 FROM /*schema*/threads s WHERE s.thread_id = :source_id::text

@@ -88,14 +88,18 @@ LIMIT 1;
 -- name: copy_thread
 -- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
 -- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
--- thread names the copy.
+-- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null for the source's.
 WITH copied_thread AS (
     INSERT INTO /*schema*/threads (
         thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
         ttl_strategy, expires_at
     )
-    SELECT :target_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
-        ttl_strategy,
+    SELECT :target_id, agent,
+        -- From the first moment: who may see the source need not see the copy.
+        CASE WHEN :owner::text::jsonb IS NULL THEN user_id ELSE :owner::text::jsonb ->> 'user_id' END,
+        CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
+        title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id, forked_from_checkpoint_id,
+        ttl, ttl_strategy,
         -- As in `begin_fork`.
         coalesce(now() + ttl, expires_at)
     FROM /*schema*/threads WHERE thread_id = :source_id
