@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
@@ -28,6 +28,8 @@ from langgraph_pgstate.db.adapters import (
 )
 from langgraph_pgstate.db.connecting import (
     DEFAULT_PREPARE_THRESHOLD,
+    AsyncConnector,
+    Connector,
     connection_options,
     connector_of,
     dsn_of,
@@ -67,12 +69,27 @@ Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
 """Called with each operation that `run` runs. It runs in the context, with its waits and retries."""
 
 
+def _in_use() -> PoolTimeout:
+    return PoolTimeout("the only connection is in use")
+
+
 def _outage_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Outage:
     return Outage(PoolSettings().timeout if pool is None else pool.timeout)
 
 
-class _OfProcess:
-    """What belongs to the process that made it."""
+def _least(seconds: float | None, other: float | None) -> float | None:
+    return min((one for one in (seconds, other) if one is not None), default=None)
+
+
+class _Connected:
+    """The common part of both databases: what they know of their connections and of the process that made them."""
+
+    _connector: Connector | AsyncConnector
+
+    @property
+    def dsn(self) -> str:
+        """The connection string of its server, for further connections. It may have a password."""
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -94,6 +111,21 @@ class _OfProcess:
                 "in each process, after the fork"
             )
 
+    def _is_away(self, busy_seconds: float | None, tries: Tries | None) -> bool:
+        """Return whether a call that got no connection waits for the server, and not for other calls."""
+        has_time = busy_seconds is not None and tries is not None and tries.remaining(time.monotonic()) > 0
+        return has_time and self._connector.error is not None
+
+    def _apart(self, error: UnavailableError, seconds: float) -> tuple[str, dict[str, Any]]:
+        """Return DSN and options of a connection for a call that found all connections in use.
+
+        Raises:
+            UnavailableError: The call's error, if it failed for another reason.
+        """
+        if not isinstance(error.__cause__, PoolTimeout) or self._connector.error is not None:
+            raise error
+        return self.dsn, connection_options(self.dsn, None, seconds)
+
 
 def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
     """Close an owned connection that an interrupted call has left in use; the next call opens another."""
@@ -101,7 +133,7 @@ def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, 
         connection.pgconn.finish()
 
 
-class Database(_OfProcess):
+class Database(_Connected):
     """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently.
 
     Attributes:
@@ -200,9 +232,9 @@ class Database(_OfProcess):
             PGStateError: The translated driver error.
         """
         if self.observer is None:
-            return self._run(None, operation, *args, **kwargs)
+            return self._run(None, None, operation, *args, **kwargs)
         with self.observer(operation):
-            return self._run(None, operation, *args, **kwargs)
+            return self._run(None, None, operation, *args, **kwargs)
 
     def run_within(
         self,
@@ -217,11 +249,39 @@ class Database(_OfProcess):
         Raises:
             PGStateError: The translated driver error.
         """
-        return self._run(seconds, operation, *args, **kwargs)
+        return self._run(seconds, None, operation, *args, **kwargs)
+
+    def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an idempotent operation as `run` does; if other calls use all connections for `seconds`, on a new
+        connection, which is closed after it.
+
+        For what must be done in time, however long other calls keep their connections.
+
+        Raises:
+            PGStateError: The translated driver error.
+        """
+        with nullcontext() if self.observer is None else self.observer(operation):
+            try:
+                return self._run(None, seconds, operation, *args, **kwargs)
+            except UnavailableError as error:
+                dsn, options = self._apart(error, seconds)
+            try:
+                with psycopg.Connection.connect(dsn, **options) as connection:
+                    return run_blocking(operation(BlockingConnection(connection), *args, **kwargs))
+            except psycopg.Error as error:
+                raise translate(error, self.schema) from error
 
     def _run(
         self,
         seconds: float | None,
+        busy_seconds: float | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
@@ -229,12 +289,12 @@ class Database(_OfProcess):
     ) -> T:
         began = time.monotonic()
         # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
-        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
-        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
+        is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
+        tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         while True:
             connected_at, in_transaction = None, False
             try:
-                db, switched = self._acquire(tries)
+                db, switched = self._acquire(tries, busy_seconds)
                 try:
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = run_blocking(operation(db, *args, **kwargs))
@@ -308,7 +368,7 @@ class Database(_OfProcess):
     def _tries(self, policy: RetryPolicy, began: float, seconds: float | None = None) -> Tries:
         return Tries(policy, self._outage, self.schema, began, self.is_borrowed, seconds)
 
-    def _acquire(self, tries: Tries | None) -> tuple[BlockingConnection, bool]:
+    def _acquire(self, tries: Tries | None, busy_seconds: float | None = None) -> tuple[BlockingConnection, bool]:
         """Return a connection in autocommit mode, and whether it was switched to that mode.
 
         psycopg implements autocommit on the client, so switching needs no round trip. Inside the caller's transaction
@@ -317,22 +377,32 @@ class Database(_OfProcess):
         Args:
             tries: The tries of the call; `None` for a first try that waits as long as the pool lets it, and may find
                 by failing that its connection is lost.
+            busy_seconds: Seconds to wait while other calls use all connections; by default as long as for the server.
         """
         self.check_process()
-        db = self._acquire_single() if self._pool is None else self._acquire_pooled(self._pool, tries)
+        if self._pool is None:
+            db = self._acquire_single(busy_seconds)
+        else:
+            db = self._acquire_pooled(self._pool, tries, busy_seconds)
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             connection.autocommit = True
         return db, switched
 
-    def _acquire_pooled(self, pool: ConnectionPool[Any], tries: Tries | None) -> BlockingConnection:
+    def _acquire_pooled(
+        self, pool: ConnectionPool[Any], tries: Tries | None, busy_seconds: float | None
+    ) -> BlockingConnection:
         callers, caller = self._connector.callers, object()
         while True:
             callers.add(caller)
             try:
                 seconds = None if tries is None else tries.remaining(time.monotonic())
-                db = adapter_of(pool.getconn(seconds), BlockingConnection)
+                db = adapter_of(pool.getconn(_least(seconds, busy_seconds)), BlockingConnection)
+            except PoolTimeout:
+                if not self._is_away(busy_seconds, tries):
+                    raise
+                continue
             finally:
                 callers.discard(caller)
             if tries is None or tries.may_fail:
@@ -347,8 +417,9 @@ class Database(_OfProcess):
             if is_good:
                 return db
 
-    def _acquire_single(self) -> BlockingConnection:
-        self._lock.acquire()
+    def _acquire_single(self, busy_seconds: float | None) -> BlockingConnection:
+        if not self._lock.acquire(timeout=-1 if busy_seconds is None else busy_seconds):
+            raise _in_use()
         try:
             if self._single is None or (self._connect is not None and self._single.connection.closed):
                 assert self._connect is not None
@@ -403,7 +474,7 @@ async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDa
     return database
 
 
-class AsyncDatabase(_OfProcess):
+class AsyncDatabase(_Connected):
     """Async twin of `Database`. Bound to the event loop in which it was opened."""
 
     observer: Observer | None = None
@@ -496,9 +567,9 @@ class AsyncDatabase(_OfProcess):
     ) -> T:
         """Async twin of `Database.run`."""
         if self.observer is None:
-            return await self._run(None, operation, *args, **kwargs)
+            return await self._run(None, None, operation, *args, **kwargs)
         with self.observer(operation):
-            return await self._run(None, operation, *args, **kwargs)
+            return await self._run(None, None, operation, *args, **kwargs)
 
     async def run_within(
         self,
@@ -509,23 +580,44 @@ class AsyncDatabase(_OfProcess):
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_within`."""
-        return await self._run(seconds, operation, *args, **kwargs)
+        return await self._run(seconds, None, operation, *args, **kwargs)
+
+    async def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Async twin of `Database.run_apart`."""
+        with nullcontext() if self.observer is None else self.observer(operation):
+            try:
+                return await self._run(None, seconds, operation, *args, **kwargs)
+            except UnavailableError as error:
+                dsn, options = self._apart(error, seconds)
+            try:
+                async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
+                    return await operation(AsyncConnection(connection), *args, **kwargs)
+            except psycopg.Error as error:
+                raise translate(error, self.schema) from error
 
     async def _run(
         self,
         seconds: float | None,
+        busy_seconds: float | None,
         operation: Callable[Concatenate[Connection, P], Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         began = time.monotonic()
-        is_unlimited = seconds is None and self._outage.since is None and self._retry.attempts > 1
-        tries = None if is_unlimited else self._tries(self._retry, began, seconds)
+        is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
+        tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         while True:
             connected_at, in_transaction = None, False
             try:
-                db, switched = await self._acquire(tries)
+                db, switched = await self._acquire(tries, busy_seconds)
                 try:
                     connected_at, in_transaction = time.monotonic(), self.is_borrowed and db.is_in_transaction
                     result = await operation(db, *args, **kwargs)
@@ -592,13 +684,13 @@ class AsyncDatabase(_OfProcess):
     def _tries(self, policy: RetryPolicy, began: float, seconds: float | None = None) -> Tries:
         return Tries(policy, self._outage, self.schema, began, self.is_borrowed, seconds)
 
-    async def _acquire(self, tries: Tries | None) -> tuple[AsyncConnection, bool]:
+    async def _acquire(self, tries: Tries | None, busy_seconds: float | None = None) -> tuple[AsyncConnection, bool]:
         """Async twin of `Database._acquire`."""
         self.check_process()
         if self._pool is None:
-            db = await self._acquire_single()
+            db = await self._acquire_single(busy_seconds)
         else:
-            db = await self._acquire_pooled(self._pool, tries)
+            db = await self._acquire_pooled(self._pool, tries, busy_seconds)
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -610,13 +702,20 @@ class AsyncDatabase(_OfProcess):
                 raise
         return db, switched
 
-    async def _acquire_pooled(self, pool: AsyncConnectionPool[Any], tries: Tries | None) -> AsyncConnection:
+    async def _acquire_pooled(
+        self, pool: AsyncConnectionPool[Any], tries: Tries | None, busy_seconds: float | None
+    ) -> AsyncConnection:
         callers, caller = self._connector.callers, object()
         while True:
             callers.add(caller)
             try:
                 seconds = None if tries is None else tries.remaining(time.monotonic())
-                db = adapter_of(await take(pool.getconn(seconds), pool.putconn), AsyncConnection)
+                connecting = pool.getconn(_least(seconds, busy_seconds))
+                db = adapter_of(await take(connecting, pool.putconn), AsyncConnection)
+            except PoolTimeout:
+                if not self._is_away(busy_seconds, tries):
+                    raise
+                continue
             finally:
                 callers.discard(caller)
             if tries is None or tries.may_fail:
@@ -630,8 +729,12 @@ class AsyncDatabase(_OfProcess):
             if is_good:
                 return db
 
-    async def _acquire_single(self) -> AsyncConnection:
-        await self._lock.acquire()
+    async def _acquire_single(self, busy_seconds: float | None) -> AsyncConnection:
+        try:
+            async with asyncio.timeout(busy_seconds):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise _in_use() from None
         try:
             if self._single is None or (self._connect is not None and self._single.connection.closed):
                 assert self._connect is not None

@@ -54,6 +54,17 @@ class Runner(Protocol):
         """Run an idempotent operation as `Database.run_within` does."""
         ...
 
+    async def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an idempotent operation as `Database.run_apart` does."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
         ...
@@ -87,6 +98,17 @@ class BlockingRunner:
         """Run an operation without suspending."""
         return self._database.run_within(seconds, operation, *args, **kwargs)
 
+    async def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation without suspending."""
+        return self._database.run_apart(seconds, operation, *args, **kwargs)
+
     async def sleep(self, seconds: float) -> None:
         """Sleep without suspending."""
         time.sleep(seconds)  # noqa: ASYNC251
@@ -119,6 +141,17 @@ class AsyncRunner:
     ) -> T:
         """Run an operation."""
         return await self._database.run_within(seconds, operation, *args, **kwargs)
+
+    async def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation."""
+        return await self._database.run_apart(seconds, operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""

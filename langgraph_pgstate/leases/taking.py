@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.protocol import Connection
@@ -30,6 +30,9 @@ from langgraph_pgstate.types import Lease
 _FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
 
 _NOT_RENEWED: Final = "leases could not be renewed or released; they expire unless a later attempt succeeds: %s"
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
@@ -100,7 +103,7 @@ class LeaseTaker(LeaseRegistry):
         lease, is_mine = held.lease, not held.is_lost
         try:
             if is_mine:
-                is_mine = await self._runner.run(leases.release, self._queries, lease.thread_id, lease.fencing_token)
+                is_mine = await self._apart(leases.release, self._queries, lease.thread_id, lease.fencing_token)
         except BaseException:
             held.is_returned = False
             raise
@@ -110,7 +113,7 @@ class LeaseTaker(LeaseRegistry):
 
     async def _release_by_holder(self, thread_id: str, holder: str) -> None:
         """Release a lease of which it is not known whether it was taken."""
-        await self._runner.run(leases.release, self._queries, thread_id, None, holder)
+        await self._apart(leases.release, self._queries, thread_id, None, holder)
         self._unconfirmed.pop(holder, None)
 
     async def _renew_leases(self, release: Callable[[HeldLease], Awaitable[bool]]) -> None:
@@ -130,8 +133,14 @@ class LeaseTaker(LeaseRegistry):
         """Renew leases, and note which are lost. One statement, or none."""
         if due:
             keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
-            asked_at, still = await self._runner.run(timed, leases.renew, self._queries, keys, self._settings.lease_ttl)
+            asked_at, still = await self._apart(timed, leases.renew, self._queries, keys, self._settings.lease_ttl)
             self._note_renewed(due, asked_at, still)
+
+    async def _apart(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation before leases expire, even if other calls keep all connections."""
+        return await self._runner.run_apart(self._settings.lease_ttl / 6, operation, *args, **kwargs)
 
 
 class _FailedReadError(Exception):

@@ -242,9 +242,12 @@ class AttemptRunner:
     async def write(self, intent: Intent, outcome: Outcome) -> bool:
         """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
         try:
-            return await self.run(tool_executions.finish, intent, outcome)
-        except BaseException:
+            seconds = self._settings.ttl_seconds / 6
+            return await self._executor.run_apart(seconds, tool_executions.finish, self._queries, intent, outcome)
+        except BaseException as error:
             keep_outcome(intent.intent_id, outcome)
+            if isinstance(error, PGStateError):
+                error.is_final = True
             raise
 
     def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:

@@ -30,7 +30,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
-from langgraph_pgstate.operations.tools.tool_executions import renew
+from langgraph_pgstate.operations.tools.tool_executions import renew_all
 from langgraph_pgstate.sql import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
 
@@ -187,12 +187,12 @@ class _Pulse:
             }
 
     async def renew(self, runner: Runner, queries: Queries, attempts: dict[str, dict[str, str]]) -> None:
-        """Renew the liveness of attempts. Errors are logged."""
-        for thread_id, intents in attempts.items():
-            try:
-                await runner.run(renew, queries, thread_id, intents, self.ttl_seconds)
-            except PGStateError as error:
-                _log.warning("liveness of tool executions of thread %r could not be renewed: %s", thread_id, error)
+        """Renew the liveness of attempts, even if other calls keep all connections. Errors are logged."""
+        try:
+            await runner.run_apart(self.ttl_seconds / 6, renew_all, queries, attempts, self.ttl_seconds)
+        except PGStateError as error:
+            threads = ", ".join(map(repr, attempts))
+            _log.warning("liveness of tool executions of the threads %s could not be renewed: %s", threads, error)
 
 
 class _RestOfThread:
@@ -546,6 +546,19 @@ class OffloadingExecutor(AsyncExecutor):
         # A tool that was stopped may write the outcome of one that it called.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
+
+    async def run_apart(
+        self,
+        seconds: float,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on the database in a worker thread as `run` does."""
+        run = self._blocking._database.run_apart
+        with not_followed():
+            return await self.to_the_end(asyncio.to_thread(run, seconds, operation, *args, **kwargs))
 
     @contextmanager
     def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:

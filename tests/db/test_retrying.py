@@ -189,6 +189,31 @@ async def test_a_call_with_a_limit_of_its_own_waits_no_longer(api: type, dsn: st
         await maybe(database._pool.putconn(taken))
 
 
+@pytest.mark.parametrize("pool", [False, PoolSettings(max_size=1, timeout=600.0)])
+@pytest.mark.parametrize("api", APIS)
+async def test_what_must_be_in_time_does_not_wait_for_calls_that_keep_all_connections(
+    api: type, dsn: str, pool: PoolSettings | bool
+) -> None:
+    async with database_of(api, dsn, pool=pool) as database, AsyncExitStack() as stack:
+        lent = database.lend()
+        await stack.enter_async_context(lent) if api is APIS[1] else stack.enter_context(lent)
+        assert await run(database, look, "run_apart", 0.05) == "seen"
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_what_must_be_in_time_waits_for_a_server_that_is_away(
+    api: type, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database_of(api, gate.dsn, pool=PoolSettings(max_size=1, timeout=GUARD_SECONDS)) as database:
+        monkeypatch.setattr(retrying, "_MIN_SECONDS", GUARD_SECONDS)
+        gate.shut()
+        call = asyncio.create_task(run(database, look, "run_apart", 0.05))
+        await asyncio.sleep(0.5)
+        assert not call.done()
+        gate.is_shut = False
+        assert await call == "seen"
+
+
 async def is_back(database: Any) -> bool:
     try:
         return bool(await run(database, look) == "seen")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import Context
 from typing import Any
 
@@ -154,6 +154,26 @@ async def test_a_lease_lives_as_long_as_a_node_computes(api: type, dsn: str, sch
 
         await asyncio.to_thread(loop_graph(1, compute).compile(checkpointer=saver).invoke, INPUT, config_of("t"))
         assert len(errors) == 1
+
+
+@pytest.mark.parametrize("pool", [False, 1])
+@pytest.mark.parametrize("api", APIS)
+async def test_a_lease_lives_and_ends_while_others_keep_all_connections(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection, pool: bool | int
+) -> None:
+    async with AsyncExitStack() as stack:
+        options = {"guard": "lease", "lease_ttl": 0.6, "pool": pool}
+        saver = await stack.enter_async_context(open_saver(api, dsn, schema, **options))
+        query = f"SELECT renewed_at > acquired_at + interval '1 s', holder_id IS NULL FROM {schema}.leases"
+
+        def is_kept() -> bool:
+            return connection.execute(query).fetchone() == (True, False)
+
+        async with hold(saver.lease_manager, "t"):
+            lent = saver._database.lend()
+            await stack.enter_async_context(lent) if api is APIS[1] else stack.enter_context(lent)
+            await asyncio.to_thread(wait_until, is_kept, "a lease that lives")
+        assert connection.execute(query).fetchone() == (True, True)
 
 
 def compute_in_a_child(dsn: str, schema: str, answers: Any) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import psycopg
 import pytest
 from langchain_core.tools import tool
 from psycopg import sql
-from support import crossed, ended, terminate
+from support import GUARD_SECONDS, crossed, ended, terminate, wait_until
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 
 from langgraph_pgstate import AsyncPGState, PGState
@@ -22,7 +24,7 @@ from langgraph_pgstate.errors import (
     ToolOutcomeUnknownError,
     UnavailableError,
 )
-from langgraph_pgstate.tools import ToolRetry
+from langgraph_pgstate.tools import ToolRetry, ToolSettings
 from tests.tools.test_ledger import CHARGE, Till, rows
 from tests.tools.test_ledger_more import of_api, one_node
 
@@ -36,6 +38,44 @@ AGAIN = calls(("call_2", "charge", {"order": "o1"}))
 async def broken(request: pytest.FixtureRequest, dsn: str, schema: str) -> AsyncIterator[tuple[Bench, Line]]:
     async with open_on_line(request.param, dsn, schema, pool=False) as pair:
         yield pair
+
+
+@pytest.mark.parametrize("pool", [False, 1])
+@pytest.mark.parametrize("api", LEDGERS)
+async def test_an_attempt_lives_and_is_recorded_while_others_keep_all_connections(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection, pool: bool | int
+) -> None:
+    async with open_on_line(api, dsn, schema, pool=pool, settings=ToolSettings(ttl_seconds=1.0)) as (bench, _):
+        database = bench.ledger._executor._database
+        has_begun, has_lived = threading.Event(), threading.Event()
+
+        def blocking(order: str) -> str:
+            """Charge a card, slowly."""
+            has_begun.set()
+            assert has_lived.wait(GUARD_SECONDS)
+            return f"charged {order}"
+
+        async def suspending(order: str) -> str:
+            """Charge a card, slowly."""
+            return await asyncio.to_thread(blocking, order)
+
+        charge = tool("charge")(suspending if bench.is_async else blocking)
+        run = asyncio.create_task(bench.invoke(bench.agent([charge], CHARGE), ask(), thread()))
+        await asyncio.to_thread(has_begun.wait, GUARD_SECONDS)
+
+        def is_renewed() -> bool:
+            select = "SELECT alive_until > started_at + interval '2 s' FROM {}.tool_executions"
+            return connection.execute(sql.SQL(select).format(sql.Identifier(schema))).fetchone() == (True,)
+
+        async with AsyncExitStack() as stack:
+            lent = database.lend()
+            await stack.enter_async_context(lent) if bench.is_async else stack.enter_context(lent)
+            await asyncio.to_thread(wait_until, is_renewed, "an attempt that lives")
+            has_lived.set()
+            done = [("success",)]
+            await asyncio.to_thread(wait_until, lambda: rows(connection, schema, "status") == done, "an outcome")
+        state = await run
+        assert [message.content for message in state["messages"][2:]] == ["charged o1", "done"]
 
 
 def handle(error: Exception) -> str:

@@ -339,6 +339,14 @@ async def renew(
     )
 
 
+async def renew_all(
+    db: Connection, queries: Queries, attempts: Mapping[str, Mapping[str, str]], ttl_seconds: float
+) -> None:
+    """Renew the liveness of attempts of several threads. One statement for each thread."""
+    for thread_id, intents in attempts.items():
+        await renew(db, queries, thread_id, intents, ttl_seconds)
+
+
 async def task_interrupts(db: Connection, queries: Queries, thread_id: str, task_id: str) -> tuple[int, Sequence[str]]:
     """Return the number of a task's used resume values, and ids (`key#attempt`) of its executions without outcome."""
     rows = await db.fetch(queries.get_task_interrupts, {"thread_id": thread_id, "task_id": task_id})
