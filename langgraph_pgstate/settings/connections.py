@@ -32,7 +32,8 @@ class PoolSettings:
 
     Attributes:
         min_size: Connections kept open.
-        max_size: Connections opened at most; this many calls run at once.
+        max_size: Connections opened at most; this many calls run at once. If they keep all of them, one more is opened
+            for a moment to renew leases and the liveness of tool executions.
         timeout: Seconds a call waits for connections in all, however often it is tried, before `UnavailableError`; and
             seconds to wait for the server when a pool is opened. In an outage the calls that follow the first one
             count from when it began, and wait two seconds at least: a run fails once, not once for each of its calls.
