@@ -536,6 +536,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.tool_executions.is_committed": lambda bench: (bench.intent(), 5.0),
     "tools.tool_executions.limit_transaction": lambda bench: (5.0,),
     "tools.tool_executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
+    "tools.tool_executions.renew_all": lambda bench: ({"t": {"intent": "key"}}, 15.0),
     "tools.tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
     "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
     "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
