@@ -118,7 +118,9 @@ class AgentServer(Starlette):
         allowed = None if cors is None else {"expose_headers": _EXPOSED, **cors}
         if self._custom is not None:
             place = options.get("app_auth", "none")
-            self._outer = around(self._custom, super().__call__, self._authority, place, prefix, allowed)
+            self._outer = around(
+                self._custom, super().__call__, self.operations, self._authority, place, prefix, allowed
+            )
             prefix, allowed = "", None
         middleware = [] if allowed is None else [Middleware(CORSMiddleware, **allowed)]
         middleware.append(Middleware(BodyLimit, most=options.get("max_body_size", DEFAULT_BODY_SIZE)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.applications import Starlette
@@ -17,7 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.openapi import DOCUMENT, document, merged
 from langgraph_pgstate.server.reading import json_of
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.routes import Operation
 
 # Load balancers know the server by it, so it is not the user's.
 _HEALTH: Final = "/ok"
@@ -26,13 +30,20 @@ AuthPlace = Literal["none", "middleware_first", "auth_first"]
 
 
 def around(
-    app: Any, inner: ASGIApp, authority: Authority | None, place: AuthPlace, prefix: str, cors: Mapping[str, Any] | None
+    app: Any,
+    inner: ASGIApp,
+    operations: Sequence[Operation],
+    authority: Authority | None,
+    place: AuthPlace,
+    prefix: str,
+    cors: Mapping[str, Any] | None,
 ) -> ASGIApp:
     """Return an application of the user's with another one below its routes, and all of it below a prefix.
 
     Args:
         app: A Starlette or FastAPI application. It is changed.
         inner: The server.
+        operations: Its operations, which FastAPI's OpenAPI document has, too.
         authority: Authenticates the user's routes, if `place` says so.
         place: When they are authenticated.
         prefix: The prefix; may be empty.
@@ -51,6 +62,10 @@ def around(
         middleware = Middleware(_Authenticated, authority=authority, routes=[*app.routes], health=health)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
     app.router.routes.append(Mount("", app=inner))
+    fast: Any = app
+    if getattr(app, "openapi_url", None) == DOCUMENT and any(one.path == DOCUMENT for one in operations):
+        describe = fast.openapi
+        fast.openapi = lambda: merged(describe(), document(operations=operations))
     outer: ASGIApp = Starlette(routes=[Mount(prefix, app=app)]) if prefix else app
     return outer if cors is None else CORSMiddleware(outer, **cors)
 

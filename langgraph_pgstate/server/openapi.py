@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic.json_schema import models_json_schema
 
@@ -14,7 +14,9 @@ from langgraph_pgstate import __version__
 if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
 
-_REFERENCES = "#/components/schemas/{model}"
+DOCUMENT: Final = "/openapi.json"
+"""The path of the document."""
+_REFERENCES: Final = "#/components/schemas/{model}"
 
 
 @cache
@@ -55,4 +57,14 @@ def document(prefix: str = "", operations: Sequence[Operation] | None = None) ->
         "info": {"title": "LangGraph on PostgreSQL", "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas.get("$defs", {})},
+    }
+
+
+def merged(own: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of an application with the paths and schemas of the server, below its own."""
+    paths, schemas = own.get("paths", {}), own.get("components", {}).get("schemas", {})
+    return {
+        **own,
+        "paths": paths | {path: described | paths.get(path, {}) for path, described in served["paths"].items()},
+        "components": {**own.get("components", {}), "schemas": served["components"]["schemas"] | schemas},
     }

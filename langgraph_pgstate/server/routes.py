@@ -20,6 +20,7 @@ from langgraph_pgstate.server import (
     thread_streams,
     threads,
 )
+from langgraph_pgstate.server.openapi import DOCUMENT
 from langgraph_pgstate.server.service import Call
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -71,7 +72,7 @@ _ASSISTANT: Final = "/assistants/{assistant_id}"
 OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),
-    Operation("openapi", "GET", "/openapi.json", meta.openapi, is_read=True, is_open=True, is_unlimited=True),
+    Operation("openapi", "GET", DOCUMENT, meta.openapi, is_read=True, is_open=True, is_unlimited=True),
     Operation("metrics", "GET", "/metrics", statistics.metrics, is_read=True, is_unlimited=True),
     _read("analytics", "GET", "/analytics", statistics.analytics),
     _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),

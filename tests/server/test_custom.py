@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from langgraph_sdk import Auth
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -18,8 +20,13 @@ from starlette.websockets import WebSocket
 from support_http import http, serving
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.server.openapi import document
 
 STARTED: list[str] = []
+
+
+class Greeting(BaseModel):
+    name: str
 
 
 class Marking:
@@ -157,3 +164,29 @@ async def test_what_cannot_be_is_refused(dsn: str, schema: str) -> None:
         with pytest.raises(ConfigurationError, match=words):
             async with serving(dsn, schema, **options):
                 pass
+
+
+async def test_a_document_of_its_own_has_the_operations_too(dsn: str, schema: str) -> None:
+    """FastAPI's document and its page `/docs` describe the whole server, as those of LangGraph's own server do."""
+
+    def fast() -> FastAPI:
+        own = FastAPI(title="Mine")
+
+        @own.post("/hello")
+        async def hello(greeting: Greeting) -> None: ...
+
+        @own.get("/threads")
+        async def threads() -> None: ...
+
+        return own
+
+    async with serving(dsn, schema, app=fast(), prefix="/api") as server, http(server, prefix="/api") as client:
+        assert (await client.get("/docs")).status_code == 200
+        found = (await client.get("/openapi.json")).json()
+    assert found["info"]["title"] == "Mine"
+    assert found["servers"] == [{"url": "/api"}]
+    assert set(found["paths"]) == {*document()["paths"], "/hello"}
+    assert set(found["paths"]["/threads"]) == {"get", "post"}
+    assert {"Greeting", "ThreadCreate"} <= set(found["components"]["schemas"])
+    async with serving(dsn, schema, app=fast(), disabled=["meta"]) as server, http(server) as client:
+        assert set((await client.get("/openapi.json")).json()["paths"]) == {"/hello", "/threads"}
