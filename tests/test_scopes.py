@@ -13,7 +13,7 @@ from support import examples
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.scopes import admits, both
+from langgraph_pgstate.scopes import admits, both, contains
 from langgraph_pgstate.server.auth import scope_of
 
 SCALARS = ["a", "b", 1, True, None]
@@ -139,3 +139,11 @@ def test_a_scope_without_alternatives_shows_nothing(connection: psycopg.Connecti
 def test_a_filter_of_another_form_is_refused(filters: Any) -> None:
     with pytest.raises(TypeError, match="filter"):
         scope_of(filters)
+
+
+def test_long_lists_are_not_compared_each_with_each() -> None:
+    many = [str(number) for number in range(100_000)]
+    assert contains([*many, 1, None, {"a": 1}], [*reversed(many), 1.0, None, {"a": 1}])
+    assert not contains([*many, 1], [*many, True])
+    assert not contains([{"a": 1}, [1]], [{"a": 2}])
+    assert contains([[1, 2], [3]], [[2]])

@@ -28,6 +28,7 @@ from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.pacing import held
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
@@ -98,6 +99,7 @@ class AgentServer(Starlette):
         self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
             raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
+        most = options.get("max_body_size", DEFAULT_BODY_SIZE)
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
         worker = options.get("worker", True)
@@ -119,11 +121,11 @@ class AgentServer(Starlette):
         if self._custom is not None:
             place = options.get("app_auth", "none")
             self._outer = around(
-                self._custom, super().__call__, self.operations, self._authority, place, prefix, allowed
+                self._custom, super().__call__, self.operations, self._authority, place, prefix, allowed, most
             )
             prefix, allowed = "", None
         middleware = [] if allowed is None else [Middleware(CORSMiddleware, **allowed)]
-        middleware.append(Middleware(BodyLimit, most=options.get("max_body_size", DEFAULT_BODY_SIZE)))
+        middleware.append(Middleware(BodyLimit, most=most))
         super().__init__(
             routes=[Mount(prefix, routes=routes)] if prefix else routes,
             middleware=middleware,
@@ -249,7 +251,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
         body = await json_of(request)
     model = None if operation.body is None else operation.body.of(body)
     found = await operation.handler(Call(service, request, model, user))
-    return found if isinstance(found, Response) else answer(found)
+    return held(found if isinstance(found, Response) else answer(found), operation.is_read)
 
 
 async def _sweep(state: AsyncPGState) -> None:

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 # Of metadata, which are converted on the event loop, indexed, and read with each page of threads.
 _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
+# Of conditions on states and items, which are compared with each of theirs.
+_CONDITION_VALUES: Final = 1000
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
 Nodes = Literal["*"] | list[str]
@@ -72,8 +74,8 @@ def _with_zone(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _small(value: Any) -> Any:
-    """Return metadata that are not too large; before they are converted."""
+def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
+    """Return metadata or conditions that are not too large; before they are converted."""
     left, count, size = [value], 0, 0
     while left:
         one = left.pop()
@@ -83,15 +85,16 @@ def _small(value: Any) -> Any:
             size += one.bit_length() // 3
         elif isinstance(one, list | dict):
             count += len(one)
-            if count <= _METADATA_VALUES:
+            if count <= most:
                 left += one.values() if isinstance(one, dict) else one
                 size += sum(map(len, one)) if isinstance(one, dict) else 0
-        if count > _METADATA_VALUES or size > _METADATA_BYTES:
-            raise ValueError(f"it must have at most {_METADATA_VALUES} values and {_METADATA_BYTES // 1024} KB")
+        if count > most or size > _METADATA_BYTES:
+            raise ValueError(f"it must have at most {most} values and {_METADATA_BYTES // 1024} KB")
     return value
 
 
 Metadata = Annotated[Json, BeforeValidator(_small)]
+Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 
 
 # Keys by which a client would change how the graph runs, or who it runs for.
@@ -212,7 +215,7 @@ class ThreadCount(Body):
     """Conditions on threads."""
 
     metadata: Metadata | None = None
-    values: Json | None = None
+    values: Conditions | None = None
     status: ThreadStatus | None = None
 
 
@@ -460,7 +463,7 @@ class ItemSearch(Body):
     """Conditions on items."""
 
     namespace_prefix: list[str]
-    filter: Json | None = None
+    filter: Conditions | None = None
     limit: Limit = 10
     offset: Offset = 0
     query: str | None = None

@@ -16,9 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.server.auth import Authority
+from langgraph_pgstate.server.errors import ServerBusyError, answer_busy
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.openapi import DOCUMENT, document, merged
-from langgraph_pgstate.server.reading import json_of
+from langgraph_pgstate.server.reading import json_of, receive_limited
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
@@ -37,6 +38,7 @@ def around(
     place: AuthPlace,
     prefix: str,
     cors: Mapping[str, Any] | None,
+    most: int,
 ) -> ASGIApp:
     """Return an application of the user's with another one below its routes, and all of it below a prefix.
 
@@ -48,6 +50,7 @@ def around(
         place: When they are authenticated.
         prefix: The prefix; may be empty.
         cors: Options of Starlette's `CORSMiddleware`, for all routes.
+        most: Bytes that a body may have which is read to authenticate.
 
     Raises:
         ConfigurationError: If it is no such application, or there is nothing that authenticates.
@@ -59,7 +62,8 @@ def around(
     if place != "none":
         if authority is None:
             raise ConfigurationError("enable_custom_route_auth needs auth")
-        middleware = Middleware(_Authenticated, authority=authority, routes=[*app.routes], health=health)
+        options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "most": most}
+        middleware = Middleware(_Authenticated, **options)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
     app.router.routes.append(Mount("", app=inner))
     fast: Any = app
@@ -87,8 +91,8 @@ class _Authenticated:
     Connections of other kinds than HTTP, like WebSockets, are refused there.
     """
 
-    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route) -> None:
-        self._app, self._authority, self._routes, self._health = app, authority, routes, health
+    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route, most: int) -> None:
+        self._app, self._authority, self._routes, self._health, self._most = app, authority, routes, health, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, or refuse the request."""
@@ -96,14 +100,18 @@ class _Authenticated:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        request = Request(scope, receive)
+        reads = self._authority.needs_body
+        request = Request(scope, receive_limited(scope, receive, self._most) if reads else receive)
         try:
-            body = await json_of(request) if self._authority.needs_body else None
+            # Kept for the application.
+            given = await request.body() if reads else None
+            body = await json_of(request) if reads else None
             user = await self._authority.authenticate(request, body)
         except (HTTPException, AuthError) as error:
             refusal = answer({"detail": error.detail}, error.status_code, error.headers)
             return await refusal(scope, receive, send)
-        given = await request.body() if self._authority.needs_body else None
+        except ServerBusyError as error:
+            return await (await answer_busy(request, error))(scope, receive, send)
 
         async def again() -> Message:
             nonlocal given

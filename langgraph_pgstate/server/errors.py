@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from langgraph.errors import EmptyInputError, InvalidUpdateError
@@ -64,6 +65,50 @@ class ServerStoppingError(ConnectionError):
     """The server ends an answer that it has begun, so that the client asks another one."""
 
 
+class ServerBusyError(ServerStoppingError):
+    """The server holds as many bytes for requests as it may. The client asks again."""
+
+
+class Budget:
+    """Bytes of this process that requests share.
+
+    Args:
+        most: How many there are. One request alone may have more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+
+    def claim(self, size: int, own: int = 0) -> None:
+        """Take bytes, which are to be released, beside those that the caller has already.
+
+        Raises:
+            ServerBusyError: If there are too few left, because others have some.
+        """
+        if self._held > own and self._held + size > self._most:
+            raise ServerBusyError("other requests hold too much of the server's memory: try again")
+        self._held += size
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        self._held -= size
+
+    @contextmanager
+    def claiming(self) -> Iterator[Callable[[int], None]]:
+        """Provide a function that takes bytes until the end of the block."""
+        own = 0
+
+        def claim(size: int) -> None:
+            nonlocal own
+            self.claim(size, own)
+            own += size
+
+        try:
+            yield claim
+        finally:
+            self.release(own)
+
+
 def refuse(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTTPException:
     """Return an exception that answers a request with a status and a message."""
     return HTTPException(status, detail, dict(headers) if headers else None)
@@ -110,10 +155,16 @@ async def answer_failure(request: Request, error: Exception) -> Response:
     return answer({"detail": "internal error"}, 500)
 
 
+async def answer_busy(_: Request, error: Exception) -> Response:
+    """Answer a request for which the server has no memory."""
+    return answer({"detail": str(error)}, 503, {"Retry-After": "1"})
+
+
 HANDLERS: Final[Mapping[Any, Any]] = {
     HTTPException: answer_refusal,
     AuthError: answer_refusal,
     ValidationError: answer_invalid,
+    ServerBusyError: answer_busy,
     PGStateError: answer_failure,
     InvalidUpdateError: answer_failure,
     EmptyInputError: answer_failure,

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from langgraph_pgstate.db.finishing import finish
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.server.errors import ServerStoppingError
+from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
 
@@ -25,7 +25,9 @@ HEARTBEAT_SECONDS: Final = 5.0
 # Bytes that are read before the client has taken those before them; at least one item.
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once: it waits for the client before it takes more.
-_PIECE: Final = 32 * 1024
+_PIECE: Final = 16 * 1024
+# Bytes of large items that wait for all clients of a process. Whose item has no room is told to ask again.
+_waiting: Final = Budget(128 * 1024 * 1024)
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
@@ -51,10 +53,13 @@ class ClosingResponse(StreamingResponse):
 class _Content:
     """Bytes that several streams hold."""
 
-    __slots__ = ("__weakref__", "data")
+    __slots__ = ("__weakref__", "_claimed", "data")
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: bytes, claimed: int = 0) -> None:
+        self.data, self._claimed = data, claimed
+
+    def __del__(self) -> None:
+        _waiting.release(self._claimed)
 
 
 _contents: Final[WeakValueDictionary[bytes, _Content]] = WeakValueDictionary()
@@ -71,15 +76,24 @@ class Waiting(Generic[M]):
     Args:
         mark: The same.
         data: Its bytes.
+
+    Raises:
+        ServerBusyError: If the large ones of other clients take too many bytes.
     """
 
     __slots__ = ("_content", "mark")
 
     def __init__(self, mark: M, data: bytes) -> None:
         self.mark = mark
-        self._content = _Content(data)
-        if len(data) > _PIECE:
-            self._content = _contents.setdefault(xxhash.xxh3_128_digest(data), self._content)
+        if len(data) <= _PIECE:
+            self._content = _Content(data)
+            return
+        digest = xxhash.xxh3_128_digest(data)
+        found = _contents.get(digest)
+        if found is None:
+            _waiting.claim(len(data))
+            found = _contents[digest] = _Content(data, len(data))
+        self._content = found
 
     @property
     def data(self) -> bytes:
@@ -162,6 +176,47 @@ async def batches_of(
                 task.cancel()
         with suppress(asyncio.CancelledError, PGStateError):
             await reading
+
+
+class HeldResponse(StreamingResponse):
+    """A response whose body is sent as the client takes it, and counts as bytes that wait.
+
+    Args:
+        response: The response.
+
+    Raises:
+        ServerBusyError: If the large ones of other clients take too many bytes.
+    """
+
+    def __init__(self, response: Response) -> None:
+        batch = deque([Waiting(None, bytes(response.body))])
+        # Only `batch` has the body from here on.
+        super().__init__(_each(pieces(batch)), response.status_code, response.headers, response.media_type)
+
+
+async def _each(found: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for one in found:
+        yield one
+
+
+def held(response: Response, is_read: bool) -> Response:
+    """Return a response that holds no more of the process's memory than there is.
+
+    Args:
+        response: A response.
+        is_read: Whether its request changes nothing, and may be refused.
+
+    Raises:
+        ServerBusyError: If it may be, and the large answers of other clients take too many bytes.
+    """
+    if isinstance(response, StreamingResponse) or len(response.body) <= _PIECE:
+        return response
+    try:
+        return HeldResponse(response)
+    except ServerBusyError:
+        if is_read:
+            raise
+        return response
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:

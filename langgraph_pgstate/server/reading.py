@@ -7,18 +7,21 @@ import json
 import json.decoder
 import json.scanner
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, AnyStr, Final
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
-MOST_VALUES: Final = 500_000
-"""Lists, objects and their items that a body may have: each takes up to a hundred times its bytes in memory."""
+MOST_VALUES: Final = 100_000
+"""Lists, objects and their items that a body may have: each takes up to a hundred times its bytes in memory, and
+whatever encodes or copies them later stops the event loop."""
 _SECONDS: Final = 60.0
 # What has more of either is parsed in a thread, by Python code that lets the event loop go on. Bytes count, too: an
 # integer of 4,300 digits takes half a millisecond.
@@ -27,9 +30,16 @@ _FEW_BYTES: Final = 128 * 1024
 _NUL: Final = b"\\u0000"
 # Fields of bodies with content of the application.
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
-# Of a string; no more at once, since a match does not release the interpreter.
+# Of a string; no more at once, since neither a match nor `scanstring` releases the interpreter.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
+# The same of a text. Both escapes of a character beyond 16 bits are in one part.
+_TEXT_PART: Final = re.compile(
+    r'(?:[^"\\]+|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}){0,10000}+',
+    re.DOTALL,
+)
 _SEPARATORS: Final = (b",", b"[", b"{")
+# Of bodies that have not been parsed yet, but for the first bytes of each.
+_unparsed: Final = Budget(128 * 1024 * 1024)
 # One: what several requests need at once in memory is bounded, too.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
 
@@ -38,12 +48,28 @@ class _Decoder(json.JSONDecoder):
     """The standard library's decoder without its C code, which would not release the interpreter until it ends."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(object_pairs_hook=_object)
+        self.parse_string = _string
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # `dict(pairs)` would not release the interpreter.
+    return {name: value for name, value in pairs}  # noqa: C416
+
+
+def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
+    """Return the string of JSON whose first character is at `start`, and where the text goes on; as `scanstring`."""
+    parts: list[str] = []
+    while (end := _end_of_part(_TEXT_PART, text, start)) > start and text[end : end + 1] != '"':
+        parts.append(scanstring(text[start:end] + '"', 0, strict)[0])
+        start = end
+    last, end = scanstring(text, start, strict)
+    return ("".join([*parts, last]) if parts else last), end
+
+
 class BodyLimit:
-    """Middleware that refuses to read bodies that are too large: so who is not known is told that first.
+    """Middleware that refuses to read bodies that are too large or too slow: so who is not known is told that first.
 
     Args:
         app: The application, which answers the refusal.
@@ -55,38 +81,65 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        announced = Headers(scope=scope).get("content-length", "")
-        size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+        limited = receive_limited(scope, receive, self._most) if scope["type"] == "http" else receive
+        await self._app(scope, limited, send)
 
-        async def limited() -> Message:
-            nonlocal size
-            message: Message = {"type": "http.request"} if size > self._most else await receive()
-            if not announced:
-                size += len(message.get("body", b""))
-            if size > self._most:
-                raise refuse(413, f"the body must have at most {self._most} bytes")
-            return message
 
-        return await self._app(scope, limited, send)
+def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
+    """Return a function that receives a request's body, if it has at most some bytes and arrives in time.
+
+    The function raises `HTTPException`: 408 or 413.
+    """
+    announced = Headers(scope=scope).get("content-length", "")
+    size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+    until = asyncio.get_running_loop().time() + _SECONDS
+    is_whole = False
+
+    async def limited() -> Message:
+        nonlocal size, is_whole
+        message: Message = {"type": "http.request"}
+        if size <= most:
+            try:
+                async with asyncio.timeout_at(None if is_whole else until):
+                    message = await receive()
+            except TimeoutError:
+                raise refuse(408, f"the body must arrive within {_SECONDS:.0f} seconds") from None
+            is_whole = not message.get("more_body", False)
+        if not announced:
+            size += len(message.get("body", b""))
+        if size > most:
+            raise refuse(413, f"the body must have at most {most} bytes")
+        return message
+
+    return limited
 
 
 async def json_of(request: Request) -> Any:
     """Return the body of a request as JSON types, its content without NUL; `None` if it is empty.
 
     Raises:
-        HTTPException: 400 if the client goes, 408 if the body does not arrive in time, 413 if it has too many values,
-            415 if it is of another type, 422 if it is not JSON.
+        HTTPException: 400 if the client goes, 413 if the body has too many values, 415 if it is of another type, 422 if
+            it is not JSON.
+        ServerBusyError: If the bodies of others take too many bytes.
     """
+    with _unparsed.claiming() as claim:
+        return await _json_of(request, claim)
+
+
+async def _json_of(request: Request, claim: Callable[[int], None]) -> Any:
+    parts: list[bytes] = []
+    size = 0
     try:
-        async with asyncio.timeout(_SECONDS):
-            raw = await request.body()
-    except TimeoutError:
-        raise refuse(408, f"the body must arrive within {_SECONDS:.0f} seconds") from None
+        async for part in request.stream():
+            size += len(part)
+            if size > _FEW_BYTES:
+                claim(len(part))
+            parts.append(part)
     except ClientDisconnect:
         # Nobody gets it. As an error, whoever breaks bodies off would fill the log.
         raise refuse(400, "the body breaks off") from None
+    raw = b"".join(parts)
+    parts.clear()
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -105,18 +158,20 @@ def _parsed_slowly(raw: bytes) -> Any:
 
 def _has_more(raw: bytes, most: int) -> bool:
     """Return whether JSON has more than a number of values; separators in strings do not count."""
-    count = start = 0
-    while count <= most and (end := raw.find(b'"', start)) >= 0:
+    count = start = strings = 0
+    # A value has one string at most, and a name.
+    while count <= most and strings <= 2 * most + 1 and (end := raw.find(b'"', start)) >= 0:
         count += sum(raw.count(one, start, end) for one in _SEPARATORS)
+        strings += 1
         start = end + 1
-        while (end := _end_of_part(raw, start)) > start:
+        while (end := _end_of_part(_PART, raw, start)) > start:
             start = end
         start += 1
-    return count + sum(raw.count(one, start) for one in _SEPARATORS) > most
+    return strings > 2 * most + 1 or count + sum(raw.count(one, start) for one in _SEPARATORS) > most
 
 
-def _end_of_part(raw: bytes, start: int) -> int:
-    found = _PART.match(raw, start)
+def _end_of_part(part: re.Pattern[AnyStr], text: AnyStr, start: int) -> int:
+    found = part.match(text, start)
     return start if found is None else found.end()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import re
+import resource
 import signal
 import socket
 import time
@@ -16,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.server.app import AgentServer
@@ -130,8 +133,7 @@ def run(
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,
-        # It bounds the head of a request; httptools does not.
-        http="h11",
+        http=_Connection,
     )
     _give_back_memory()
     loop = asyncio.new_event_loop()
@@ -157,9 +159,29 @@ def _give_back_memory() -> None:
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
     async with app.lifespan():
+        # Each whole collection would go through all modules, and stop the event loop for a fifth of a second.
+        gc.collect()
+        gc.freeze()
         if member is not None:
             server.follow_supervisor(member)
         await server.serve([listener])
+
+
+class _Connection(H11Protocol):
+    """A connection that holds few bytes for its client. h11 bounds the head of a request; httptools does not."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, or close the connection if there are too many."""
+        super().connection_made(transport)
+        # None but what the application has sent last.
+        transport.set_write_buffer_limits(0)
+        if len(self.connections) > _most_connections():
+            transport.abort()
+
+
+def _most_connections() -> int:
+    """Return how many connections may be open: half of the process's files, which its database needs, too."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
 class _Stall(NamedTuple):

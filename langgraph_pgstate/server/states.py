@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -58,7 +59,8 @@ async def having_values(
     found: list[Thread] = []
     async with aclosing(read_states(call, threads)) as states:
         async for one in states:
-            if one.snapshot is not None and _has(one.snapshot.values, values):
+            # Lists of objects are compared each with each.
+            if one.snapshot is not None and await asyncio.to_thread(_has, one.snapshot.values, values):
                 found.append(one.thread)
             if most is not None and len(found) >= most:
                 return found

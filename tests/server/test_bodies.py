@@ -72,3 +72,16 @@ def test_metadata_are_bounded(metadata: Any) -> None:
         with pytest.raises(ValidationError, match=r"metadata\n.*at most 10000 values and 256 KB"):
             body.of({"metadata": metadata})
     assert bodies.ThreadCreate.of({"metadata": {"a": ["x" * 1000] * 200}}).metadata
+
+
+def test_conditions_are_bounded() -> None:
+    """They are compared with each value of each state, or of each item."""
+    many = {"a": [[1]] * 501}
+    for body, given in (
+        (bodies.ThreadSearch, {"values": many}),
+        (bodies.ThreadCount, {"values": many}),
+        (bodies.ItemSearch, {"namespace_prefix": [], "filter": many}),
+    ):
+        with pytest.raises(ValidationError, match="at most 1000 values"):
+            body.of(given)  # type: ignore[attr-defined]
+    assert bodies.ThreadSearch.of({"values": {"a": [1] * 900}}).values

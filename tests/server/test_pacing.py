@@ -12,9 +12,11 @@ from typing import Any, cast
 import anyio
 import orjson
 import pytest
+from starlette.responses import Response
 
-from langgraph_pgstate.server.errors import ServerStoppingError
-from langgraph_pgstate.server.pacing import Waiting, answer_list, batches_of, pieces
+from langgraph_pgstate.server import pacing
+from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
+from langgraph_pgstate.server.pacing import HeldResponse, Waiting, answer_list, batches_of, held, pieces
 from langgraph_pgstate.server.service import Call
 
 
@@ -51,13 +53,44 @@ def test_large_events_are_held_once_by_all_who_wait_for_them() -> None:
     assert Waiting(3, b"y" * 100_000).data != one.data
 
 
+async def test_large_answers_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "_waiting", budget := Budget(250_000))
+
+    def large(number: int) -> Response:
+        return Response(bytes([number]) * 100_000, 201, {"X-A": "b"}, "application/json")
+
+    one, same, other = held(large(1), True), held(large(1), True), held(large(2), True)
+    assert budget._held == 200_000
+    with pytest.raises(ServerBusyError):
+        held(large(3), True)
+    # What has changed something is answered.
+    assert not isinstance(held(large(3), False), HeldResponse)
+    assert not isinstance(held(Response(b"small"), True), HeldResponse)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await one({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+    assert b"".join(part.get("body", b"") for part in sent) == bytes([1]) * 100_000
+    assert sent[0]["status"] == 201
+    assert dict(sent[0]["headers"])[b"x-a"] == b"b"
+    assert dict(sent[0]["headers"])[b"content-length"] == b"100000"
+    assert max(len(part.get("body", b"")) for part in sent) <= 16 * 1024
+    del one, same, other
+    assert budget._held == 0
+
+
 def test_bytes_are_sent_in_pieces() -> None:
-    given = [b"a" * 10, b"b" * 20_000, b"c" * 100_000, b"", b"d"]
+    given = [b"a" * 10, b"b" * 10_000, b"c" * 100_000, b"", b"d"]
     batch = deque(Waiting(None, data) for data in given)
     sent = [*pieces(batch)]
     assert b"".join(sent) == b"".join(given)
-    assert max(map(len, sent)) <= 32 * 1024
-    assert sent[0] == b"a" * 10 + b"b" * 20_000
+    assert max(map(len, sent)) <= 16 * 1024
+    assert sent[0] == b"a" * 10 + b"b" * 10_000
     assert not batch
 
 
@@ -85,7 +118,7 @@ async def listed(size: int, count: int, fails_at: int | None = None) -> tuple[by
             parts.append(part)
     finally:
         assert closed == [True]
-        assert all(len(part) <= 32 * 1024 for part in parts)
+        assert all(len(part) <= 16 * 1024 for part in parts)
     return b"".join(parts), before
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Awaitable, Callable
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from support import examples
 from support_http import serving
 
 from langgraph_pgstate.server import AgentServer, reading
+from langgraph_pgstate.server.errors import Budget, ServerBusyError
 from tests.server.test_auth import owners
 
 JSON = [(b"content-type", b"application/json")]
@@ -65,10 +68,41 @@ async def test_nothing_is_read_from_whoever_is_not_known(dsn: str, schema: str) 
 
 
 async def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads it; a client that sends all may wait longer for the answer."""
     monkeypatch.setattr(reading, "_SECONDS", 0.05)
+
+    async def read(scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        assert await request.body()
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await receive()
+
+    limited = reading.BodyLimit(read, 1000)
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": JSON}
+    await limited(scope, arriving(b'{"a":', b"1}"), None)  # type: ignore[arg-type]
     with pytest.raises(HTTPException) as refused:
-        await reading.json_of(request_of(arriving(b'{"a":', ends=False)))
+        await limited(scope, arriving(b'{"a":', ends=False), None)  # type: ignore[arg-type]
     assert refused.value.status_code == 408
+
+
+async def test_bodies_that_are_not_parsed_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_unparsed", budget := Budget(300_000))
+    large = b'"' + b"a" * 250_000 + b'"'
+    slow = asyncio.create_task(reading.json_of(request_of(arriving(b" " * 200_000, large, ends=False))))
+    while not budget._held:
+        await asyncio.sleep(0)
+    assert await parsed(b"1") == 1
+    with pytest.raises(ServerBusyError):
+        await parsed(large)
+    slow.cancel()
+    await asyncio.wait([slow])
+    assert budget._held == 0
+    assert await parsed(large) == "a" * 250_000
+    # One alone may have more.
+    assert await parsed(large[:-1] + large[1:]) == "a" * 500_000
+    assert budget._held == 0
 
 
 async def test_a_body_that_breaks_off_is_no_error_of_the_server() -> None:
@@ -116,15 +150,37 @@ VALUES = st.recursive(
 @given(value=VALUES)
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 def test_both_parsers_find_the_same(value: Any) -> None:
-    raw = json.dumps(value).encode()
-    assert reading._Decoder().decode(raw.decode()) == json.loads(raw)
+    for is_ascii in (True, False):
+        raw = json.dumps(value, ensure_ascii=is_ascii)
+        assert reading._Decoder().decode(raw) == json.loads(raw)
+
+
+ESCAPES = st.lists(
+    st.sampled_from(["\\n", '\\"', "\\\\", "\\ud83d", "\\uDE00", "\\u00e9", "\\u12", "\\x", "\\", "u", "\n", '"'])
+)
+
+
+@given(raw=ESCAPES.map("".join))
+@settings(max_examples=examples(500), deadline=None)
+def test_a_string_in_parts_is_the_same(raw: str) -> None:
+    found = re.compile(reading._TEXT_PART.pattern.replace("10000", "2"), re.DOTALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_TEXT_PART", found)
+        given = f'"{raw}", 1]'
+        try:
+            expected = scanstring(given, 1, True)
+        except ValueError:
+            with pytest.raises(ValueError):
+                reading._string(given, 1)
+        else:
+            assert reading._string(given, 1) == expected
 
 
 @given(raw=st.binary(max_size=50).map(lambda raw: b'"' + raw) | st.text('",[{\\ a').map(str.encode))
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 def test_values_are_counted_in_whatever_is_no_json(raw: bytes) -> None:
-    """Never more than the separators that are there, and in one pass."""
-    most = sum(map(raw.count, (b",", b"[", b"{")))
+    """Never more than the separators and strings that are there, and in one pass."""
+    most = sum(map(raw.count, (b",", b"[", b"{", b'"')))
     assert not reading._has_more(raw, most)
 
 
@@ -140,6 +196,12 @@ async def test_a_large_body_of_few_values_is_parsed_beside_the_event_loop(monkey
     monkeypatch.setattr(reading, "_parsed", noting)
     assert await parsed(b"[" + b",".join([b"7" * 4300] * 40) + b"]") == [int("7" * 4300)] * 40
     assert threads == ["pgstate-parser"]
+
+
+def test_strings_count_too() -> None:
+    """Finding the end of each takes longer than a separator."""
+    assert not reading._has_more(b'["a","b",{"c":"d"}]', 4)
+    assert reading._has_more(b'""' * 12, 5)
 
 
 def test_strings_of_many_parts_are_one_string() -> None:
