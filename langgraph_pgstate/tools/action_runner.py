@@ -145,7 +145,7 @@ class ActionRunner:
                     return call, Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
                 if await self._write_kept(call.intent, recorded):
                     continue
-                call = replace(call, origin_thread_id=recorded.origin_thread_id)
+                call = replace(call, origin_thread_id=recorded.execution.origin_thread_id)
                 attempt, answer = await self._resume(call, recorded)
                 if answer is not None:
                     return call, answer

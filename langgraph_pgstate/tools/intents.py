@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID, uuid4, uuid5
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -24,11 +24,11 @@ from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_
 from langgraph_pgstate.operations.checkpoints.requests import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+from langgraph_pgstate.types.tools import action_token
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
 """A function that returns the run id of a config."""
 
-_TOKENS = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
 # The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
@@ -60,7 +60,7 @@ class Execution:
 
         An attempt on a fork at an action started before the fork has the same token.
         """
-        return str(uuid5(_TOKENS, f"{self.origin_thread_id or self.thread_id}\0{self.tool}\0{self.key}"))
+        return action_token(self.origin_thread_id or self.thread_id, self.tool, self.key)
 
 
 _current: ContextVar[Execution | None] = ContextVar("pgstate_execution", default=None)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+_TOKENS: Final = UUID("6f1d5f0a-7c2e-4c55-9f43-6a2f1f0e7d10")
+
+
+def action_token(thread_id: str, tool: str, key: str) -> str:
+    """Return the UUID of an action that began on a thread: the same for each attempt, and on forks."""
+    return str(uuid5(_TOKENS, f"{thread_id}\0{tool}\0{key}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class ToolExecution:
         error_message: Message of the exception.
         compensates: Key of the execution that this one compensates.
         compensated_at: Time at which this execution was compensated.
+        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
     """
 
     thread_id: str
@@ -59,6 +68,12 @@ class ToolExecution:
     error_message: str | None
     compensates: str | None
     compensated_at: datetime | None
+    origin_thread_id: str | None = None
+
+    @property
+    def token(self) -> str:
+        """The token that the tool found in `current_execution()`: ask the external system for what it did with it."""
+        return action_token(self.origin_thread_id or self.thread_id, self.tool, self.idempotency_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ async def test_a_check_asks_the_outside_world(
     asked: list[Any] = []
 
     def was_charged(execution: Any) -> Any:
-        asked.append(execution.arguments)
+        asked.append((execution.arguments, execution.token))
         return answer
 
     bench.ledger.policy("charge", on_unknown="check", check=was_charged)
@@ -170,8 +170,18 @@ async def test_a_check_asks_the_outside_world(
         state = await bench.invoke(graph, None, thread())
         assert state["messages"][2].content == content
         assert rows(connection, bench.saver.schema, "status") == [("success",)]
-    assert asked == [{"order": "o1"}]
+    # The token that the tool gave to the bank.
+    assert asked == [({"order": "o1"}, till.tokens[0])]
     assert len(till.charged) == charged
+
+
+async def test_an_action_has_its_token_on_a_copy_of_its_thread(bench: Bench) -> None:
+    till = Till()
+    graph = bench.agent([tool_of(bench, "charge", till.charge)], CHARGE)
+    await bench.invoke(graph, ask(), thread())
+    await (bench.saver.acopy_thread("t", "u") if bench.is_async else bench.do(bench.saver.copy_thread, "t", "u"))
+    [copied] = await bench.do(bench.ledger.list, "u")
+    assert [copied.token] == till.tokens
 
 
 async def test_a_recorded_error_is_raised_again(bench: Bench) -> None:

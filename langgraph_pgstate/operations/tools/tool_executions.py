@@ -104,7 +104,6 @@ class Recorded:
         is_expired: Whether the holder's liveness has expired.
         result_type: Type of the encoded result.
         result: The encoded result.
-        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
     """
 
     execution: ToolExecution
@@ -114,7 +113,6 @@ class Recorded:
     is_expired: bool
     result_type: str | None
     result: bytes | None
-    origin_thread_id: str | None = None
 
 
 async def begin(

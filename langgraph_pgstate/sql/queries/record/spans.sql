@@ -53,7 +53,8 @@ ORDER BY s.started_at, s.span_id;
 -- Return the tool executions that began in one superstep of a run, in its namespace or in spans of its subgraphs.
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
-    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
+    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
+    e.origin_thread_id
 FROM /*schema*/tool_executions e
 WHERE e.thread_id = :thread_id::text AND e.run_id = :run_id::text
     AND (e.checkpoint_id = :parent_id::text OR e.tool_call_id = ANY(:tool_call_ids::text[]))

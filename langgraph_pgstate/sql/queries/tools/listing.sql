@@ -3,7 +3,7 @@
 -- unknown.
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
-    error_message, compensates, compensated_at
+    error_message, compensates, compensated_at, origin_thread_id
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id
     AND (:run_id::text IS NULL OR run_id = :run_id)
@@ -18,7 +18,8 @@ LIMIT :page_size::integer;
 -- variant: list_recent_executions_of_tool
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
-    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
+    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
+    e.origin_thread_id
 FROM /*schema*/tool_executions e
 WHERE e.started_at <= :cursor_at::timestamptz
 --+of_tool     AND e.tool = :tool::text
@@ -35,7 +36,8 @@ LIMIT :page_size;
 -- Return the same for executions whose outcome is unknown: each status from its own part of the index.
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
-    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at
+    e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
+    e.origin_thread_id
 FROM unnest(ARRAY['unknown', 'timeout', 'running']::text[]) AS k (status) CROSS JOIN LATERAL (
     SELECT x.* FROM /*schema*/tool_executions x
     WHERE x.status <> 'success' AND x.status = k.status AND (x.status <> 'running' OR x.alive_until < now())

@@ -18,8 +18,8 @@ RETURNING attempt;
 -- Return one tool execution with its exact result, and whether its holder's time has expired.
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
-    error_message, compensates, compensated_at,
-    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result, origin_thread_id
+    error_message, compensates, compensated_at, origin_thread_id,
+    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 
@@ -165,7 +165,7 @@ WITH RECURSIVE later AS (
 )
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
-    error_message, compensates, compensated_at, is_copy
+    error_message, compensates, compensated_at, origin_thread_id, is_copy
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND compensates IS NULL AND compensated_at IS NULL AND status <> 'error'
     AND (:run_id::text IS NULL OR run_id = :run_id)
