@@ -285,6 +285,8 @@ class PGState(_State):
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        # A graph or a ledger keeps the state, which would close the connections that they use.
+        database.owner = self
         # What `close` closes, besides its own parts.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
@@ -539,6 +541,8 @@ class AsyncPGState(_State):
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
         self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        # A graph or a ledger keeps the state, which would close the connections that they use.
+        database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
 
     @classmethod

@@ -82,8 +82,13 @@ def _least(seconds: float | None, other: float | None) -> float | None:
 
 
 class _Connected:
-    """The common part of both databases: what they know of their connections and of the process that made them."""
+    """The common part of both databases: what they know of their connections and of the process that made them.
 
+    Attributes:
+        owner: The object that closes the connections. It lives as long as the database.
+    """
+
+    owner: object = None
     _connector: Connector | AsyncConnector
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -141,6 +142,22 @@ async def test_what_is_opened_without_a_block_works_until_it_is_closed(
         with pytest.raises(PGStateError):
             await one.aget_tuple(config_of("t"))
     assert not [one for one in {*threading.enumerate()} - before if one.name.startswith("pgstate")]
+
+
+async def test_what_a_state_gave_away_works_when_nothing_else_keeps_the_state(
+    dsn: str, schema: str, saver: PGStateSaver
+) -> None:
+    """A function that makes a state and returns a graph of it, as a web application may have one."""
+    kept = [PGState.open(dsn, schema=schema).saver, (await AsyncPGState.open(dsn, schema=schema)).saver]
+    gc.collect()
+    await asyncio.sleep(0)
+    for one in kept:
+        await one.aput(*put_arguments(config_of("t"), 0))
+        owner = one._database.owner
+        assert isinstance(owner, PGState | AsyncPGState)
+        closing = owner.close()
+        if closing is not None:
+            await closing
 
 
 async def test_an_async_saver_is_closed_from_another_thread(dsn: str, schema: str, saver: PGStateSaver) -> None:
