@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
+
+# The type of LangChain's `ToolApprovalRequest`.
+_APPROVAL: Final = "tool_approval"
 
 
 def middleware_of(ledger: Any) -> Any:
@@ -37,7 +40,7 @@ def middleware_of(ledger: Any) -> Any:
 
         def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
             """Run a tool call as an action of the ledger."""
-            with _past_other_middleware():
+            with _past_other_middleware(), _outside_of_approval(request):
                 if inspect.iscoroutinefunction(type(ledger).__call__):
                     raise ToolSetupError("the ledger of AsyncPGState is asynchronous: use ainvoke or astream")
                 return ledger(request, handler)
@@ -46,10 +49,38 @@ def middleware_of(ledger: Any) -> Any:
             self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
         ) -> Any:
             """Run a tool call as an action of the ledger, on an event loop."""
-            with _past_other_middleware():
+            with _past_other_middleware(), _outside_of_approval(request):
                 return await ledger.acall(request, handler)
 
     return LedgerMiddleware()
+
+
+@contextmanager
+def _outside_of_approval(request: ToolCallRequest) -> Iterator[None]:
+    """Refuse a `HumanInTheLoopMiddleware` that asks about this call within the ledger's action.
+
+    The action would be what the model asked for: a rejection would be recorded as its failure, and an edit would act
+    under its key.
+
+    Raises:
+        ToolSetupError: If one does. The tool was not called.
+    """
+    try:
+        yield
+    except GraphInterrupt as error:
+        call = request.tool_call
+        for asked in error.args[0] if error.args else ():
+            value = asked.value if isinstance(asked.value, Mapping) else {}
+            if value.get("type") == _APPROVAL and _names(value) == (call.get("id"), call["name"]):
+                raise ToolSetupError(
+                    f'{call["name"]}: HumanInTheLoopMiddleware(interrupt_mode="per_call") must be listed before '
+                    "ledger.middleware(), because a person's edit or rejection decides what the action is"
+                ) from error
+        raise
+
+
+def _names(approval: Mapping[str, Any]) -> tuple[Any, Any]:
+    return approval.get("tool_call_id"), approval.get("name")
 
 
 @contextmanager

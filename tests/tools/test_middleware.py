@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from langgraph.types import Command
 from support_ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
 
-from langgraph_pgstate.errors import ConfigurationError, UnavailableError
+from langgraph_pgstate.errors import ConfigurationError, ToolSetupError, UnavailableError
 from tests.tools.test_ledger import CHARGE, Till
 from tests.tools.test_ledger_more import ToolCaller, of_api
 from tests.tools.test_ledger_outages import AGAIN
@@ -154,3 +154,55 @@ async def test_an_edit_on_an_old_checkpoint_is_an_action_of_its_own(bench: Bench
     await bench.invoke(agent, None, asked)
     await bench.invoke(agent, approve, thread())
     assert till.charged == ["o1", "o2"]
+
+
+async def test_an_approval_within_the_action_is_refused(bench: Bench) -> None:
+    """Its edit would act under the key of what the model asked for, and its rejection be recorded as a failure."""
+    till = Till()
+    bench.ledger.policy("charge", key=lambda arguments: arguments["order"])
+    approval = HumanInTheLoopMiddleware({"charge": True}, interrupt_mode="per_call")
+
+    def agent(*middleware: Any) -> Any:
+        return create_agent(
+            ToolCaller(messages=iter([CHARGE, AIMessage("done")])),
+            [tool_of(bench, "charge", till.charge)],
+            middleware=middleware,
+            checkpointer=bench.saver,
+        )
+
+    with pytest.raises(ToolSetupError, match=r"must be listed before ledger.middleware"):
+        await bench.invoke(agent(bench.ledger.middleware(), approval), ask(), thread())
+    assert till.charged == []
+    right = agent(approval, bench.ledger.middleware())
+    await bench.invoke(right, None, thread())
+    state = await bench.invoke(right, Command(resume={"type": "approve"}), thread())
+    assert [m.text for m in state["messages"] if isinstance(m, ToolMessage)] == ["charged o1"]
+    assert till.charged == ["o1"]
+
+
+async def test_an_approval_of_an_agent_within_a_tool_is_none_of_its_own(bench: Bench) -> None:
+    till = Till()
+    inner = create_agent(
+        ToolCaller(messages=iter([CHARGE, AIMessage("charged")])),
+        [tool_of(bench, "charge", till.charge)],
+        middleware=[
+            HumanInTheLoopMiddleware({"charge": True}, interrupt_mode="per_call"),
+            bench.ledger.middleware(),
+        ],
+    )
+
+    def blocking(order: str) -> str:
+        """Delegate an order."""
+        return str(inner.invoke(ask())["messages"][-1].content)
+
+    async def suspending(order: str) -> str:
+        """Delegate an order."""
+        return str((await inner.ainvoke(ask()))["messages"][-1].content)
+
+    delegate = tool("delegate")(suspending if bench.is_async else blocking)
+    model = ToolCaller(messages=iter([calls(("call_1", "delegate", {"order": "o1"})), AIMessage("done")]))
+    agent = create_agent(model, [delegate], middleware=[bench.ledger.middleware()], checkpointer=bench.saver)
+    state = await bench.invoke(agent, ask(), thread())
+    assert len(state["__interrupt__"]) == 1
+    await bench.invoke(agent, Command(resume={"type": "approve"}), thread())
+    assert till.charged == ["o1"]
