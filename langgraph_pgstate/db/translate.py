@@ -113,6 +113,12 @@ def rolled_back(connection: Any, error: BaseException | None, schema: str) -> Da
     return lost or UnavailableError("the connection to PostgreSQL was lost")
 
 
+def failed_here(error: Exception, schema: str) -> DatabaseError | None:
+    """Return the error to raise if a statement failed by itself, and not because its transaction had failed before."""
+    found = None if isinstance(error, pg.InFailedSqlTransaction) else translate(error, schema)
+    return found if isinstance(found, DatabaseError) and isinstance(error, psycopg.Error) else None
+
+
 def is_rollback(error: DatabaseError) -> bool:
     """Return whether the transaction was rolled back and may be retried: a serialization failure or a deadlock."""
     return error.sqlstate in ("40001", "40P01")

@@ -15,7 +15,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.translate import is_rollback, rolled_back, translate
+from langgraph_pgstate.db.translate import failed_here, is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     ConflictError,
     DatabaseError,
@@ -209,7 +209,8 @@ class AttemptRunner:
         try:
             is_mine = await tool_executions.finish(db, self._queries, intent, outcome)
         except Exception as error:
-            if (trouble := rolled_back(connection, error, schema)) is not None:
+            trouble = rolled_back(connection, error, schema) or failed_here(error, schema)
+            if trouble is not None:
                 raise Raised(caused(undone(trouble, intent.tool), error), is_rolled_back=True) from error
             # The tool left the transaction in a failed state; it is rolled back.
             raise Raised(error) from error

@@ -45,6 +45,27 @@ async def test_a_transaction_that_a_tool_broke_is_an_error(bench: Bench, connect
     assert state_of(connection, schema) == ([("error", 1)], [])
 
 
+@pytest.mark.parametrize("code", ["53100", "53200", "57014", "25006"])
+async def test_a_transaction_whose_outcome_cannot_be_written_had_no_effect(
+    bench: Bench, connection: psycopg.Connection, code: str
+) -> None:
+    """A full disk or a time limit of the server's is no failure of the tool, and nothing to tell a model of."""
+    schema = bench.saver.schema
+    raising = f"BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '{code}'; END"
+    connection.execute(f"CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $${raising}$$")
+    connection.execute(
+        f"CREATE TRIGGER refuse BEFORE UPDATE ON {schema}.tool_executions FOR EACH ROW WHEN (NEW.status = 'success') "
+        f"EXECUTE FUNCTION {schema}.refuse()"
+    )
+    graph = Slow(bench, timeout=GUARD_SECONDS).graph(lambda lent: None, in_nothing, handle_tool_errors=True)
+    with pytest.raises(DatabaseError, match=r"book was rolled back, it had no effect, and may be run again.*no room"):
+        await bench.invoke(graph, ask(), thread())
+    assert state_of(connection, schema) == ([("pending", 1)], [])
+    connection.execute(f"DROP FUNCTION {schema}.refuse CASCADE")
+    await bench.invoke(graph, None, thread())
+    assert state_of(connection, schema) == ([("success", 2)], [("7",)])
+
+
 async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     async with open_small(ToolLedger, dsn, schema) as bench:
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
