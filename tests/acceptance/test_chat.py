@@ -108,8 +108,8 @@ async def say(page: Page, text: str) -> None:
 async def test_a_chat_is_reloaded_in_the_middle_and_approved(
     dsn: str, schema: str, page_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent: Any = load_value("agent.py:Settings", ROOT / "examples" / "studio")
-    monkeypatch.setattr(agent, "pace", 0.5)
+    settings: Any = load_value("agent.py:Settings", ROOT / "examples" / "studio")
+    monkeypatch.setattr(settings.__init__, "__defaults__", (0.5,))
     async with opened(dsn, schema, page_directory) as (browser, address):
         page = await browser.new_page()
         errors: list[str] = []

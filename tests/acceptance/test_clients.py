@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support_http import graphs, listening, serving
+from support_http import listening, serving
+
+from langgraph_pgstate.runs.graphs import load_value
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("npm") is None or shutil.which("node") is None, reason="Node and npm are missing"),
 ]
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("@ag-ui/langgraph", "@ag-ui/client", "@langchain/core", "@langchain/langgraph-sdk", "rxjs")
 INBOX = """
 import { Client } from "@langchain/langgraph-sdk";
@@ -61,16 +64,54 @@ process.exit(0);
 """
 COPILOT = """
 import { LangGraphAgent } from "@ag-ui/langgraph";
+import { Client } from "@langchain/langgraph-sdk";
 import assert from "node:assert";
 
-const agent = new LangGraphAgent({ deploymentUrl: process.argv[2], graphId: "chat" });
-agent.messages = [{ id: "first", role: "user", content: "Hello." }];
-const types = [];
-await agent.runAgent({}, { onEvent: ({ event }) => { types.push(event.type); } });
-assert.equal(types[0], "RUN_STARTED");
-assert.ok(types.filter((type) => type === "TEXT_MESSAGE_CONTENT").length > 2);
-assert.equal(types.at(-1), "RUN_FINISHED");
-assert.deepEqual(agent.messages.map((one) => one.content), ["Hello.", "Prague has a river."]);
+const agent = new LangGraphAgent({ deploymentUrl: process.argv[2], graphId: "travel", emitInterruptOutcome: true });
+const run = async (parameters = {}) => {
+  const events = [];
+  await agent.runAgent(parameters, { onEvent: ({ event }) => { events.push(event); } });
+  const types = events.map((event) => event.type);
+  assert.equal(types[0], "RUN_STARTED");
+  assert.equal(types.at(-1), "RUN_FINISHED");
+  return { events, types, outcome: events.at(-1).outcome };
+};
+const ask = (content, id) => { agent.addMessage({ id, role: "user", content }); return run(); };
+const said = () => agent.messages.map((one) => [one.role, one.content]).filter(([, content]) => content);
+
+const found = await ask("What is there in Prague?", "first");
+const hotels = "Astoria at 180 euros, Pension Vltava at 75 euros.";
+const results = found.events.filter(({ type }) => type === "TOOL_CALL_RESULT");
+assert.deepEqual(results.map(({ content }) => content), [hotels]);
+assert.ok(found.types.includes("TOOL_CALL_START") && found.types.includes("STATE_SNAPSHOT"));
+assert.ok(found.types.filter((type) => type === "TEXT_MESSAGE_CONTENT").length > 5);
+const asked = await ask("Book the Astoria", "second");
+assert.equal(asked.outcome.type, "interrupt");
+const [{ id }] = asked.outcome.interrupts;
+const booked = await run({ resume: [{ interruptId: id, status: "resolved", payload: "yes" }] });
+assert.equal(booked.outcome, undefined);
+
+// A message that is edited forks the thread before it.
+const client = new Client({ apiUrl: process.argv[2] });
+const contents = async () => (await client.threads.getState(agent.threadId)).values.messages.map((one) => one.content);
+const answer = { id: "unknown", role: "assistant", content: "Which city?" };
+agent.setMessages([agent.messages[0], answer, { id: "second", role: "user", content: "Book the Astoria" }]);
+const again = await run();
+assert.equal(again.outcome.type, "interrupt");
+const states = await client.threads.getHistory(agent.threadId, { limit: 100 });
+assert.equal(states.filter((one) => one.metadata.source === "update").length, 1);
+assert.deepEqual((await contents()).slice(-2), ["Book the Astoria", ""]);
+const [other] = again.outcome.interrupts;
+await run({ resume: [{ interruptId: other.id, status: "resolved", payload: "no" }] });
+assert.equal((await contents()).at(-1), "The Astoria was not booked. What else can I do for you?");
+
+// The run of a page that stops it is cancelled.
+agent.addMessage({ id: "third", role: "user", content: "What is there in Oslo?" });
+const abort = { onEvent: ({ event }) => { if (event.type === "TEXT_MESSAGE_CONTENT") agent.abortRun(); } };
+await agent.runAgent({ forwardedProps: { context: { pace: 0.3 } } }, abort).catch(() => undefined);
+const last = async () => (await client.runs.list(agent.threadId))[0].status;
+while (["pending", "running"].includes(await last())) await new Promise((done) => setTimeout(done, 50));
+assert.equal(await last(), "interrupted");
 console.log("done");
 process.exit(0);
 """
@@ -105,9 +146,10 @@ async def test_a_client(dsn: str, schema: str, packages: Path, script: str) -> N
     file = packages / "client.mjs"
     file.write_text(script, "utf-8")
     inbox = StateGraph(Mail).add_node(ask).add_edge(START, "ask").add_edge("ask", END).compile()
-    async with serving(dsn, schema, graphs={**graphs(), "inbox": inbox}) as server, listening(server) as url:
+    travel = load_value("agent.py:builder", ROOT / "examples" / "studio").compile()
+    async with serving(dsn, schema, graphs={"travel": travel, "inbox": inbox}) as server, listening(server) as url:
         process = await asyncio.create_subprocess_exec(
             "node", str(file), url, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         said, _ = await asyncio.wait_for(process.communicate(), 120)
-        assert said.decode().strip() == "done"
+        assert said.decode().splitlines()[-1] == "done", said.decode()
