@@ -282,7 +282,7 @@ class GraphExecutor:
 
     def _execute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
-        request = open_input(self._codec, claimed.data)
+        request = self._request_of(claimed)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         with self._sources[claimed.graph].open(config, context=request.context) as made:
@@ -314,7 +314,7 @@ class GraphExecutor:
 
     async def _aexecute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
-        request = open_input(self._codec, claimed.data)
+        request = self._request_of(claimed)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config, context=request.context) as made:
@@ -339,6 +339,11 @@ class GraphExecutor:
                 found = stream.take(chunk) or found
                 await stream.wait_async()
             return found
+
+    def _request_of(self, claimed: ClaimedRun) -> RunInput:
+        if claimed.unreadable is not None:
+            raise claimed.unreadable
+        return open_input(self._codec, claimed.data)
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
         graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)

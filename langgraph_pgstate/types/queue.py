@@ -39,6 +39,7 @@ class ClaimedRun:
         cancel: `cancel`, `interrupt` or `rollback` if the run is to end so, without being run.
         timeout_at: Time at which it has run too long, by the database's clock.
         is_suspect: Whether its last worker died, so that it is to be alone in this one.
+        unreadable: Why its options cannot be used; `None` if they can.
     """
 
     thread_id: str
@@ -56,6 +57,7 @@ class ClaimedRun:
     cancel: str | None
     timeout_at: datetime | None
     is_suspect: bool = False
+    unreadable: Exception | None = None
 
     @property
     def key(self) -> RunKey:

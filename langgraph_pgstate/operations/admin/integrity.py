@@ -16,6 +16,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 from langgraph_pgstate.operations.checkpoints.requests import Address
 from langgraph_pgstate.operations.runs.inputs import open_input
+from langgraph_pgstate.operations.runs.requests import read_options
 from langgraph_pgstate.operations.tools.tool_executions import PARENT_RESULT, UNSTORABLE_RESULT, open_result
 from langgraph_pgstate.sql import Queries, snapshot
 from langgraph_pgstate.types import CheckReport, Problem
@@ -191,10 +192,12 @@ class _Check:
             rows = await self._db.fetch(
                 self._queries.scan_requests, {"thread_id": self._thread_id, "cursor_run": cursor, "page_size": _PAGE}
             )
-            for cursor, data in rows:
+            for cursor, data, options in rows:
+                where = f"the request of run {cursor!r}"
                 why = _reason(lambda data=data: open_input(codec, data))  # type: ignore[misc]
+                why = why or _reason(lambda options=options, where=where: read_options(options, where))  # type: ignore[misc]
                 if why:
-                    self._problem(f"the request of run {cursor!r}", why)
+                    self._problem(where, why)
             if len(rows) < _PAGE:
                 return
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.operations.record.put_hook import Statement
 from langgraph_pgstate.operations.runs.locking import bounded_waits
 from langgraph_pgstate.operations.runs.requests import options_of
@@ -163,12 +164,15 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
     _, key, thread_id, run_id, graph, attempt, crashes, token = row[:8]
     *times, how, timeout_at, head_id, options, data, own_id, is_suspect = row[8:18]
     lease = Lease(thread_id, worker_id, token, *times)
+    given: dict[str, Any] = {}
+    unreadable = None
     try:
-        given = options_of(options or "{}")
-    except Exception as error:
-        # It ends as an error when its request is read, and keeps no other run from being claimed.
-        _log.error("the options of run %s of thread %s cannot be read: %s", run_id, thread_id, error)
-        given, data = {}, b""
+        if options is not None:
+            given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
+    except CorruptStateError as error:
+        # The run fails with it when it begins, and keeps no other from being claimed.
+        _log.error("%s", error)
+        unreadable = error
     return ClaimedRun(
         thread_id,
         run_id,
@@ -185,4 +189,5 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         how,
         timeout_at,
         is_suspect,
+        unreadable,
     )

@@ -29,24 +29,24 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    Left out are those whose time zone this machine does not know, once `fire` has noted that: they keep no other
-    schedule from being found.
+    Left out are those whose time zone this machine does not know, or whose cron expression is not usable, once `fire`
+    has noted that: they keep no other schedule from being found.
     """
     found: list[str] = []
     at, last = FIRST, ""
     while True:
         page = {"cursor_at": at, "cursor_name": last, "page_size": limit}
         rows = await db.fetch(queries.find_due_schedules, page)
-        found += [name for _, name, timezone, error in rows if not _is_known_to_fail(timezone, error)]
+        found += [name for _, name, *when, error in rows if error is None or not _is_known_to_fail(*when, error)]
         if len(rows) < limit or len(found) >= limit:
             return found[:limit]
         at, last = rows[-1][:2]
 
 
-def _is_known_to_fail(timezone: str, last_error: str | None) -> bool:
-    """Return whether it is noted that this machine does not know the time zone of a schedule."""
+def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
+    """Return whether it is noted that this machine cannot tell the ticks of a schedule."""
     try:
-        zone_of(timezone)
+        first_tick(cron, zone_of(timezone), datetime.now(UTC))
     except ConfigurationError as unknown:
         return last_error == str(unknown)
     return False
@@ -63,8 +63,8 @@ async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -
         The runs.
 
     Raises:
-        ConfigurationError: If this machine does not know the schedule's time zone. `last_error` tells it, and the
-            schedule stays due, for a worker on another machine.
+        ConfigurationError: If this machine does not know the schedule's time zone, or its cron expression is not
+            usable. `last_error` tells it, and the schedule stays due, for a worker on another machine.
     """
     try:
         return await _fire(db, queries, codec, name)

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, CorruptStateError, PGStateError
 from langgraph_pgstate.operations.arguments import text_of
 from langgraph_pgstate.operations.checkpoints.requests import (
     check_key_size,
@@ -49,6 +49,7 @@ from langgraph_pgstate.settings import (
     EnqueueOptions,
     KeySource,
     ThreadKeys,
+    check_ttl,
 )
 
 STRATEGIES: Final = ("enqueue", "reject", "interrupt", "rollback")
@@ -121,8 +122,11 @@ class RunRequest:
             options: The options of the other one.
             data: Its `RunInput`, as a frame.
             metadata: Its metadata, which are in the data, too.
+
+        Raises:
+            CorruptStateError: If the options are not those of a run.
         """
-        given = json.loads(options)
+        given = read_options(options, f"run {run_id!r} of thread {thread_id!r}")
         owner = {"agent": given["graph"], "user_id": None, "tenant_id": None, **given.get("owner", {})}
         graph, priority, key, version = given["graph"], given["priority"], given["key"], given.get("version", "")
         shown = _clear_metadata(codec, metadata)
@@ -278,14 +282,48 @@ def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) ->
     }
 
 
-def options_of(text: str) -> dict[str, Any]:
-    """Return the options of a run, as `run_requests` has them."""
-    found: dict[str, Any] = json.loads(text)
-    if found.get("retry") is not None:
-        # A newer version of this package may have enqueued it.
-        known = {name: value for name, value in found["retry"].items() if name in Backoff.__dataclass_fields__}
-        found["retry"] = Backoff(**known)
+def options_of(text: str, where: str) -> dict[str, Any]:
+    """Return the options of a run with its `Backoff`, as `run_requests` has them.
+
+    Raises:
+        CorruptStateError: If they are not those of a run.
+    """
+    found = read_options(text, where)
+    return found if found.get("retry") is None else {**found, "retry": _stored_backoff(found["retry"])}
+
+
+def read_options(text: str, where: str) -> dict[str, Any]:
+    """Return the options of a run, as `run_requests` has them, or of a schedule's runs.
+
+    Raises:
+        CorruptStateError: If they are not those of a run: statements of somebody else may have changed them.
+    """
+    try:
+        found: dict[str, Any] = json.loads(text)
+        name_of("graph", found.get("graph"))
+        integer_of("priority", found.get("priority"), -INT4_MAX)
+        integer_of("max_attempts", found.get("max_attempts", 1), 1)
+        for name in ("key", "version"):
+            if found.get(name):
+                name_of(name, found[name])
+        for name in ("timeout", "superstep_timeout"):
+            seconds_of(name, found.get(name))
+        if found.get("answer_after") is not None:
+            check_ttl("answer_after", timedelta(seconds=found["answer_after"]))
+        if found.get("retry") is not None:
+            _stored_backoff(found["retry"])
+        webhook_of(found.get("webhook"))
+        choice_of("multitask_strategy", found.get("multitask_strategy", "enqueue"), STRATEGIES)
+        for name, value in found.get("owner", {}).items():
+            text_of(name, value)
+    except (PGStateError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CorruptStateError(where, f"its options cannot be used ({error})") from error
     return found
+
+
+def _stored_backoff(stored: Mapping[str, Any]) -> Backoff:
+    # A newer version of this package may have enqueued it.
+    return Backoff(**{name: value for name, value in stored.items() if name in Backoff.__dataclass_fields__})
 
 
 def thread_given(options: EnqueueOptions) -> str | None:

@@ -24,7 +24,7 @@ from langgraph_pgstate.operations.checkpoints.requests import check_key_size
 from langgraph_pgstate.operations.runs.enqueue import enqueue
 from langgraph_pgstate.operations.runs.inputs import read_field
 from langgraph_pgstate.operations.runs.outcomes import resumption
-from langgraph_pgstate.operations.runs.requests import request_run
+from langgraph_pgstate.operations.runs.requests import read_options, request_run
 from langgraph_pgstate.operations.threads.interrupts import Interrupted, Place, read_interrupted
 from langgraph_pgstate.settings import EnqueueOptions
 from langgraph_pgstate.sql import Queries
@@ -209,11 +209,12 @@ async def answer_by_default(
             rows = await db.fetch(queries.get_default_answer, key)
             if not rows:
                 return []
-            data, seconds, now = rows[0]
-            after = timedelta(seconds=seconds)
+            data, options, now = rows[0]
+            where = f"run {run_id!r} of thread {thread_id!r}"
+            after = timedelta(seconds=read_options(options, where)["answer_after"])
             interrupted = await read_interrupted(db, queries, codec, thread_id)
             asked = [one for one in interrupted.open_interrupts if one.run_id == run_id] if interrupted else []
-            value = read_field(codec, data, "default_answer", f"run {run_id!r} of thread {thread_id!r}")
+            value = read_field(codec, data, "default_answer", where)
             given = []
             for interrupt in asked:
                 if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:

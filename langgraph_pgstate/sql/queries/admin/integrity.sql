@@ -79,7 +79,7 @@ LIMIT :page_size;
 
 -- name: scan_requests
 -- Return a page of what a thread's enqueued runs are to do, in key order, after a cursor.
-SELECT run_id, data FROM /*schema*/run_requests
+SELECT run_id, data, options::text FROM /*schema*/run_requests
 WHERE thread_id = :thread_id AND run_id > :cursor_run::text
 ORDER BY run_id
 LIMIT :page_size;

@@ -85,8 +85,9 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- `lock_threads_for_no_key_update`.
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
-        coalesce(d.options ->> 'version', '') AS version, (d.options ->> 'priority')::integer AS priority,
-        d.options ->> 'key' AS key
+        coalesce(d.options ->> 'version', '') AS version, coalesce((
+            jsonb_path_query_first(d.options, '$.priority ? (@ >= -2147483647 && @ <= 2147483647)') #>> '{}'
+        )::numeric::integer, 0) AS priority, coalesce(d.options ->> 'key', '') AS key
     FROM /*schema*/runs r JOIN /*schema*/run_requests d ON d.thread_id = r.thread_id AND d.run_id = r.run_id
     WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND d.thread_id = :thread_id AND r.queue IS NOT NULL
         AND r.status IN ('error', 'timeout', 'cancelled', 'interrupted')

@@ -133,12 +133,13 @@ candidates AS MATERIALIZED (
 --+limited         JOIN granted c ON c.thread_id = t.thread_id
 ), claimed AS (
     UPDATE /*schema*/queue SET
-        status = 'running', attempt = queue.attempt + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
+        status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        timeout_at = coalesce(
-            queue.timeout_at, now() + make_interval(secs => (r.options ->> 'timeout')::double precision)
-        )
+        -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
+        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at ELSE now() + make_interval(secs => (
+            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)') #>> '{}'
+        )::double precision) END
     FROM heads h
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
         LEFT JOIN /*schema*/runs p ON p.thread_id = h.thread_id AND p.run_id = h.run_id

@@ -42,7 +42,10 @@ WITH mine AS MATERIALIZED (
     )
 ), waiting AS (
     UPDATE /*schema*/run_requests AS d
-    SET answer_at = make_interval(secs => (d.options ->> 'answer_after')::double precision) + coalesce((
+    -- If it was spoiled, the sweep that answers reports it.
+    SET answer_at = make_interval(secs => coalesce((
+        jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)') #>> '{}'
+    )::double precision, 0)) + coalesce((
         SELECT min(w.created_at) FROM /*schema*/writes w
         WHERE w.thread_id = mine.thread_id AND w.checkpoint_ns = '' AND w.idx = -3 AND w.run_id = mine.run_id
             AND w.checkpoint_id = (

@@ -5,7 +5,7 @@ FROM /*schema*/schedules s WHERE s.name = :name::text;
 
 -- name: find_due_schedules
 -- Return a page of the schedules whose next tick has come, the longest due first, after a cursor.
-SELECT s.next_at::text, s.name, s.timezone, s.last_error FROM /*schema*/schedules s
+SELECT s.next_at::text, s.name, s.cron, s.timezone, s.last_error FROM /*schema*/schedules s
 WHERE s.next_at <= now() AND (s.next_at, s.name) > (:cursor_at::timestamptz, :cursor_name::text)
 ORDER BY s.next_at, s.name LIMIT :page_size;
 

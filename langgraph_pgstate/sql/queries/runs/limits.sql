@@ -35,5 +35,5 @@ DELETE FROM /*schema*/queue_keys
 WHERE queue_keys.window_started_at < now() - interval '1 day' AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue_limits l
     WHERE l.queue = queue_keys.queue AND (l.key = queue_keys.key OR l.key = '*' AND queue_keys.key <> '')
-        AND queue_keys.window_started_at + make_interval(secs => l.rate_seconds) > now()
+        AND extract(epoch FROM now() - queue_keys.window_started_at)::double precision < l.rate_seconds
 );

@@ -84,7 +84,9 @@ WITH found AS MATERIALIZED (
         WHERE k.thread_id = :thread_id AND k.checkpoint_ns = '' AND k.run_id = :run_id
             AND k.checkpoint_id > coalesce(q.claimed_checkpoint_id, '')
     ) THEN 0 ELSE q.crashes + 1 END AS crashes, greatest(:max_attempts::integer, (
-        SELECT (r.options ->> 'max_attempts')::integer FROM /*schema*/run_requests r
+        SELECT (
+            jsonb_path_query_first(r.options, '$.max_attempts ? (@ >= 1 && @ <= 2147483647)') #>> '{}'
+        )::numeric::integer FROM /*schema*/run_requests r
         WHERE r.thread_id = :thread_id AND r.run_id = :run_id
     )) AS most_attempts
     FROM /*schema*/queue q

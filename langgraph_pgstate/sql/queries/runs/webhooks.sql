@@ -9,7 +9,7 @@ WITH due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE /*schema*/webhooks SET
-    deliver_after = now() + make_interval(secs => :seconds::double precision), attempts = webhooks.attempts + 1
+    deliver_after = now() + make_interval(secs => :seconds::double precision), attempts = least(webhooks.attempts, 1000000) + 1
 FROM due
 WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND webhooks.ended_at = due.ended_at
 RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();

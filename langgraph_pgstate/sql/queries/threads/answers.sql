@@ -56,8 +56,8 @@ SELECT due.thread_id, due.run_id FROM unnest(:graphs::text[]) AS g (graph) CROSS
 ORDER BY due.answer_at LIMIT :page_size;
 
 -- name: get_default_answer
--- Return the default answer of a run, how long its interrupts wait for another, and the time.
-SELECT d.data, (d.options ->> 'answer_after')::double precision, now() FROM /*schema*/run_requests d
+-- Return the default answer of a run, its options, and the time.
+SELECT d.data, d.options::text, now() FROM /*schema*/run_requests d
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND d.answer_at <= now();
 
 -- name: set_answer_at
