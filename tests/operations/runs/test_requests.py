@@ -71,7 +71,7 @@ def test_options_come_back_without_content() -> None:
     request = request_run(CODEC, "graph", {"secret": 1}, max_attempts=3, retry=retry, timeout=timedelta(minutes=1))
     import json
 
-    found = options_of(json.dumps(request.options))
+    found = options_of(json.dumps(request.options), "a run")
     assert (found["max_attempts"], found["timeout"], found["retry"]) == (3, 60.0, retry)
     assert "secret" not in json.dumps(request.options)
 
@@ -83,7 +83,8 @@ def test_a_default_answer_must_be_readable_when_it_is_due() -> None:
 
 
 def test_options_of_a_newer_version_are_left_out() -> None:
-    found = options_of('{"retry": {"initial": 2.0, "growth": "cubic"}, "colour": 1}')
+    options = {"graph": "g", "priority": 0, "retry": {"initial": 2.0, "growth": "cubic"}, "colour": 1}
+    found = options_of(json.dumps(options), "a run")
     assert found["retry"] == Backoff(initial=2.0)
 
 

@@ -88,7 +88,7 @@ def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema
         first, second = state.threads.interrupts("t")
         state.threads.answer("t", "no", by="bob", interrupt_id=first.interrupt_id)
         expected = second.interrupt_id
-        database = state.threads._database
+        database = state.saver._database
         lost = []
 
         async def losing(db: Any, *arguments: Any) -> Any:
