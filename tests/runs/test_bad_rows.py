@@ -135,7 +135,8 @@ def spoil_answer(state: PGState, queue: Queue) -> Callable[[], bool]:
         assert queue.finish(run, "interrupted")
     return lambda: (
         queue.execute(
-            "SELECT thread_id, answer_at IS NULL, answer_at > now() + interval '50 minutes' FROM {}.run_requests ORDER BY 1"
+            "SELECT thread_id, answer_at IS NULL, answer_at > now() + interval '50 minutes' FROM {}.run_requests "
+            "ORDER BY 1"
         )
         == [("bad", False, True), ("good", True, None)]
     )

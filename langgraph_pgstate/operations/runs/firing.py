@@ -37,7 +37,9 @@ async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[s
     while True:
         page = {"cursor_at": at, "cursor_name": last, "page_size": limit}
         rows = await db.fetch(queries.find_due_schedules, page)
-        found += [name for _, name, *when, error in rows if error is None or not _is_known_to_fail(*when, error)]
+        for _, name, cron, timezone, error in rows:
+            if error is None or not _is_known_to_fail(cron, timezone, error):
+                found.append(name)
         if len(rows) < limit or len(found) >= limit:
             return found[:limit]
         at, last = rows[-1][:2]
