@@ -126,16 +126,19 @@ async def test_no_superstep_begins_behind_a_line_that_swallows_once_another_work
     kind: type, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
 ) -> None:
     begun: dict[str, list[float]] = {"behind": [], "beside": []}
-    gate = Gate(dsn)
+    gate, has_begun = Gate(dsn), threading.Event()
 
     def stepping(where: str) -> Any:
         def step(count: int) -> None:
             begun[where].append(lease_clock())
-            if where == "behind" and count == 2:
+            if where == "beside":
+                has_begun.set()
+            elif count == 2:
                 gate.swallows = True
+                has_begun.wait(GUARD_SECONDS)
             time.sleep(0.05)
 
-        return loop_graph(60, step)
+        return loop_graph(20, step)
 
     try:
         async with working(kind, gate.dsn, schema, {"agent": stepping("behind")}, **OPTIONS):
@@ -143,7 +146,7 @@ async def test_no_superstep_begins_behind_a_line_that_swallows_once_another_work
             await asyncio.to_thread(wait_until, lambda: gate.swallows, "a line that swallows")
             try:
                 async with working(kind, dsn, schema, {"agent": stepping("beside")}, **OPTIONS):
-                    assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 60
+                    assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 20
                 assert len(begun["behind"]) >= 3
                 assert max(begun["behind"]) < min(begun["beside"])
             finally:
