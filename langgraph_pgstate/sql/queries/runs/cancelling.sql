@@ -86,7 +86,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 WITH given AS (
     SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         coalesce(d.options ->> 'version', '') AS version, coalesce((
-            jsonb_path_query_first(d.options, '$.priority ? (@ >= -2147483647 && @ <= 2147483647)') #>> '{}'
+            jsonb_path_query_first(d.options, '$.priority ? (@ >= -2147483647 && @ <= 2147483647)'::jsonpath)
+                #>> '{}'::text[]
         )::numeric::integer, 0) AS priority, coalesce(d.options ->> 'key', '') AS key
     FROM /*schema*/runs r JOIN /*schema*/run_requests d ON d.thread_id = r.thread_id AND d.run_id = r.run_id
     WHERE r.thread_id = :thread_id AND r.run_id = :run_id AND d.thread_id = :thread_id AND r.queue IS NOT NULL

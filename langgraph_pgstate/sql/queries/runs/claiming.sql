@@ -138,7 +138,7 @@ candidates AS MATERIALIZED (
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
         -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at ELSE now() + make_interval(secs => (
-            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)') #>> '{}'
+            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
         )::double precision) END
     FROM heads h
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id

@@ -44,7 +44,7 @@ WITH mine AS MATERIALIZED (
     UPDATE /*schema*/run_requests AS d
     -- If it was spoiled, the sweep that answers reports it.
     SET answer_at = make_interval(secs => coalesce((
-        jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)') #>> '{}'
+        jsonb_path_query_first(d.options, '$.answer_after ? (@ > 0 && @ < 100000000000)'::jsonpath) #>> '{}'::text[]
     )::double precision, 0)) + coalesce((
         SELECT min(w.created_at) FROM /*schema*/writes w
         WHERE w.thread_id = mine.thread_id AND w.checkpoint_ns = '' AND w.idx = -3 AND w.run_id = mine.run_id

@@ -85,7 +85,7 @@ WITH found AS MATERIALIZED (
             AND k.checkpoint_id > coalesce(q.claimed_checkpoint_id, '')
     ) THEN 0 ELSE q.crashes + 1 END AS crashes, greatest(:max_attempts::integer, (
         SELECT (
-            jsonb_path_query_first(r.options, '$.max_attempts ? (@ >= 1 && @ <= 2147483647)') #>> '{}'
+            jsonb_path_query_first(r.options, '$.max_attempts ? (@ >= 1 && @ <= 2147483647)'::jsonpath) #>> '{}'::text[]
         )::numeric::integer FROM /*schema*/run_requests r
         WHERE r.thread_id = :thread_id AND r.run_id = :run_id
     )) AS most_attempts
