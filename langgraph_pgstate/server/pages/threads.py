@@ -105,6 +105,8 @@ def time_of(call: PageCall, name: str) -> datetime | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise refuse(422, f"{name} is a date like 2027-01-31, or a time, not {text!r}") from None
+    if not 2 <= found.year <= 9998:
+        raise refuse(422, f"{name} must be in the years 2 to 9998, not {text!r}")
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 

@@ -75,6 +75,10 @@ async def test_runs_are_sorted_by_cost_duration_and_tokens(
     ]
     assert (await visitor.data("/runs", by="cost", day="2026-03-02"))["runs"] == []
     assert len((await visitor.data("/runs", day="2026-03-01"))["runs"]) == 6
+    # There is no day after the last one.
+    for day in ("9999-12-31", "0001-01-01T00:00:00+23:00"):
+        refused = await visitor.client.get("/ui/runs", params={"day": day})
+        assert (refused.status_code, "years 2 to 9998" in refused.text) == (422, True)
     assert (await visitor.client.get("/ui/runs", params={"by": "steps"})).status_code == 422
     assert (await visitor.client.get("/ui/runs", params={"day": "x"})).status_code == 422
     page = await visitor.page("/runs", by="cost", user="")
