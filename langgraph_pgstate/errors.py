@@ -56,6 +56,7 @@ says whether the same call may succeed when it is repeated. A missing checkpoint
 
 from __future__ import annotations
 
+import shlex
 from asyncio import InvalidStateError
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -156,7 +157,7 @@ class SchemaMissingError(SchemaError):
         self.schema = schema
         super().__init__(
             f"the tables of langgraph_pgstate are not in schema {schema!r}: "
-            f"run `pgstate --schema {schema} setup` once, or call saver.setup()."
+            f"run `pgstate --schema {shlex.quote(schema)} setup` once, or call saver.setup()."
         )
 
 
@@ -184,7 +185,7 @@ class SchemaOutdatedError(SchemaError):
     def __init__(self, schema: str, found: int, expected: int) -> None:
         self.schema, self.found, self.expected = schema, found, expected
         remedy = (
-            f"run `pgstate --schema {schema} migrate` (or saver.setup())"
+            f"run `pgstate --schema {shlex.quote(schema)} migrate` (or saver.setup())"
             if found < expected
             else "upgrade langgraph_pgstate in this process"
         )

@@ -132,7 +132,7 @@ def show(
         console.print("a run of it is in the queue, or runs (`pgstate runs --queued`)")
     elif stop is not None:
         console.print("to go on:")
-        print_command(target.program(), "resume", thread, "--checkpoint", short_id(step.checkpoint_id))
+        print_command(target.program(), "resume", thread, checkpoint=short_id(step.checkpoint_id))
     for interrupt in interrupts:
         console.print(
             _line(f"interrupt {interrupt.interrupt_id}: ", interrupt.error or interrupt.value, "yellow", full)

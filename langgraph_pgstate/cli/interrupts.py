@@ -102,7 +102,7 @@ def answer(
             from langgraph_pgstate.cli.tree import short_id
 
             console.print("to go on, if the application does not pass the graph `threads.resume(…)`:", style="dim")
-            print_command(target.program(), "resume", thread, "--checkpoint", short_id(given.checkpoint_id))
+            print_command(target.program(), "resume", thread, checkpoint=short_id(given.checkpoint_id))
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
 

@@ -153,9 +153,17 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def print_command(program: str, *arguments: str) -> None:
+def command_of(name: str, *arguments: str, **options: str | None) -> str:
+    """Return a command with its arguments and options as a shell takes it; options that are `None` are left out."""
+    given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
+    # An id that begins with a dash is no option.
+    is_marked = any(one.startswith("-") for one in arguments)
+    return shlex.join([name, *given, "--", *arguments] if is_marked else [name, *arguments, *given])
+
+
+def print_command(program: str, name: str, *arguments: str, **options: str | None) -> None:
     """Print a command to be pasted; on a terminal too narrow for it, as two lines that a shell takes as one."""
-    rest = shlex.join(arguments)
+    rest = command_of(name, *arguments, **options)
     is_narrow = console.is_terminal and len(program) + len(rest) + 3 > console.width
     parts = [f"{program} \\", f"    {rest}"] if is_narrow else [f"{program} {rest}"]
     for part in parts:

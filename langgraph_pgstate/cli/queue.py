@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import shlex
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from langgraph_pgstate.cli.options import (
 from langgraph_pgstate.cli.output import (
     INTERRUPTED,
     as_json,
+    command_of,
     count,
     format_time,
     log_to_terminal,
@@ -178,7 +178,7 @@ def join(
     last = after
     with target.connect() as parts:
         found = find_run(parts.runs, thread, run)
-        if reason := why_pending(parts.runs, found.thread_id, found.run_id):
+        if reason := why_pending(target, parts.runs, found.thread_id, found.run_id):
             errors.print(f"run {found.run_id} waits: {escape(reason)}")
         try:
             for event in parts.runs.join(found, last_event_id=after):
@@ -197,7 +197,7 @@ def _wait(target: Target, parts: Parts, handle: RunHandle) -> Any:
             try:
                 return as_json(handle.wait(_TELL_SECONDS))
             except RunTimeoutError:
-                reason = why_pending(parts.runs, handle.thread_id, handle.run_id)
+                reason = why_pending(target, parts.runs, handle.thread_id, handle.run_id)
                 if reason is not None and reason != told:
                     errors.print(f"[yellow]it waits: {escape(reason)}[/]")
                 told = reason
@@ -207,8 +207,7 @@ def _wait(target: Target, parts: Parts, handle: RunHandle) -> Any:
 
 def _leave_waiting(target: Target, thread_id: str, run_id: str, last: str | None) -> NoReturn:
     """Say how to go on waiting for a run, after Ctrl-C."""
-    after = [] if last is None else ["--after", last]
-    command = f"{target.program()} {shlex.join(['join', thread_id, run_id, *after])}"
+    command = f"{target.program()} {command_of('join', thread_id, run_id, after=last)}"
     errors.print(f"[yellow]stopped waiting; the run stays in the queue, or goes on.[/] Its events: {escape(command)}")
     raise typer.Exit(INTERRUPTED) from None
 
@@ -337,7 +336,7 @@ def resume(
     with target.connect() as parts:
         handle = _resume(parts, thread, graph[0] if graph else None, checkpoint, queue)
         values = _wait(target, parts, handle) if wait else ...
-        reason = None if wait else why_pending(parts.runs, handle.thread_id, handle.run_id)
+        reason = None if wait else why_pending(target, parts.runs, handle.thread_id, handle.run_id)
         queued = parts.runs.queued(thread_id=thread).items
     _print_enqueued(target, handle, values)
     if not wait and not target.is_json:

@@ -23,6 +23,7 @@ from langgraph_pgstate.cli.options import (
 from langgraph_pgstate.cli.output import (
     STATUS_STYLES,
     bytes_in_words,
+    command_of,
     count,
     format_time,
     job,
@@ -126,18 +127,18 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
     show(table, len(page.items), "queued run", page.next, spare=("queue", "attempt", "enqueued", "worker"))
 
 
-def why_pending(part: Runs, thread_id: str, run_id: str) -> str | None:
+def why_pending(target: Target, part: Runs, thread_id: str, run_id: str) -> str | None:
     """Return for what a run in the queue waits; `None` if it runs, has ended, or a worker is about to claim it."""
     for queued in part.queued(thread_id=thread_id, status="pending").items:
         if queued.run_id == run_id:
             if queued.is_accepted:
                 return _reason(queued)
             version = f" of version {queued.version}" if queued.version else ""
-            options = {"--queue": "" if queued.queue == DEFAULT_QUEUE else queued.queue, "--version": queued.version}
-            given = "".join(f" {name} {value}" for name, value in options.items() if value)
+            queue = None if queued.queue == DEFAULT_QUEUE else queued.queue
+            command = command_of("worker", f"{queued.graph}=FILE.py:NAME", queue=queue, version=queued.version or None)
             return (
                 f"no worker is heard that accepts graph {queued.graph}{version} of queue {queued.queue}; "
-                f"one is started by pgstate worker {queued.graph}=FILE.py:NAME{given}"
+                f"one is started by {target.program()} {command}"
             )
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -62,8 +63,10 @@ class Target:
             name = "python -m langgraph_pgstate"
         else:
             name = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len)
-        dsn = " --dsn ..." if self.dsn and not os.environ.get(DSN_VARIABLE) else ""
-        schema = f" --schema {self.schema}" if self.schema != DEFAULT_SCHEMA else ""
+            name = shlex.quote(name)
+        # The variable may name another database.
+        dsn = " --dsn ..." if self.dsn and os.environ.get(DSN_VARIABLE) != self.dsn else ""
+        schema = f" --schema {shlex.quote(self.schema)}" if self.schema != DEFAULT_SCHEMA else ""
         return name + dsn + schema
 
     def with_environment(self) -> Target:

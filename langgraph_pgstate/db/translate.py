@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +71,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
             f"the tables in schema {schema!r} do not match this version of langgraph_pgstate ({message}): "
-            f"run `pgstate --schema {schema} migrate`, or call saver.setup()."
+            f"run `pgstate --schema {shlex.quote(schema)} migrate`, or call saver.setup()."
         )
     if isinstance(error, _CONFLICTS):
         return ConflictError(message, code)

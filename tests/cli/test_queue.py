@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,6 +19,7 @@ from support_cli import Forked
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.cli import _with_options_first
 from langgraph_pgstate.cli.app import app
 
 AGENT = """
@@ -238,6 +240,31 @@ def asked(run: Any, dsn: str, schema: str, tmp_path: Path) -> Any:
         graph = state.record(scope["builder"].compile(checkpointer=state.saver, name="agent"))
         graph.invoke({"said": "ask"}, {"configurable": {"thread_id": "my thread", "user_id": "eve"}})
         yield graph
+
+
+def test_printed_commands_can_be_pasted_for_any_id(run: Any, asked: Any, dsn: str, schema: str) -> None:
+    """Also for forks and copies: a shell splits them as they are meant, and an id with a dash is no option."""
+    with PGState.open(dsn, schema=schema) as state:
+        state.threads.fork("my thread", to="-fork of it's")
+        state.saver.copy_thread("my thread", '--json "$HOME" `id`')
+    others = ["-x", "--", "--json", "[red]a[/]\nb", "*"]
+    for thread in others:
+        asked.invoke({"said": "ask"}, {"configurable": {"thread_id": thread}})
+    for thread in ["-fork of it's", '--json "$HOME" `id`', *others]:
+        told = run("answer", "--", thread, "tea")
+        shown = run("show", "--", thread)
+        place = f" --dsn ... --schema {schema} "
+        printed = [text.partition(place)[2].rstrip("\n") for text in (told, shown)]
+        assert printed[0] == printed[1]
+        # The shell that it is pasted into.
+        split = subprocess.run(["sh", "-c", f"printf '%s\\0' {printed[0]}"], check=True, capture_output=True, text=True)
+        more = ["--graph", "my agent", "--queue", "my queue"] if thread == "*" else []
+        arguments = _with_options_first(split.stdout.split("\0")[:-1])
+        enqueued = run(*arguments[:1], *more, *arguments[1:])
+        name, queue = ("'my agent=FILE.py:NAME'", " --queue 'my queue'") if more else ("agent=FILE.py:NAME", "")
+        assert f"{place}worker {name}{queue}" in " ".join(enqueued.split())
+        with PGState.open(dsn, schema=schema) as state:
+            assert state.runs.queued(thread_id=thread).items, printed[0]
 
 
 def test_an_answered_thread_goes_on_by_the_command_that_show_prints(

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import SchemaMissingError
 from langgraph_pgstate.sql import migrations
 
 pytestmark = pytest.mark.smoke
@@ -66,3 +68,14 @@ def test_the_option_wins_over_the_environment(
     monkeypatch.setenv("PGSTATE_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
     assert version in words(CliRunner().invoke(app, ["--dsn", dsn, "--schema", schema, "status"]))
     assert CliRunner().invoke(app, ["--schema", schema, "status"]).exit_code == 1
+
+
+def test_a_printed_command_names_the_same_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable may name another one, and a shell takes `$` and blanks for something else."""
+    given = Target("postgresql://one/app", "a$b")
+    monkeypatch.setenv("PGSTATE_DSN", "postgresql://two/app")
+    assert given.program().endswith(" --dsn ... --schema 'a$b'")
+    monkeypatch.setenv("PGSTATE_DSN", "postgresql://one/app")
+    assert given.program().endswith(" --schema 'a$b'")
+    assert "--dsn" not in given.program()
+    assert "run `pgstate --schema 'a$b' setup`" in str(SchemaMissingError("a$b"))
