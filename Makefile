@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Versions that were tested together; `make constraints` writes it. The bounds in pyproject.toml stay open.
 CONSTRAINTS := .ci/constraints.txt
+DOCS := build/docs-venv
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # A worker more than most machines have cores, for tests also wait; each has a server of its own. On a server that was
 # named they would get in each other's way.
@@ -17,7 +18,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-pages bench-server screenshots clean
+.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-pages bench-server screenshots docs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,5 +104,13 @@ bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads a
 screenshots: $(STAMP) ## Take the screenshots of the inspector that the documents show, with Chromium
 	@$(BIN)/python -m benchmarks.screenshots
 
+# Apart from .venv: tests do not need its packages.
+$(DOCS)/.installed: pyproject.toml $(CONSTRAINTS)
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) -e '.[docs]' && touch $@
+
+docs: $(DOCS)/.installed ## Build the site of the documents in build/site; dead links and references fail
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
 clean: ## Remove the virtual environment, the embedded data and caches
-	rm -rf $(VENV) .pgstate examples/studio/.langgraph_api .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build .pgstate examples/studio/.langgraph_api .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -27,7 +27,7 @@ _BLOCK = re.compile(
 _DIFFERS = [
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b|\b[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)? \w+"), "TIME"),
-    (re.compile(r"\b\d+(\.\d+)? m?s\b"), "DURATION"),
+    (re.compile(r"\b\d+(\.\d+)? ?m?s\b"), "DURATION"),
     (re.compile(r"worker \S+:\d+"), "worker HOST:PID"),
     (re.compile(r"[─ ]+"), " "),
 ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 import runpy
 import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import psycopg
@@ -24,7 +26,8 @@ from support_tutorial import Reader, blocks_of, changed, commands_of, environmen
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "tutorial.md"
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 pytestmark = pytest.mark.once
 
@@ -126,3 +129,42 @@ def test_all_of_it_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monk
             reader.type(block)
     finally:
         reader.close()
+
+
+@pytest.mark.slow
+def test_the_guide_to_testing_prints_what_it_shows(tmp_path: Path) -> None:
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+
+    def run(command: str) -> str:
+        # Plugins that a reader need not have.
+        done = subprocess.run(
+            ["bash", "-c", f"{command} -p no:asyncio -p no:cacheprovider"],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    reader = Reader(tmp_path, run)
+    for block in blocks_of(DOCS / "guides" / "testing.md"):
+        reader.type(block)
+
+
+def test_the_reference_has_every_command_table_and_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "site")
+    pages = import_module("reference").pages()
+    assert set(re.findall(r"^## `([\w-]+)`", pages["reference/command-line.md"], re.MULTILINE)) == set(COMMANDS)
+    tables = set(re.findall(r"^### `(\w+)`", (DOCS / "sql.md").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^### `(\w+)`", pages["reference/sql.md"], re.MULTILINE)) == tables
+    metrics = {
+        name.removesuffix("_total")
+        for name in re.findall(r"^\| `(pgstate_\w+)`", (DOCS / "observability.md").read_text(), re.MULTILINE)
+    }
+    assert metrics <= {
+        name.removesuffix("_total") for name in re.findall(r"`(pgstate_\w+)`", pages["reference/metrics.md"])
+    }
+    for variable in ("PGSTATE_DSN", "PGSTATE_POOL_TIMEOUT", "PGSTATE_THREAD_TTL"):
+        assert f"| `{variable}` |" in pages["reference/settings.md"]

@@ -51,8 +51,8 @@ from langgraph_pgstate.types import Page
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# A test of its own types it from top to bottom.
-TYPED = ROOT / "docs" / "tutorial.md"
+# Tests of their own type them from top to bottom.
+TYPED = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "guides" / "testing.md"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -300,7 +300,7 @@ def runner(databases: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.
         yield runner
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != TYPED], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in TYPED], ids=lambda page: page.stem)
 def test_every_block_runs(page: Path, runner: Runner) -> None:
     for block in blocks_of(page):
         if block.marker.startswith("not run, ") or block.language in ("mermaid", "text"):
