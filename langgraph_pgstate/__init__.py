@@ -7,43 +7,37 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.runs.worker import AsyncWorker, Worker
+    from langgraph_pgstate.options import PoolSettings, RetryPolicy, ThreadKeys
+    from langgraph_pgstate.record.options import RecorderSettings
+    from langgraph_pgstate.runs.options import Backoff, DefaultAnswer, WebhookSettings
+    from langgraph_pgstate.runs.types import Rate
     from langgraph_pgstate.saver.aio import AsyncPGStateSaver
     from langgraph_pgstate.saver.blocking import PGStateSaver
-    from langgraph_pgstate.settings import (
-        Backoff,
-        DefaultAnswer,
-        PoolSettings,
-        RecorderSettings,
-        RetryPolicy,
-        ThreadKeys,
-        WebhookSettings,
-    )
     from langgraph_pgstate.state import AsyncPGState, PGState
+    from langgraph_pgstate.threads.types import PruneResult
     from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
-    from langgraph_pgstate.types.prune import PruneResult
-    from langgraph_pgstate.types.queue import Rate
+    from langgraph_pgstate.worker.worker import AsyncWorker, Worker
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "AsyncPGState": "langgraph_pgstate.state",
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
-            "AsyncWorker": "langgraph_pgstate.runs.worker",
-            "Backoff": "langgraph_pgstate.settings",
-            "DefaultAnswer": "langgraph_pgstate.settings",
+            "AsyncWorker": "langgraph_pgstate.worker.worker",
+            "Backoff": "langgraph_pgstate.runs.options",
+            "DefaultAnswer": "langgraph_pgstate.runs.options",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
-            "PoolSettings": "langgraph_pgstate.settings",
-            "PruneResult": "langgraph_pgstate.types.prune",
-            "Rate": "langgraph_pgstate.types.queue",
-            "RecorderSettings": "langgraph_pgstate.settings",
-            "RetryPolicy": "langgraph_pgstate.settings",
-            "ThreadKeys": "langgraph_pgstate.settings",
+            "PoolSettings": "langgraph_pgstate.options",
+            "PruneResult": "langgraph_pgstate.threads.types",
+            "Rate": "langgraph_pgstate.runs.types",
+            "RecorderSettings": "langgraph_pgstate.record.options",
+            "RetryPolicy": "langgraph_pgstate.options",
+            "ThreadKeys": "langgraph_pgstate.options",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
-            "WebhookSettings": "langgraph_pgstate.settings",
-            "Worker": "langgraph_pgstate.runs.worker",
+            "WebhookSettings": "langgraph_pgstate.runs.options",
+            "Worker": "langgraph_pgstate.worker.worker",
         },
     )
 

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from langgraph_pgstate.arguments import configurable_of
 from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
-from langgraph_pgstate.operations.checkpoints.requests import configurable_of
 
 
 def run_of(config: Mapping[str, Any]) -> Any:

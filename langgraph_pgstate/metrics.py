@@ -19,14 +19,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from langgraph_pgstate import __version__
+from langgraph_pgstate.admin.gauges import GAUGES, read_gauges
+from langgraph_pgstate.admin.types import Gauge
+from langgraph_pgstate.checkpoints import getting, listing, sending, writes
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ConfigurationError, LeaseError, StaleHeadError
-from langgraph_pgstate.operations.admin.gauges import GAUGES, read_gauges
-from langgraph_pgstate.operations.checkpoints import getting, listing, sending, writes
-from langgraph_pgstate.settings import RetryPolicy
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.options import RetryPolicy
+from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.state import AsyncPGState, PGState
-from langgraph_pgstate.types import Gauge
 
 _log = logging.getLogger("langgraph_pgstate.metrics")
 

@@ -12,6 +12,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
+from langgraph_pgstate.admin import integrity, overview
+from langgraph_pgstate.admin.maintenance import note
+from langgraph_pgstate.admin.types import DatabaseOverview, Progress
+from langgraph_pgstate.arguments import configurable_of, several, thread_id_of
+from langgraph_pgstate.assistants import Assistants, AsyncAssistants
+from langgraph_pgstate.checkpoints.hooks import PutHook, PutHooks
+from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import (
@@ -26,49 +33,34 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.leases.leases import AsyncLeases, Leases
-from langgraph_pgstate.operations.admin import integrity, maintenance, overview
-from langgraph_pgstate.operations.checkpoints.requests import configurable_of, several, thread_id_of
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.record import conversations
-from langgraph_pgstate.operations.record.message_hook import MessageHook
-from langgraph_pgstate.operations.record.projections import ProjectionHook, check_projectable, check_projectable_in
-from langgraph_pgstate.operations.record.put_hook import PutHook, PutHooks
-from langgraph_pgstate.operations.threads.expiry import ExpiryHook
-from langgraph_pgstate.record import AsyncRecorder, Recorder
-from langgraph_pgstate.record.events import AsyncEvents, Events
-from langgraph_pgstate.record.messages import AsyncMessages, Messages
-from langgraph_pgstate.record.prices import AsyncPrices, Prices
-from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.runs import (
-    Assistants,
-    AsyncAssistants,
-    AsyncRuns,
-    AsyncSchedules,
-    AsyncWebhooks,
-    Runs,
-    Schedules,
-    Webhooks,
-)
-from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.settings import (
+from langgraph_pgstate.leases.api import AsyncLeases, Leases
+from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
-    DEFAULT_STREAM_TTL,
     ConnectionOptions,
-    KeySource,
-    RecorderSettings,
     SaverOptions,
     ThreadKeys,
     TtlStrategy,
-    WebhookSettings,
     check_options,
     database_options,
     schema_of,
 )
-from langgraph_pgstate.sql import Queries, queries
+from langgraph_pgstate.record import AsyncRecorder, Recorder, conversations
+from langgraph_pgstate.record.events import AsyncEvents, Events
+from langgraph_pgstate.record.message_hook import MessageHook
+from langgraph_pgstate.record.messages import AsyncMessages, Messages
+from langgraph_pgstate.record.options import DEFAULT_STREAM_TTL, RecorderSettings
+from langgraph_pgstate.record.prices import AsyncPrices, Prices
+from langgraph_pgstate.record.projections import ProjectionHook, check_projectable, check_projectable_in
+from langgraph_pgstate.record.spans import AsyncSpans, Spans
+from langgraph_pgstate.record.types import BackfillReport, MaintenanceReport
+from langgraph_pgstate.runs import AsyncRuns, AsyncWebhooks, Runs, Webhooks
+from langgraph_pgstate.runs.options import KeySource, WebhookSettings
+from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.schedules import AsyncSchedules, Schedules
+from langgraph_pgstate.schema.queries import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
+from langgraph_pgstate.threads.expiry import ExpiryHook
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
-from langgraph_pgstate.types import BackfillReport, DatabaseOverview, MaintenanceReport, Progress
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -444,7 +436,7 @@ class PGState(_State):
         report = self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         self.runs.repair()
         report = replace(report, expired=self.threads.sweep())
-        self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        self._database.run(note, self._queries, time.monotonic() - begun, report)
         return report
 
     def overview(self) -> DatabaseOverview:
@@ -672,7 +664,7 @@ class AsyncPGState(_State):
         report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
         await self.runs.repair()
         report = replace(report, expired=await self.threads.sweep())
-        await self._database.run(maintenance.note, self._queries, time.monotonic() - begun, report)
+        await self._database.run(note, self._queries, time.monotonic() - begun, report)
         return report
 
     async def overview(self) -> DatabaseOverview:

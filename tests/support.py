@@ -26,8 +26,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.embedded import EmbeddedServer
-from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import queries
 
 Saver = PGStateSaver | AsyncPGStateSaver
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from support_pages import travel, trip
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
-from langgraph_pgstate.server.pages.page import segment
+from langgraph_pgstate.inspector.page import segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, RetryPolicy
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolSettings
 
 LEDGERS = [ToolLedger, AsyncToolLedger]

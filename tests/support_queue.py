@@ -16,12 +16,12 @@ from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.operations.runs import cancelling, claiming, ending, enqueue, listing, tending
-from langgraph_pgstate.operations.runs.ending import RunError
-from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
-from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import ClaimedRun, Claims, EnqueuedRun, EventBatch, Recovered, RunKey, Tended
+from langgraph_pgstate.runs import cancelling, claiming, ending, enqueue, listing, tending
+from langgraph_pgstate.runs.ending import RunError
+from langgraph_pgstate.runs.locking import is_locked
+from langgraph_pgstate.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.types import ClaimedRun, Claims, EnqueuedRun, EventBatch, Recovered, RunKey, Tended
+from langgraph_pgstate.schema.queries import queries
 
 CODEC = ValueCodec()
 STATES = [PGState, AsyncPGState]

@@ -18,7 +18,7 @@ from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
 from langgraph_pgstate.runs import AsyncRuns, Runs
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 
 EPOCH = datetime(2026, 3, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.record import AsyncRecorder, Recorder
-from langgraph_pgstate.settings import RecorderSettings
+from langgraph_pgstate.record.options import RecorderSettings
 
 USAGE = {
     "input_tokens": 100,

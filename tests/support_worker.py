@@ -16,7 +16,8 @@ import psycopg
 from support import FORK, GUARD_SECONDS, loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, PGState
-from langgraph_pgstate.runs import AsyncWorker, RunHandle, Worker
+from langgraph_pgstate.runs import RunHandle
+from langgraph_pgstate.worker import AsyncWorker, Worker
 
 WORKERS = [Worker, AsyncWorker]
 STEPS = 4

@@ -8,7 +8,7 @@ import pytest
 
 import langgraph_pgstate
 
-PACKAGES = ("", ".record", ".saver", ".tools", ".types")
+PACKAGES = ("", ".admin", ".assistants", ".record", ".runs", ".saver", ".schedules", ".threads", ".tools", ".worker")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -19,7 +19,8 @@ from psycopg.rows import dict_row
 from support import config_of, put_arguments
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, ThreadKeys, errors
-from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.arguments import json_of
 from langgraph_pgstate.errors import (
     ArgumentTypeError,
     BlockingCallError,
@@ -28,7 +29,6 @@ from langgraph_pgstate.errors import (
     PGStateError,
     SerializationError,
 )
-from langgraph_pgstate.operations.arguments import json_of
 
 pytestmark = pytest.mark.smoke
 

@@ -8,18 +8,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from langgraph_pgstate import PGState, PGStateSaver, filters
+from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.interrupts.filters import InterruptFilter
+from langgraph_pgstate.record.filters import FailedRunFilter, MessageFilter, RunFilter, SpanFilter
+from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
+from langgraph_pgstate.threads.filters import ThreadFilter, ThreadSearch
 
 CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str, ...]]] = {
-    "threads.list": (lambda state: state.threads.list, filters.ThreadFilter, ()),
-    "threads.search": (lambda state: state.threads.search, filters.ThreadSearch, ()),
-    "threads.interrupted": (lambda state: state.threads.interrupted, filters.InterruptFilter, ()),
-    "runs.list": (lambda state: state.runs.list, filters.RunFilter, ()),
-    "runs.failed": (lambda state: state.runs.failed, filters.FailedRunFilter, ()),
-    "runs.queued": (lambda state: state.runs.queued, filters.QueueFilter, ()),
-    "runs.dead_letters": (lambda state: state.runs.dead_letters, filters.DeadLetterFilter, ()),
-    "spans.list": (lambda state: state.spans.list, filters.SpanFilter, ("t",)),
-    "messages.search": (lambda state: state.messages.search, filters.MessageFilter, ("words",)),
+    "threads.list": (lambda state: state.threads.list, ThreadFilter, ()),
+    "threads.search": (lambda state: state.threads.search, ThreadSearch, ()),
+    "threads.interrupted": (lambda state: state.threads.interrupted, InterruptFilter, ()),
+    "runs.list": (lambda state: state.runs.list, RunFilter, ()),
+    "runs.failed": (lambda state: state.runs.failed, FailedRunFilter, ()),
+    "runs.queued": (lambda state: state.runs.queued, QueueFilter, ()),
+    "runs.dead_letters": (lambda state: state.runs.dead_letters, DeadLetterFilter, ()),
+    "spans.list": (lambda state: state.spans.list, SpanFilter, ("t",)),
+    "messages.search": (lambda state: state.messages.search, MessageFilter, ("words",)),
 }
 
 

@@ -20,10 +20,10 @@ from support import config_of, put_arguments, wait_until
 from support_record import Record
 
 from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.errors import ConfigurationError, StaleHeadError
 from langgraph_pgstate.metrics import Metrics
-from langgraph_pgstate.operations.admin.gauges import GAUGES
-from tests.operations.admin.test_gauges import fill
+from tests.admin.test_gauges import fill
 
 
 def values(metrics: Metrics) -> dict[str, float]:

@@ -19,7 +19,7 @@ from support import config_of, invoke
 
 from langgraph_pgstate import AsyncPGState, PGState, ThreadKeys, Worker
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.settings import EnqueueOptions, WorkerOptions
+from langgraph_pgstate.runs.options import EnqueueOptions, WorkerOptions
 from langgraph_pgstate.state import OpenStateOptions
 from tests.architecture.test_architecture import methods, parameters
 

@@ -11,7 +11,7 @@ from benchmarks.measure import OURS, CaseResult, MismatchError, Plan, quiet, tim
 from benchmarks.server import Server
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import Threads
 
 NAME = "latest"

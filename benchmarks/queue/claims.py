@@ -16,9 +16,9 @@ from benchmarks.server import Server
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.operations.runs import claiming, ending, enqueue
-from langgraph_pgstate.operations.runs.requests import request_run
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.runs import claiming, ending, enqueue
+from langgraph_pgstate.runs.requests import request_run
+from langgraph_pgstate.schema.queries import queries
 
 NAME = "claims"
 TITLE = "Claims of ten runs, with many runs waiting"

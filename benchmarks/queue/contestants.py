@@ -125,7 +125,7 @@ class _NoGraph:
 
     async def aexecute(self, execution: Any) -> Any:
         """See `GraphExecutor`."""
-        from langgraph_pgstate.runs.executing import RunOutcome
+        from langgraph_pgstate.worker.executing import RunOutcome
 
         self._begin()
         return RunOutcome("finish", "success")

@@ -30,7 +30,7 @@ from langgraph_pgstate.cli.drawing import errors
 from langgraph_pgstate.cli.output import INTERRUPTED, fail
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.settings import DEFAULT_SCHEMA, DSN_VARIABLE
+from langgraph_pgstate.options import DEFAULT_SCHEMA, DSN_VARIABLE
 
 
 class _Commands(TyperGroup):

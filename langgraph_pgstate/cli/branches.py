@@ -17,14 +17,9 @@ from langgraph_pgstate.errors import NotFoundError, StateVersionError
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
+    from langgraph_pgstate.checkpoints.types import ChannelDifference, Difference, MessageChange, ValueChange
     from langgraph_pgstate.threads import Threads
-    from langgraph_pgstate.types.branches import (
-        ChannelDifference,
-        Difference,
-        LineageStep,
-        MessageChange,
-        ValueChange,
-    )
+    from langgraph_pgstate.threads.types import LineageStep
 
 _SIGNS: Final = {
     "added": ("+", "green"),
@@ -51,11 +46,11 @@ def tree(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N checkpoints.")] = 500,
 ) -> None:
     """Draw the checkpoints of a thread with forks and labels."""
+    from langgraph_pgstate.arguments import Address
     from langgraph_pgstate.cli.tree import draw, outline, short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
-    from langgraph_pgstate.operations.checkpoints.requests import Address
-    from langgraph_pgstate.operations.threads import branches
     from langgraph_pgstate.saver import PGStateSaver
+    from langgraph_pgstate.threads import branches
 
     target: Target = ctx.obj
     config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
@@ -93,10 +88,10 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
 ) -> None:
     """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
+    from langgraph_pgstate.arguments import address_of
+    from langgraph_pgstate.checkpoints.differences import read_states
     from langgraph_pgstate.cli.tree import short_id
     from langgraph_pgstate.langgraph_compat import next_nodes
-    from langgraph_pgstate.operations.checkpoints.differences import read_states
-    from langgraph_pgstate.operations.checkpoints.requests import address_of
     from langgraph_pgstate.threads import Threads
 
     target: Target = ctx.obj

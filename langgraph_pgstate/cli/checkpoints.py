@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from langgraph_pgstate.admin.types import CheckReport, Progress
 from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import ORPHANS, STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import bytes_in_words, count, job, one_of, print_json, print_problems
 from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.settings import age
-from langgraph_pgstate.types import CheckReport, Progress, PruneResult
+from langgraph_pgstate.options import age
+from langgraph_pgstate.threads.types import PruneResult
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.operations.threads.prune import PruneRequest
+    from langgraph_pgstate.threads.prune import PruneRequest
 
 _KEEP_LATEST: Final = STRATEGIES[0]
 
@@ -76,7 +77,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all threads are deleted.")] = False,
 ) -> None:
     """Remove old checkpoints, or whole threads; exit code 1 if damaged threads were left."""
-    from langgraph_pgstate.operations.threads.prune import request_prune
+    from langgraph_pgstate.threads.prune import request_prune
 
     if keep_last is None and older_than is None and strategy is None:
         raise ConfigurationError("say what to remove: --keep-last N, --older-than AGE or --strategy NAME")
@@ -104,8 +105,8 @@ def prune(
 
 
 def _prune(parts: Parts, request: PruneRequest) -> PruneResult:
-    from langgraph_pgstate.operations.admin.integrity import count_threads
-    from langgraph_pgstate.operations.threads.prune import next_threads, prune_thread
+    from langgraph_pgstate.admin.integrity import count_threads
+    from langgraph_pgstate.threads.prune import next_threads, prune_thread
 
     run, known = parts.database.run, parts.queries
     ids = request.thread_ids

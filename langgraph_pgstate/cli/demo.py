@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_pgstate.admin.sizes import get_server_version, get_thread_size, list_table_sizes
 from langgraph_pgstate.cli.agent import AGENT, FIRST_WISH, OFFLINE_MODEL, OTHER_WISH, PAYMENT_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import Job
@@ -26,13 +27,12 @@ from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorte
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.operations.admin.sizes import get_server_version, get_thread_size, list_table_sizes
-from langgraph_pgstate.operations.threads.prune import next_threads
-from langgraph_pgstate.operations.tools.listing import list_executions
 from langgraph_pgstate.record.prices import Prices
-from langgraph_pgstate.runs.runs import Runs
+from langgraph_pgstate.runs.api import Runs
 from langgraph_pgstate.saver import PGStateSaver
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.threads.prune import next_threads
+from langgraph_pgstate.tools.listing import list_executions
 
 _WIDTH: Final = 80
 _PREFIX: Final = "demo-"

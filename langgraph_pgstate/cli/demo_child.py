@@ -33,10 +33,10 @@ from langgraph_pgstate.cli.agent import (
     provider_model,
 )
 from langgraph_pgstate.cli.tree import WRITER_KEY
-from langgraph_pgstate.runs.worker import Worker
+from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.state import PGState
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
-from langgraph_pgstate.types import ToolExecution
+from langgraph_pgstate.worker.worker import Worker
 
 _HANGING_SECONDS: Final = 60.0
 

@@ -16,7 +16,7 @@ from langgraph_pgstate.cli.options import OTLP_VARIABLE
 from langgraph_pgstate.cli.output import count, log_to_terminal, one_of, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.settings import age
+from langgraph_pgstate.options import age
 
 if TYPE_CHECKING:
     from datetime import timedelta

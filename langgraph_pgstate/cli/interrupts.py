@@ -36,7 +36,7 @@ def interrupts(
     limit: LimitOption = 20,
 ) -> None:
     """List interrupted threads with their interrupts, newest first."""
-    from langgraph_pgstate.operations.threads.interrupts import question_of
+    from langgraph_pgstate.interrupts.pending import question_of
 
     target: Target = ctx.obj
     with target.connect() as parts:
@@ -76,7 +76,7 @@ def answer(
 ) -> None:
     """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
     from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.operations.threads import answers
+    from langgraph_pgstate.interrupts import answers
 
     target: Target = ctx.obj
     with target.connect() as parts:

@@ -15,7 +15,7 @@ from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.types import ToolExecution
+    from langgraph_pgstate.record.types import ToolExecution
 
 _STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
 _SETTLED = {"done": "success", "retry": "pending: it runs when it comes up again", "fail": "error"}

@@ -10,8 +10,8 @@ from langgraph_pgstate.cli.drawing import escape
 from langgraph_pgstate.cli.output import new_table, print_json, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.settings import age
-from langgraph_pgstate.types import Rate
+from langgraph_pgstate.options import age
+from langgraph_pgstate.runs.types import Rate
 
 _SCOPES: Final = ("tenant", "user", "agent", "key")
 

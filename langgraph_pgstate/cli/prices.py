@@ -13,7 +13,7 @@ from langgraph_pgstate.cli.options import SINCE_HELP, USAGE_KEYS, LimitOption
 from langgraph_pgstate.cli.output import format_time, money, new_table, one_of, print_json, print_table, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.settings import age
+from langgraph_pgstate.options import age
 
 
 def _keys(by: str) -> list[str]:

@@ -51,9 +51,9 @@ from langgraph_pgstate.errors import (
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs import RunHandle
-    from langgraph_pgstate.runs.graphs import GraphSource
-    from langgraph_pgstate.runs.state_config import StateConfig
     from langgraph_pgstate.state import AsyncPGState
+    from langgraph_pgstate.worker.graphs import GraphSource
+    from langgraph_pgstate.worker.state_config import StateConfig
 
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
@@ -96,8 +96,8 @@ def worker(
     otlp_content: OtlpContentOption = False,
 ) -> None:
     """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
-    from langgraph_pgstate.runs.graphs import load_config, load_graphs
-    from langgraph_pgstate.runs.state_config import load_state_config
+    from langgraph_pgstate.worker.graphs import load_config, load_graphs
+    from langgraph_pgstate.worker.state_config import load_state_config
 
     target: Target = ctx.obj
     if target.is_json:
@@ -353,8 +353,8 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
         PGStateError: If the thread is not interrupted, or busy, or has advanced; or its graph is not known.
     """
     from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
-    from langgraph_pgstate.operations.threads import answers
+    from langgraph_pgstate.interrupts import answers
+    from langgraph_pgstate.runs.outcomes import UNFINISHED
 
     found = parts.threads.get(thread_id)
     if found is None or found.head_checkpoint_id is None:
@@ -419,10 +419,10 @@ def _work(
     metrics: tuple[str, int | None],
 ) -> int:
     """Run a worker until it stops, and return its exit code."""
-    from langgraph_pgstate.agent_server import serving
-    from langgraph_pgstate.runs.worker import AsyncWorker
-    from langgraph_pgstate.settings import PoolSettings
+    from langgraph_pgstate.options import PoolSettings
+    from langgraph_pgstate.server.langgraph_platform import serving
     from langgraph_pgstate.state import AsyncPGState
+    from langgraph_pgstate.worker.worker import AsyncWorker
 
     async def work() -> int:
         pool = PoolSettings(max_size=options["concurrency"])

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from langgraph_pgstate.admin.maintenance import note as note_maintenance
+from langgraph_pgstate.admin.types import Progress
 from langgraph_pgstate.cli.drawing import Table, Text, Tree, console, escape
 from langgraph_pgstate.cli.options import (
     ONLY_STATUS,
@@ -40,15 +42,16 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.target import Parts, Target
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.operations.admin.maintenance import note as note_maintenance
+from langgraph_pgstate.options import TtlStrategy, age
 from langgraph_pgstate.process_identity import short_holder
-from langgraph_pgstate.settings import DEFAULT_QUEUE, TtlStrategy, age
-from langgraph_pgstate.sql import queries
-from langgraph_pgstate.types import Progress, PruneResult
+from langgraph_pgstate.runs.options import DEFAULT_QUEUE
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.threads.types import PruneResult
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.record.types import Run, Span, SpanNode, ToolStatistics
     from langgraph_pgstate.runs import Runs
-    from langgraph_pgstate.types import QueuedRun, Run, Span, SpanNode, ToolStatistics
+    from langgraph_pgstate.runs.types import QueuedRun
 
 _KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
 _SWEEP_PAGE: Final = 100

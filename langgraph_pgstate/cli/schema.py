@@ -10,7 +10,7 @@ from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import ORPHANS
 from langgraph_pgstate.cli.output import as_json, bytes_in_words, count, new_table, print_json, print_table
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.settings import check_schema_name
+from langgraph_pgstate.options import check_schema_name
 
 
 def setup(
@@ -19,7 +19,7 @@ def setup(
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
 ) -> None:
     """Make the tables, or bring them up to date. It can be repeated."""
-    from langgraph_pgstate.operations.admin.schema import setup_script
+    from langgraph_pgstate.schema.setup import setup_script
 
     target: Target = ctx.obj
     if sql:
@@ -66,10 +66,10 @@ def migrate(
 
 def status(ctx: typer.Context) -> None:
     """Show the version of the schema, and rows and bytes of its tables."""
-    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.admin.api import Admin
+    from langgraph_pgstate.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
     from langgraph_pgstate.db.database import Database
-    from langgraph_pgstate.operations.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
-    from langgraph_pgstate.sql import queries
+    from langgraph_pgstate.schema.queries import queries
 
     target: Target = ctx.obj
     with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:

@@ -69,7 +69,7 @@ def serve(
     for name in ("server", "worker"):
         logging.getLogger(f"langgraph_pgstate.{name}").setLevel(logging.INFO)
     if config is not None:
-        from langgraph_pgstate.runs.graphs import load_environment
+        from langgraph_pgstate.worker.graphs import load_environment
 
         # Before the database is opened, which its variables may name.
         load_environment(config)
@@ -110,13 +110,13 @@ def _serve(
     exporter: AbstractContextManager[None],
     member: Membership | None,
 ) -> int:
-    from langgraph_pgstate.runs.graphs import load_graphs
-    from langgraph_pgstate.runs.state_config import load_state_config
+    from langgraph_pgstate.options import PoolSettings
     from langgraph_pgstate.server.app import create_app
     from langgraph_pgstate.server.config import load_server_config
     from langgraph_pgstate.server.serving import DEFAULT_CORS, run
-    from langgraph_pgstate.settings import PoolSettings
     from langgraph_pgstate.state import AsyncPGState, PGState
+    from langgraph_pgstate.worker.graphs import load_graphs
+    from langgraph_pgstate.worker.state_config import load_state_config
 
     graphs: dict[str, Any] = {}
     options: ServerOptions = {"cors": DEFAULT_CORS}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from langgraph_pgstate.errors import NotFoundError, PGStateError
-from langgraph_pgstate.settings import (
+from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_SCHEMA,
     DSN_VARIABLE,
@@ -23,15 +23,16 @@ from langgraph_pgstate.settings import (
 )
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.admin.api import Admin
     from langgraph_pgstate.codec.values import ValueCodec
     from langgraph_pgstate.db.database import Database
     from langgraph_pgstate.record.events import Events
     from langgraph_pgstate.record.messages import Messages
     from langgraph_pgstate.record.prices import Prices
     from langgraph_pgstate.record.spans import Spans
-    from langgraph_pgstate.runs import Runs, Schedules
-    from langgraph_pgstate.sql import Queries
+    from langgraph_pgstate.runs import Runs
+    from langgraph_pgstate.schedules import Schedules
+    from langgraph_pgstate.schema.queries import Queries
     from langgraph_pgstate.threads import Threads
     from langgraph_pgstate.tools import ToolLedger
 
@@ -110,7 +111,7 @@ class Target:
         Args:
             create: Whether an embedded database may be made if there is none.
         """
-        from langgraph_pgstate.admin import Admin
+        from langgraph_pgstate.admin.api import Admin
 
         with self.open(create=create) as dsn, Admin.open(dsn, schema=self.schema) as admin:
             yield admin
@@ -122,8 +123,8 @@ class Target:
             SchemaError: If there are none, or they are of another version.
         """
         from langgraph_pgstate.db.database import Database
-        from langgraph_pgstate.operations.admin import schema as schemas
-        from langgraph_pgstate.sql import queries
+        from langgraph_pgstate.schema import setup as schemas
+        from langgraph_pgstate.schema.queries import queries
 
         with Database.open(dsn, schema=self.schema, pool=False) as database:
             database.run(schemas.check_version, queries(self.schema))
@@ -136,10 +137,10 @@ class Target:
             SchemaError: If there are none, or they are of another version.
         """
         from langgraph_pgstate.db.database import Database
-        from langgraph_pgstate.operations.admin import schema as schemas
-        from langgraph_pgstate.operations.record import journal
         from langgraph_pgstate.process_identity import is_known_dead
-        from langgraph_pgstate.sql import queries
+        from langgraph_pgstate.record import journal
+        from langgraph_pgstate.schema import setup as schemas
+        from langgraph_pgstate.schema.queries import queries
 
         with self.open() as dsn, Database.open(dsn, schema=self.schema, pool=False) as database:
             known = queries(self.schema)
@@ -181,7 +182,7 @@ class Parts:
     @cached_property
     def schedules(self) -> Schedules:
         """Schedules."""
-        from langgraph_pgstate.runs import Schedules
+        from langgraph_pgstate.schedules import Schedules
 
         return Schedules(self.database, self.queries, self.runs)
 

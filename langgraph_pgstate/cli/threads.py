@@ -34,7 +34,7 @@ from langgraph_pgstate.cli.output import (
 )
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.settings import age
+from langgraph_pgstate.options import age
 
 _ROLE_STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold blue", "system": "bold magenta"}
 
@@ -165,8 +165,8 @@ def delete(
     yes: YesOption = False,
 ) -> None:
     """Delete a thread with its checkpoints and its record."""
-    from langgraph_pgstate.operations.threads import prune
-    from langgraph_pgstate.operations.threads.threads import delete_thread
+    from langgraph_pgstate.threads import prune
+    from langgraph_pgstate.threads.rows import delete_thread
 
     late = age(tombstone) if tombstone else timedelta(0)
     target: Target = ctx.obj
@@ -189,7 +189,7 @@ def delete(
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
     """List the leases that are held, with their holders; those that expire first come first."""
-    from langgraph_pgstate.operations.leases.listing import list_leases, request_leases
+    from langgraph_pgstate.leases.api import list_leases, request_leases
 
     target: Target = ctx.obj
     with target.connect() as parts:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from langgraph_pgstate.admin.types import TransferReport
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.options import ThreadsOption
 from langgraph_pgstate.cli.output import count, job, print_json, print_problems
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.types import TransferReport
 
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Also copy threads that went on in both places, over those there.")

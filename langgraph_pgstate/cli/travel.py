@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from langgraph_pgstate.agent_server import tools
 from langgraph_pgstate.cli.agent import build_agent, offline_model, payment
+from langgraph_pgstate.server.langgraph_platform import tools
 
 
 @tools.policy(on_unknown="retry")

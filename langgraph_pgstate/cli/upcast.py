@@ -17,8 +17,8 @@ from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.admin.types import UpcastReport
     from langgraph_pgstate.threads import Threads
-    from langgraph_pgstate.types import UpcastReport
 
 
 def upcast(
@@ -35,7 +35,7 @@ def upcast(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only count.")] = False,
 ) -> None:
     """Rewrite checkpoints in the newest version of the state. It can be stopped and run again."""
-    from langgraph_pgstate.admin import Admin
+    from langgraph_pgstate.admin.api import Admin
 
     steps = _attribute(upcasters)
     if not isinstance(steps, Mapping):

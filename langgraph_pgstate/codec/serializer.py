@@ -27,7 +27,7 @@ from langgraph_pgstate.codec.building import NUMPY, PLAIN, REFUSED, Types, is_en
 from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot, SerializerBase, send_class, strict_hook
-from langgraph_pgstate.settings import AllowedTypes, check_allowed_types
+from langgraph_pgstate.options import AllowedTypes, check_allowed_types
 
 _allowlist_lock = threading.Lock()
 # Calls of `build(payload)`, by extension code.

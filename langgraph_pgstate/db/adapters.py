@@ -11,9 +11,9 @@ import psycopg
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
+from langgraph_pgstate.db.protocol import Parameters, Query, Rows
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.types import Parameters, Query, Rows
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.finishing import complete, raise_if_cancelled
 from langgraph_pgstate.db.translate import reason_of, refusal, unknown_host
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
-from langgraph_pgstate.settings import PoolSettings
+from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
 # Detects a peer that vanished silently (failover, a dropped NAT entry) within a minute, instead of after two hours.

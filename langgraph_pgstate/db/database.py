@@ -43,7 +43,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
-from langgraph_pgstate.settings import PoolSettings, RetryPolicy
+from langgraph_pgstate.options import PoolSettings, RetryPolicy
 
 T = TypeVar("T")
 P = ParamSpec("P")

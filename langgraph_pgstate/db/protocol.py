@@ -1,16 +1,33 @@
-"""The connection protocol that operations use.
-
-Operations are `async def` functions that await nothing but a `Connection`. A blocking connection never suspends, so
-`run_blocking` (`db/adapters.py`) runs the same function to its end without an event loop.
-"""
+"""A named query, its parameters and its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
-from langgraph_pgstate.types import Parameters, Query, Rows
+Row = tuple[Any, ...]
+Parameters = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+class Query(Protocol):
+    """A named statement, ready for one schema."""
+
+    @property
+    def name(self) -> str:
+        """Name in the `.sql` file."""
+        ...
+
+    @property
+    def text(self) -> bytes:
+        """The statement, with `$n` placeholders."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Parameter names in placeholder order."""
+        ...
 
 
 class Connection(Protocol):

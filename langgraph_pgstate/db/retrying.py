@@ -18,7 +18,7 @@ from langgraph_pgstate.db.translate import (
     translate,
 )
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
-from langgraph_pgstate.settings import RetryPolicy
+from langgraph_pgstate.options import RetryPolicy
 
 # Enough for one attempt to connect: a pool without connections makes one every second.
 _MIN_SECONDS: Final = 2.0

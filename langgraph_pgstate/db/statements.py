@@ -19,7 +19,7 @@ from psycopg import errors, generators
 from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 
-from langgraph_pgstate.types import Parameters, Query, Rows
+from langgraph_pgstate.db.protocol import Parameters, Query, Rows
 
 T = TypeVar("T")
 

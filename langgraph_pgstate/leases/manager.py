@@ -24,8 +24,8 @@ from langgraph_pgstate.langgraph_compat import unwind_when_cancelled
 from langgraph_pgstate.leases.checking import LeaseCheck, raise_lost
 from langgraph_pgstate.leases.registry import HeldLease, Run
 from langgraph_pgstate.leases.taking import LeaseTaker
-from langgraph_pgstate.settings import GuardSettings
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.options import GuardSettings
+from langgraph_pgstate.schema.queries import Queries
 
 T = TypeVar("T")
 

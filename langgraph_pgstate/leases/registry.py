@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from langgraph_pgstate.arguments import Address, configurable_of
 from langgraph_pgstate.call_site import CallSite, run_of
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, LeaseHeldError, LeaseLostError, ThreadDeletedError
 from langgraph_pgstate.langgraph_compat import RUNTIME
-from langgraph_pgstate.operations.checkpoints.requests import Address, configurable_of
+from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.options import GuardSettings
 from langgraph_pgstate.process_identity import holder_id, lease_clock
-from langgraph_pgstate.settings import GuardSettings
 from langgraph_pgstate.started_work import StartedWork
-from langgraph_pgstate.types import Lease
 
 T = TypeVar("T")
 

@@ -12,20 +12,13 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import LeaseHeldError, PGStateError
+from langgraph_pgstate.leases import holding as leases
 from langgraph_pgstate.leases.checking import LeaseCheck, check_nodes
-from langgraph_pgstate.leases.registry import (
-    CLOSING_SECONDS,
-    HeldLease,
-    LeaseRegistry,
-    Run,
-    next_holder,
-    timed,
-)
-from langgraph_pgstate.operations.leases import leases
+from langgraph_pgstate.leases.registry import CLOSING_SECONDS, HeldLease, LeaseRegistry, Run, next_holder, timed
+from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.options import GuardSettings
 from langgraph_pgstate.process_identity import is_known_dead, lease_clock
-from langgraph_pgstate.settings import GuardSettings
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Lease
+from langgraph_pgstate.schema.queries import Queries
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.02, 0.5
 

@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
-from langgraph_pgstate.operations.otlp import exports
+from langgraph_pgstate.options import DEFAULT_SCHEMA, PoolSettings, check_schema_name
+from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.otlp.collector import Answer, Collector, endpoint_of, without_credentials
 from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
 from langgraph_pgstate.process_identity import holder_id
-from langgraph_pgstate.settings import DEFAULT_SCHEMA, PoolSettings, check_schema_name
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 
 _log = logging.getLogger("langgraph_pgstate.otlp")
 _VERSION: Final = version("langgraph-pgstate")

@@ -18,7 +18,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from langgraph_pgstate.codec.traceparent import TraceParent, parse_traceparent
-from langgraph_pgstate.operations.otlp.exports import EndedSpan
+from langgraph_pgstate.otlp.exports import EndedSpan
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/"
 _NAMES: Final = {

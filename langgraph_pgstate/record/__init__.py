@@ -1,19 +1,19 @@
-"""The recorder, which writes the runs, spans and events of a graph."""
+"""The record of runs: what recorders write of a graph, and what can be read of it."""
 
 from typing import TYPE_CHECKING
 
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.record.loops import LoopRecorder
-    from langgraph_pgstate.record.recorders import AsyncRecorder, Recorder
+    from langgraph_pgstate.record.recorder.loops import LoopRecorder
+    from langgraph_pgstate.record.recorder.recorders import AsyncRecorder, Recorder
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
-            "AsyncRecorder": "langgraph_pgstate.record.recorders",
-            "LoopRecorder": "langgraph_pgstate.record.loops",
-            "Recorder": "langgraph_pgstate.record.recorders",
+            "AsyncRecorder": "langgraph_pgstate.record.recorder.recorders",
+            "LoopRecorder": "langgraph_pgstate.record.recorder.loops",
+            "Recorder": "langgraph_pgstate.record.recorder.recorders",
         },
     )
 

@@ -1,4 +1,4 @@
-"""Queries for the events of a thread and for handoff statistics."""
+"""Events of a thread, and statistics of handoffs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,145 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from langgraph_pgstate.arguments import Moment, identifier, json_of, since_of, text_of, thread_id_of, time_of
+from langgraph_pgstate.checkpoints.getting import MAX_ID
+from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.filters import Moment
-from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
-from langgraph_pgstate.operations.record import events as operations
-from langgraph_pgstate.operations.record.new_events import add_event, request_event
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Event, HandoffStatistics, Page
+from langgraph_pgstate.errors import AlreadyDoneError
+from langgraph_pgstate.paging import Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.record.types import Event, HandoffStatistics
+from langgraph_pgstate.schema.queries import Queries
+
+_KIND = "events"
+
+
+def request_events(
+    thread_id: str,
+    kind: str | None,
+    run_id: str | None,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
+) -> dict[str, Any]:
+    """Validate a request for events, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    (event_id,) = decode_cursor(_KIND, cursor, (MAX_ID if newest_first else "",))
+    return {
+        "thread_id": thread_id,
+        "kind": text_of("kind", kind),
+        "run_id": text_of("run_id", run_id),
+        "cursor_id": event_id,
+        "page_size": page_size(limit) + 1,
+        "newest_first": newest_first,
+    }
+
+
+async def list_events(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
+    """Return a page of a thread's events. One round trip."""
+    query = queries.list_events_newest if parameters["newest_first"] else queries.list_events
+    rows = await db.fetch(query, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
+
+
+def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
+    """Validate a request for handoff statistics, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {**since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
+
+
+async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
+    """Return the number and timing of handoffs by pair of agents, the most frequent first. One round trip."""
+    return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))
+
+
+def request_event(
+    thread_id: str, kind: str, payload: Mapping[str, Any], run_id: str | None, checkpoint_id: str | None
+) -> dict[str, Any]:
+    """Validate an event, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        "thread_id": thread_id_of(thread_id),
+        "kind": identifier("kind", kind),
+        "payload": json_of("payload", payload, is_content=True),
+        "run_id": text_of("run_id", run_id),
+        "checkpoint_id": text_of("checkpoint_id", checkpoint_id),
+        "suffix": f"{new_revision():014x}",
+    }
+
+
+async def add_event(db: Connection, queries: Queries, parameters: dict[str, Any]) -> None:
+    """Record an event. One statement; safe to repeat with the same parameters."""
+    await db.execute(queries.add_event, parameters)
+
+
+async def note_action(
+    db: Connection,
+    queries: Queries,
+    action: str,
+    by: str,
+    thread_id: str,
+    run_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    checkpoint_id: str | None = None,
+) -> None:
+    """Record what a person did: an event of the kind `action`. One statement, for the transaction of the action.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        action: What was done: `cancel`, `retry`, `settle` or another.
+        by: Name of the person.
+        thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
+        run_id: The run.
+        details: Facts about it, as JSON types.
+        checkpoint_id: The checkpoint.
+    """
+    payload = {**(details or {}), "action": action, "by": identifier("by", by)}
+    await add_event(db, queries, request_event(thread_id, "action", payload, run_id, checkpoint_id))
+
+
+async def check_not_done(
+    db: Connection,
+    queries: Queries,
+    action: str,
+    thread_id: str,
+    within: timedelta,
+    *,
+    checkpoint_id: str | None = None,
+    run_id: str | None = None,
+) -> None:
+    """Refuse what a person has done already. For the transaction of the action, before `note_action`.
+
+    Until that ends, others who do the same on the thread wait here: of two persons, the second is refused.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        action: What is to be done.
+        thread_id: The thread, as for `note_action`.
+        within: Time before this transaction in which nobody may have done it.
+        checkpoint_id: The checkpoint; all of the thread by default.
+        run_id: The run that is to be made: to make it again is no other action.
+
+    Raises:
+        AlreadyDoneError: If somebody has.
+    """
+    await db.fetch(queries.lock_action, {"key": f"{action} {thread_id}"})
+    key = {"action": action, "thread_id": thread_id, "within": within}
+    rows = await db.fetch(queries.find_action, {**key, "checkpoint_id": checkpoint_id, "run_id": run_id})
+    if rows:
+        raise AlreadyDoneError(thread_id, *rows[0])
 
 
 class AsyncEvents:
@@ -51,8 +182,8 @@ class AsyncEvents:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = operations.request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
-        return await self._database.run(operations.list_events, self._queries, parameters)
+        parameters = request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
+        return await self._database.run(list_events, self._queries, parameters)
 
     async def add(
         self,
@@ -91,8 +222,8 @@ class AsyncEvents:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = operations.request_handoffs(since, until, limit)
-        return await self._database.run(operations.count_handoffs, self._queries, parameters)
+        parameters = request_handoffs(since, until, limit)
+        return await self._database.run(count_handoffs, self._queries, parameters)
 
 
 class Events:

@@ -1,17 +1,217 @@
-"""Queries for conversations and for full-text search in messages."""
+"""Chat messages: conversations, and full-text search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
 
+from langgraph_pgstate.arguments import text_of, texts_of, thread_id_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.filters import MessageFilter
-from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
-from langgraph_pgstate.operations.record import messages as operations
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Message, MessageHit, Page
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.paging import MAX_PAGE, Page, check_filters, decode_cursor, page_of, page_size
+from langgraph_pgstate.record.filters import MessageFilter
+from langgraph_pgstate.record.types import Message, MessageHit
+from langgraph_pgstate.schema.queries import Queries
+
+_KINDS = {False: "messages, newest first", True: "messages, best first"}
+_BYTES_PER_TOKEN, _TOKENS_PER_MESSAGE = 4, 3
+_HIGHEST = 1e300
+_CHANNEL = "messages"
+
+
+class Change(NamedTuple):
+    """The last change of a message on a branch, without its text; `depth` is its distance from the end."""
+
+    message_id: str
+    checkpoint_id: str
+    change: str
+    role: str | None
+    size: int
+    output_tokens: int | None
+    channel: str
+    depth: int
+
+    @property
+    def tokens(self) -> int:
+        """The message's tokens in a prompt: as reported by its model, else one token per four bytes."""
+        if self.role == "ai" and self.output_tokens:
+            return self.output_tokens + _TOKENS_PER_MESSAGE
+        return -(-self.size // _BYTES_PER_TOKEN) + _TOKENS_PER_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """A validated request for a conversation."""
+
+    thread_id: str
+    channel: str | None
+    checkpoint_id: str | None
+    last: int | None
+    max_tokens: int | None
+
+
+def request_conversation(
+    thread_id: str, channel: str | None, checkpoint_id: str | None, last: int | None, max_tokens: int | None
+) -> ConversationFilter:
+    """Validate a request for a conversation.
+
+    Raises:
+        ConfigurationError: If an argument is invalid or negative.
+    """
+    for name, value in (("last", last), ("max_tokens", max_tokens)):
+        if value is not None and value < 0:
+            raise ConfigurationError(f"{name} must not be negative, not {value}")
+    return ConversationFilter(
+        thread_id,
+        text_of("channel", channel),
+        text_of("checkpoint_id", checkpoint_id or None),
+        last,
+        max_tokens,
+    )
+
+
+async def get_conversation(db: Connection, queries: Queries, filter: ConversationFilter) -> tuple[Message, ...]:
+    """Return the messages of a branch at its end. Two round trips; reads texts only of the returned messages.
+
+    Raises:
+        NotFoundError: If the named checkpoint does not exist.
+    """
+    key = {"thread_id": filter.thread_id, "checkpoint_id": filter.checkpoint_id}
+    found = await last_changes(db, queries, filter.thread_id, filter.checkpoint_id, filter.channel)
+    if not found and filter.checkpoint_id is not None and not (await db.fetch(queries.has_checkpoint, key))[0][0]:
+        raise NotFoundError(f"there is no checkpoint {filter.checkpoint_id!r} of thread {filter.thread_id!r}")
+    changes = _of_one_channel(found)
+    present = [change for change in changes if change.change != "removed"]
+    chosen = _window(present, filter.last, filter.max_tokens)
+    if not chosen:
+        return ()
+    rows = await db.fetch(
+        queries.get_messages,
+        {
+            "thread_id": filter.thread_id,
+            "message_ids": [change.message_id for change in chosen],
+            "checkpoint_ids": [change.checkpoint_id for change in chosen],
+            "channel": chosen[0].channel,
+        },
+    )
+    return tuple(Message(*row) for row in rows)
+
+
+async def last_changes(
+    db: Connection, queries: Queries, thread_id: str, checkpoint_id: str | None, channel: str | None = None
+) -> list[Change]:
+    """Return the last change of each message of a branch, or of one channel, in the channel's order. One round trip."""
+    key = {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "channel": channel}
+    return [Change(*row) for row in await db.fetch(queries.get_message_outline, key)]
+
+
+def _of_one_channel(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return the changes of `messages`, or of the last changed channel if there are none."""
+    channels = {change.channel for change in changes}
+    if len(channels) <= 1:
+        return changes
+    newest = min(changes, key=lambda change: change.depth)
+    channel = _CHANNEL if _CHANNEL in channels else newest.channel
+    return [change for change in changes if change.channel == channel]
+
+
+def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None) -> list[Change]:
+    """Return a conversation's opening system messages and its last `last` others, or as many as fit `max_tokens`.
+
+    The opening messages count among the tokens, but are never left out.
+    """
+    opening = 0
+    while opening < len(messages) and messages[opening].role == "system":
+        opening += 1
+    head, rest = list(messages[:opening]), list(messages[opening:])
+    if last is not None:
+        rest = rest[max(0, len(rest) - last) :]
+    if max_tokens is not None:
+        left = max_tokens - sum(message.tokens for message in head)
+        start = len(rest)
+        while start and rest[start - 1].tokens <= left:
+            start -= 1
+            left -= rest[start].tokens
+        rest = rest[start:]
+    return head + rest
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A validated search."""
+
+    parameters: dict[str, Any]
+    size: int
+
+
+def request_search(query: str, **filters: Unpack[MessageFilter]) -> SearchRequest:
+    """Validate a search.
+
+    Raises:
+        ConfigurationError: If the query is empty or an argument is invalid.
+    """
+    check_filters(filters, MessageFilter)
+    if not text_of("query", query) or not query.strip():
+        raise ConfigurationError("there is nothing to search for: the query is empty")
+    best_first, thread_id = filters.get("best_first", False), filters.get("thread_id")
+    beyond = decode_cursor(_KINDS[best_first], filters.get("cursor"), (_HIGHEST, "", "", "", ""))
+    score, cursor_thread, message_id, checkpoint_id, cursor_channel = beyond
+    size = page_size(filters.get("limit", 20))
+    parameters = {
+        "query": query,
+        "by_rank": best_first,
+        **texts_of(filters, "user_id", "tenant_id"),
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
+        "cursor_score": score,
+        "cursor_thread": cursor_thread,
+        "cursor_message": message_id,
+        "cursor_id": checkpoint_id,
+        "cursor_channel": cursor_channel,
+        "page_size": size + 1,
+    }
+    return SearchRequest(parameters, size)
+
+
+def request_hits(query: str, thread_ids: Sequence[str]) -> dict[str, Any]:
+    """Validate a search in some threads, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If the query is empty, or there are too many threads.
+    """
+    if not text_of("query", query) or not query.strip():
+        raise ConfigurationError("there is nothing to search for: the query is empty")
+    if len(thread_ids) > MAX_PAGE:
+        raise ConfigurationError(f"thread_ids must be at most {MAX_PAGE}, not {len(thread_ids)}")
+    return {"query": query, "thread_ids": [thread_id_of(one) for one in thread_ids]}
+
+
+async def find_hits(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[MessageHit, ...]:
+    """Return for each thread the newest message that matches. One round trip."""
+    rows = await db.fetch(queries.find_hits, parameters)
+    return tuple(MessageHit(Message(*row[:-2]), *row[-2:]) for row in rows)
+
+
+async def search_messages(db: Connection, queries: Queries, filter: SearchRequest) -> Page[MessageHit]:
+    """Return a page of messages that match a search, newest or best first. One round trip."""
+    parameters = filter.parameters
+    is_of_thread = parameters["thread_id"] is not None
+    rows = await db.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)
+    return page_of(
+        rows,
+        filter.size,
+        lambda row: MessageHit(Message(*row[:-2]), *row[-2:]),
+        _KINDS[parameters["by_rank"]],
+        lambda hit: (
+            hit.score,
+            hit.message.thread_id,
+            hit.message.message_id,
+            hit.message.checkpoint_id,
+            hit.message.channel,
+        ),
+    )
 
 
 class AsyncMessages:
@@ -56,8 +256,8 @@ class AsyncMessages:
             NotFoundError: If the checkpoint does not exist.
             ConfigurationError: If an argument is invalid.
         """
-        filter = operations.request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
-        return await self._database.run(operations.get_conversation, self._queries, filter)
+        filter = request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
+        return await self._database.run(get_conversation, self._queries, filter)
 
     async def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
         """Return a page of messages that match a search, newest first, from every branch. One round trip.
@@ -72,8 +272,8 @@ class AsyncMessages:
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
-        request = operations.request_search(query, **filters)
-        return await self._database.run(operations.search_messages, self._queries, request)
+        request = request_search(query, **filters)
+        return await self._database.run(search_messages, self._queries, request)
 
     async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
         """Return for each of some threads the newest message that matches a search. One round trip.
@@ -85,8 +285,8 @@ class AsyncMessages:
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
-        request = operations.request_hits(query, thread_ids)
-        return await self._database.run(operations.find_hits, self._queries, request)
+        request = request_hits(query, thread_ids)
+        return await self._database.run(find_hits, self._queries, request)
 
 
 class Messages:

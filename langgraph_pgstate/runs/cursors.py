@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
-from langgraph_pgstate.operations.runs.streams import Decoded, decode_batch
-from langgraph_pgstate.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
+from langgraph_pgstate.runs.outcomes import UNFINISHED
+from langgraph_pgstate.runs.streams import Decoded, decode_batch
+from langgraph_pgstate.runs.types import StreamEvent, StreamPage, ThreadEvent, ThreadPage, ThreadRun, Wanted, WantedRuns
 
 T = TypeVar("T")
 

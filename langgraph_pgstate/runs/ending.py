@@ -1,208 +1,279 @@
-"""Ends of a worker's runs in the queue, as their executions report them."""
+"""Ends of runs, written by their worker under the lease that it claimed with the run."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.errors import BudgetExceededError, ConfigurationError, PGStateError
-from langgraph_pgstate.operations.runs import ending
-from langgraph_pgstate.operations.runs.locking import is_locked
-from langgraph_pgstate.record.capture import render_error
-from langgraph_pgstate.runs.executing import RunExecution, RunOutcome, retry_delay
-from langgraph_pgstate.runs.left import LeftRuns
-from langgraph_pgstate.settings import RecorderSettings
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.db.protocol import Connection, Query
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.runs.cancelling import promote_and_set_status
+from langgraph_pgstate.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.runs.streams import append_statements
+from langgraph_pgstate.runs.types import EventBatch, RunKey
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 
-log = logging.getLogger("langgraph_pgstate.worker")
+ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
+# Time in which the readers of a run that deletes its thread learn of its end.
+_OUTLIVING_SECONDS: Final = 60.0
+# A notification holds 8,000 bytes.
+_MOST_IDS, _LONGEST_ID = 100, 40
 
 
-class Ender:
-    """Ends runs of one worker, or gives them back. Remembers the reports that are not in the database yet.
-
-    Args:
-        queries: The queries of the schema.
-        recording: What is recorded of errors.
-        seconds: Time after which a call ends no further runs one by one, so that leases are renewed.
-        note_end: Called with each execution whose run has ended in the queue, or was given back.
-        leave: Called with each whose run is left until its lease expires.
-        left: Tells for which runs a lease is kept because their code still runs.
-        ttl: Seconds for which it is.
+class RunError(NamedTuple):
+    """The error of a run.
 
     Attributes:
-        given_back: Number of runs that were given back.
+        type: Qualified name of the exception.
+        message: Its message.
+        traceback: Its traceback.
     """
 
-    def __init__(
-        self,
-        queries: Queries,
-        recording: RecorderSettings,
-        seconds: float,
-        note_end: Callable[[RunExecution], None],
-        leave: Callable[[RunExecution], None],
-        left: LeftRuns,
-        ttl: float,
-    ) -> None:
-        self._queries, self._recording, self._seconds = queries, recording, seconds
-        self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
-        self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs, of which those who wait for them have not been told.
-        self._ended: list[str] = []
-        self.given_back = 0
+    type: str
+    message: str
+    traceback: str | None = None
 
-    @property
-    def reported(self) -> int:
-        """Number of executions that have ended, and whose runs have not."""
-        return len(self._reports)
+    def as_ascii(self) -> RunError:
+        """Return the error for a database that does not have all of its characters."""
+        plain = [None if part is None else part.encode("ascii", "backslashreplace").decode() for part in self]
+        return RunError(plain[0] or "", plain[1] or "", plain[2])
 
-    def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Take the outcome of an execution, which has ended. Any thread may call it."""
-        self._reports.append((execution, outcome))
 
-    def end_reported(self, database: Database) -> None:
-        """End the reported runs. Those whose threads are locked stay reported.
+async def finish(
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    status: str,
+    error: RunError | None = None,
+    retry_after: float | None = None,
+    events: Sequence[EventBatch] = (),
+    *,
+    deletes_thread: bool = False,
+    keep_for: float | None = None,
+) -> bool:
+    """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
-        Raises:
-            PGStateError: If the queue is not available.
-        """
-        # Those that come meanwhile are ended together in the next turn.
-        number = len(self._reports)
-        self._end_together(database)
-        until = time.monotonic() + self._seconds
-        for _ in range(number):
-            execution, outcome = self._reports[0]
-            if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
-                # Its code must not store anything after the deletion.
-                self._reports.rotate(-1)
-                continue
-            is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
-            self._reports.popleft()
-            if not is_ended:
-                execution.is_end_locked = True
-                self._reports.append((execution, outcome))
-                if time.monotonic() > until:
-                    break
+    One transaction, in one round trip unless the thread is deleted; safe to repeat. Like the others below, it waits a
+    moment only for a lock; see `locking.is_locked`.
 
-    def notify(self, database: Database) -> None:
-        """Wake those who wait for runs that have ended. After the commit, and only a hint: they poll, too."""
-        ended, self._ended = self._ended, []
-        if ended:
-            with suppress(PGStateError):
-                database.run_once(ending.notify, self._queries, ended)
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        key: The run under its lease.
+        status: `success`, `interrupted`, `error`, `cancelled` or `timeout`.
+        error: Its error.
+        retry_after: Seconds until the next attempt, instead of an end. The thread's other runs wait for it.
+        events: Events of the run that may not be stored yet.
+        deletes_thread: Whether the thread is deleted in the same transaction if the run succeeded and no other run of
+            the thread is in the queue. The run and its events stay for a minute, until `sweep`.
+        keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
+            Claims put off the thread's runs until the caller releases it, or it expires.
 
-    def _end_together(self, database: Database) -> None:
-        """End the reported runs that need no more than a status, in one transaction for each status.
-
-        Others, and all if that fails because a thread is locked or a lease was lost, are ended one by one.
-        """
-        together: dict[str, list[RunExecution]] = {}
-        for execution, outcome in [*self._reports]:
-            is_plain = outcome.kind == "finish" and outcome.error is None and not execution.deletes_thread
-            is_alone = execution.refuses_writes or execution.is_end_locked or self._left.is_left(execution)
-            if is_plain and not is_alone:
-                together.setdefault(outcome.status, []).append(execution)
-        for status, executions in together.items():
-            if len(executions) == 1:
-                continue
-            keys = [execution.key for execution in executions]
-            events = [batch for execution in executions for batch in execution.unsent]
-            try:
-                is_done = database.run(ending.finish_together, self._queries, keys, status, events)
-            except PGStateError as error:
-                if error.retryable and not is_locked(error):
-                    raise
-                continue
-            for execution in executions if is_done else ():
-                self._forget(execution)
-
-    def try_to_end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> bool:
-        """End a run in the queue, or give it back. Return false if another transaction has locked its thread.
-
-        Raises:
-            PGStateError: If the queue is not available.
-        """
-        try:
-            self._end(database, execution, outcome)
-        except PGStateError as error:
-            if is_locked(error):
-                return False
-            if error.retryable:
-                raise
-            # Its lease expires, and another worker runs it again, `max_crashes` times at most.
-            log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
-            self._leave(execution)
+    Returns:
+        False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
+        if somebody has asked to roll the run back, which is left to `roll_back`.
+    """
+    if status not in ENDS:
+        raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
+    if retry_after is not None:
+        given = {**_error_row(error), "unused": 0, "delay": repr(retry_after)}
+        return await _requeue(db, queries, key, given, events, keep_for)
+    if deletes_thread and status == "success":
+        if await _finish_with_thread(db, queries, key, events):
+            return True
+    elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
+    # The answer to an earlier try may have been lost.
+    return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
 
-    def _end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> None:
-        """End a run in the queue, or give it back."""
-        key, claimed = execution.key, execution.claimed
-        run, queries = database.run, self._queries
-        is_mine = True
-        keep_for = self._ttl if outcome.kind != "rollback" and self._left.is_left(execution) else None
-        if outcome.kind == "rollback":
-            is_mine = run(ending.roll_back, queries, key)
-        elif outcome.kind == "give_back":
-            is_mine = run(ending.give_back, queries, key, execution.unsent, keep_for=keep_for)
-            self.given_back += is_mine
-        elif outcome.kind == "finish":
-            error, retry_after = None, None
-            if outcome.error is not None:
-                error = self._described(outcome.error)
-                retry_after = None if execution.stop == "timeout" else retry_delay(claimed, outcome.error)
-            is_mine = self._finish(database, execution, outcome.status, error, retry_after, keep_for)
-            if is_mine and outcome.error is not None:
-                again = "" if retry_after is None else f"; it is tried again in {retry_after:.1f} s"
-                names = key.run_id, key.thread_id
-                if isinstance(outcome.error, BudgetExceededError):
-                    log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
-                else:
-                    log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
-            # It may have ended before the worker read that it is to be rolled back.
-            is_mine = is_mine or run(ending.roll_back, queries, key)
-        if not is_mine or outcome.kind == "leave":
-            log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
-            self._leave(execution)
-            return
-        if keep_for is not None:
-            self._left.keep(execution)
-        self._forget(execution)
 
-    def _finish(
-        self,
-        database: Database,
-        execution: RunExecution,
-        status: str,
-        error: ending.RunError | None,
-        retry_after: float | None,
-        keep_for: float | None,
-    ) -> bool:
-        """End a run with a status, and return whether it was this worker's."""
+async def finish_together(
+    db: Connection, queries: Queries, keys: Sequence[RunKey], status: str, events: Sequence[EventBatch] = ()
+) -> bool:
+    """End runs of different threads with one status and without errors, as `finish` does. One transaction in one round
+    trip.
+
+    Returns:
+        False if some were not ended; `finish` tells which.
+    """
+    return await _finish(db, queries, keys, status, events) == len(keys)
+
+
+async def give_back(
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    events: Sequence[EventBatch] = (),
+    *,
+    keep_for: float | None = None,
+) -> bool:
+    """Give a run back to the queue, before the other runs of its thread and its queue; the attempt does not count.
+
+    One transaction in one round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        key: The run under its lease.
+        events: Events of the run that may not be stored yet.
+        keep_for: As for `finish`.
+
+    Returns:
+        False if the lease was lost. Then nothing was written.
+    """
+    return await _requeue(db, queries, key, {**_error_row(None), "unused": 1, "delay": None}, events, keep_for)
+
+
+async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
+    """End a run and delete it with its checkpoints; tool executions are kept. One transaction.
+
+    Returns:
+        False if the lease was lost. Then nothing was written.
+    """
+    async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
+        await db.execute(queries.release_leases, _keys([key]))
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [key.thread_id]})
+        ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
+        if ended:
+            # A put of the run that is on its way is refused: a released lease would let it pass until another is taken.
+            lease = {"thread_id": key.thread_id, "fencing_token": key.fencing_token}
+            await db.execute(queries.fence_lease, {**lease, "is_dead": True})
+            await delete_runs_of(db, queries, key.thread_id, [key.run_id])
+            await promote_and_set_status(db, queries, key.thread_id)
+    return ended > 0
+
+
+async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
+    """Delete runs that have deleted their threads a minute ago, with their events.
+
+    One transaction each, one round trip if there are none; safe to repeat and in many processes. What another
+    transaction has locked is left to the next call.
+
+    Returns:
+        The number of runs that were to be deleted, `limit` at most.
+
+    Raises:
+        PGStateError: If one cannot be deleted. The others are.
+    """
+    rows = await db.fetch(queries.find_outlived, {"page_size": limit})
+    failed: Exception | None = None
+    for thread_id, run_id in rows:
         try:
-            return database.run(
-                ending.finish,
-                self._queries,
-                execution.key,
-                status,
-                error,
-                retry_after,
-                execution.unsent,
-                deletes_thread=execution.deletes_thread,
-                keep_for=keep_for,
-            )
-        except ConfigurationError:
-            if error is None or error == error.as_ascii():
-                raise
-        # The encoding of the database lacks some characters. A run whose end is not stored would run again.
-        return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
+            async with db.transaction():
+                await db.fetch(*bounded_waits(queries))
+                await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+                if await db.fetch(queries.hold_outlived, {"thread_id": thread_id, "run_id": run_id}):
+                    # It also deletes what was recorded of the run after its thread was deleted.
+                    await delete_runs_of(db, queries, thread_id, [run_id])
+        except Exception as error:
+            if not is_locked(error):
+                failed = failed or error
+    if failed is not None:
+        raise failed
+    return len(rows)
 
-    def _forget(self, execution: RunExecution) -> None:
-        self._ended.append(execution.key.run_id)
-        self._note_end(execution)
 
-    def _described(self, error: BaseException) -> ending.RunError:
-        told = render_error(error, self._recording)
-        return ending.RunError(told["error_type"] or "", told["error_message"] or "", told["error_traceback"])
+async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
+    """Wake those who wait for runs that have ended. One statement; polling finds everything without it."""
+    ids = [run_id for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
+    await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
+
+
+async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, events: Sequence[EventBatch]) -> bool:
+    async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
+        await db.execute(queries.release_leases, _keys([key]))
+        # In full at once: a put that has a weaker lock may need to change the row, which would deadlock.
+        await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
+        for statement in append_statements(queries, events):
+            await db.execute(*statement)
+        ended = await db.execute(queries.end_runs, _end([key], "success"))
+        if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
+            await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
+        elif ended:
+            await db.execute(queries.delete_run_later, {**_run(key), "seconds": _OUTLIVING_SECONDS})
+            await delete_thread(db, queries, key.thread_id, keeps_ends=True)
+    return ended > 0
+
+
+async def _finish(
+    db: Connection,
+    queries: Queries,
+    keys: Sequence[RunKey],
+    status: str,
+    events: Sequence[EventBatch],
+    error: RunError | None = None,
+    keep_for: float | None = None,
+) -> int:
+    return await _under_leases(db, queries, keys, queries.end_runs, _end(keys, status, error), events, keep_for)
+
+
+async def _requeue(
+    db: Connection,
+    queries: Queries,
+    key: RunKey,
+    parameters: dict[str, Any],
+    events: Sequence[EventBatch],
+    keep_for: float | None,
+) -> bool:
+    given = {**_run(key), "fencing_token": key.fencing_token, **parameters}
+    return await _under_leases(db, queries, [key], queries.requeue_run, given, events, keep_for) > 0
+
+
+async def _under_leases(
+    db: Connection,
+    queries: Queries,
+    keys: Sequence[RunKey],
+    query: Query,
+    parameters: dict[str, Any],
+    events: Sequence[EventBatch],
+    keep_for: float | None = None,
+) -> int:
+    """Release or renew leases, store events, run a statement, and make the next runs of the threads ready.
+
+    Returns:
+        The number of rows that the statement affected.
+    """
+    threads = {"thread_ids": [key.thread_id for key in keys]}
+    # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
+    # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
+    lease = queries.release_leases if keep_for is None else queries.renew_leases
+    statements = [
+        bounded_waits(queries),
+        (lease, _keys(keys) | ({} if keep_for is None else {"ttl": keep_for})),
+        (queries.lock_threads_for_no_key_update, threads),
+        *append_statements(queries, events),
+        (query, parameters),
+        (queries.promote_next, threads),
+    ]
+    return (await db.execute_together(statements))[-2]
+
+
+def _end(
+    keys: Sequence[RunKey], status: str, error: RunError | None = None, *, rolls_back: bool = False
+) -> dict[str, Any]:
+    runs = {"run_ids": [key.run_id for key in keys]}
+    return {**_keys(keys), **runs, **_error_row(error), "status": status, "rolls_back": rolls_back}
+
+
+def _keys(keys: Sequence[RunKey]) -> dict[str, Any]:
+    return {"thread_ids": [key.thread_id for key in keys], "fencing_tokens": [key.fencing_token for key in keys]}
+
+
+def _error_row(error: RunError | None) -> dict[str, Any]:
+    return {
+        "error_type": _text(error and error.type),
+        "error_message": _text(error and error.message),
+        "error_traceback": _text(error and error.traceback),
+    }
+
+
+def _run(key: RunKey) -> dict[str, Any]:
+    return {"thread_id": key.thread_id, "run_id": key.run_id}
+
+
+def _text(value: str | None) -> str | None:
+    # PostgreSQL's text holds neither NUL nor lone surrogates.
+    return None if value is None else value.replace("\0", "").encode("utf-8", "replace").decode()

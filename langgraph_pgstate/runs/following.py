@@ -17,11 +17,11 @@ from typing import Any, Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.finishing import pause
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.operations.runs import streams
+from langgraph_pgstate.runs import streams
 from langgraph_pgstate.runs.cursors import AnyCursor
 from langgraph_pgstate.runs.notifying import EndListener, on_loop
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import StreamPage, ThreadPage, Wanted, WantedRuns
+from langgraph_pgstate.runs.types import StreamPage, ThreadPage, Wanted, WantedRuns
+from langgraph_pgstate.schema.queries import Queries
 
 # Seconds between two reads, if no reader is behind, and if one is.
 _PAUSE: Final = 0.05

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.errors import RunTimeoutError
-from langgraph_pgstate.operations.runs.outcomes import UNFINISHED
-from langgraph_pgstate.types import StreamEvent
+from langgraph_pgstate.runs.outcomes import UNFINISHED
+from langgraph_pgstate.runs.types import StreamEvent
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.runs.runs import AsyncRuns, Runs
+    from langgraph_pgstate.runs.api import AsyncRuns, Runs
 
 # Notifications are faster, where they arrive.
 _FIRST_PAUSE: Final = 0.02

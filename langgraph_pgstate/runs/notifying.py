@@ -17,8 +17,8 @@ from typing import Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.operations.runs import enqueue
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.runs import enqueue
+from langgraph_pgstate.schema.queries import Queries
 
 _INTERVAL: Final = 0.01
 _ENDED: Final = "pgstate_ended"

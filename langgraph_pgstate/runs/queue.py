@@ -5,16 +5,18 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Unpack
 
+from langgraph_pgstate.arguments import identifier
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.filters import DeadLetterFilter, QueueFilter
-from langgraph_pgstate.operations.checkpoints.requests import identifier
-from langgraph_pgstate.operations.record import budgets
-from langgraph_pgstate.operations.runs import limits, listing, tending
-from langgraph_pgstate.runs.history import AsyncRunHistory, RunHistory
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.record import budgets
+from langgraph_pgstate.record.history import AsyncRunHistory, RunHistory
+from langgraph_pgstate.record.types import Budget, Run
+from langgraph_pgstate.runs import limits, listing, tending
+from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Budget, Page, QueueCount, QueuedRun, QueueLimit, Rate, Run, WorkerStatus
+from langgraph_pgstate.runs.types import QueueCount, QueuedRun, QueueLimit, Rate, WorkerStatus
+from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncRunQueue(AsyncRunHistory):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from langgraph_pgstate.settings import WebhookSettings
+from langgraph_pgstate.runs.options import WebhookSettings
 
 # Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.operations.runs import webhooks
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.runs import webhook_rows as webhooks
+from langgraph_pgstate.runs.options import WebhookSettings
+from langgraph_pgstate.runs.types import Delivery, Webhook
 from langgraph_pgstate.runs.webhook_addresses import RefusedAddressError, allowed_address, refusal_of
-from langgraph_pgstate.settings import WebhookSettings
-from langgraph_pgstate.sql import Queries
-from langgraph_pgstate.types import Delivery, Page, Webhook
+from langgraph_pgstate.schema.queries import Queries
 
 if TYPE_CHECKING:
     import httpx

@@ -25,36 +25,37 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from langgraph_pgstate.arguments import Address, address_of, several, thread_id_of
 from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.checkpoints import corrupt_fallback, getting, listing, sending
+from langgraph_pgstate.checkpoints.history import get_delta_channel_history
+from langgraph_pgstate.checkpoints.hooks import PutHook
+from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes
 from langgraph_pgstate.db.database import ConnectionPool, Database, PsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.owning import AtExit
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
+from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import LeaseManager
-from langgraph_pgstate.leases.policy import GuardPolicy
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.operations.admin import schema
-from langgraph_pgstate.operations.checkpoints import corrupt_fallback, getting, listing, sending
-from langgraph_pgstate.operations.checkpoints.history import get_delta_channel_history
-from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, several, thread_id_of
-from langgraph_pgstate.operations.checkpoints.writes import WritesRequest, put_writes, request_writes
-from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record.put_hook import PutHook
-from langgraph_pgstate.operations.threads import prune, threads
-from langgraph_pgstate.operations.threads.creating import request_owner
-from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
-from langgraph_pgstate.settings import (
+from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
     OpenSaverOptions,
     SaverOptions,
-    ThreadOwner,
     check_options,
     database_options,
     schema_of,
 )
-from langgraph_pgstate.types import PruneResult
+from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
+from langgraph_pgstate.saver.guarding import GuardPolicy
+from langgraph_pgstate.schema import setup as schema
+from langgraph_pgstate.threads import prune
+from langgraph_pgstate.threads import rows as threads
+from langgraph_pgstate.threads.creating import request_owner
+from langgraph_pgstate.threads.options import ThreadOwner
+from langgraph_pgstate.threads.types import PruneResult
 
 T = TypeVar("T")
 P = ParamSpec("P")

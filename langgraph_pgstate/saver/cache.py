@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
+from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.reading import CachedSegments
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
-from langgraph_pgstate.operations.checkpoints.reading import CachedSegments
-from langgraph_pgstate.operations.checkpoints.requests import Address
 
 # Checkpoints that are cached per namespace; a program that continues from an older one has read it, or reads it again.
 _CHECKPOINTS: Final = 16

@@ -23,30 +23,25 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
+from langgraph_pgstate.arguments import Address, several
 from langgraph_pgstate.call_site import CallSite
+from langgraph_pgstate.checkpoints import getting
+from langgraph_pgstate.checkpoints.hooks import PutHook, forget_thread
+from langgraph_pgstate.checkpoints.listing import Page
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.checkpoints.reading import load_tuple
+from langgraph_pgstate.checkpoints.requests import PutRequest, request_put, root_of
+from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import advance_ids_past, warn_if_untested
-from langgraph_pgstate.leases.policy import GuardPolicy
-from langgraph_pgstate.operations.checkpoints import getting
-from langgraph_pgstate.operations.checkpoints.listing import Page
-from langgraph_pgstate.operations.checkpoints.planning import PutPlan
-from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import Address, PutRequest, request_put, root_of, several
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.record.put_hook import PutHook, forget_thread
+from langgraph_pgstate.leases import guards
+from langgraph_pgstate.options import DEFAULT_CACHE_BYTES, GuardSettings, SaverOptions, ThreadKeys, schema_of
 from langgraph_pgstate.saver.cache import Cache
-from langgraph_pgstate.settings import (
-    DEFAULT_CACHE_BYTES,
-    GuardSettings,
-    SaverOptions,
-    ThreadKeys,
-    schema_of,
-)
-from langgraph_pgstate.sql import Queries, queries
+from langgraph_pgstate.saver.guarding import GuardPolicy
+from langgraph_pgstate.schema.queries import Queries, queries
 
 # `threads.updated_at` follows the newest checkpoint within this many seconds.
 _TOUCH_SECONDS = 5.0

@@ -1,7 +1,22 @@
 """LangGraph's HTTP protocol on a state: an ASGI application, to be served alone or mounted in another one."""
 
-from langgraph_pgstate.server.app import AgentServer, create_app
-from langgraph_pgstate.server.headers import HeaderSelection
-from langgraph_pgstate.server.rates import RateLimit
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.server.app import AgentServer, create_app
+    from langgraph_pgstate.server.headers import HeaderSelection
+    from langgraph_pgstate.server.rates import RateLimit
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "AgentServer": "langgraph_pgstate.server.app",
+            "HeaderSelection": "langgraph_pgstate.server.headers",
+            "RateLimit": "langgraph_pgstate.server.rates",
+            "create_app": "langgraph_pgstate.server.app",
+        },
+    )
 
 __all__ = ["AgentServer", "HeaderSelection", "RateLimit", "create_app"]

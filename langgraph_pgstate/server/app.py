@@ -18,23 +18,24 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from langgraph_pgstate.agent_server import serving
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
-from langgraph_pgstate.runs.graphs import graph_sources
-from langgraph_pgstate.runs.worker import AsyncWorker
+from langgraph_pgstate.options import check_options
+from langgraph_pgstate.runs.options import WorkerOptions
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.custom import AuthPlace, around
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.langgraph_platform import serving
 from langgraph_pgstate.server.pacing import held
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
-from langgraph_pgstate.settings import WorkerOptions, check_options
 from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.worker.graphs import graph_sources
+from langgraph_pgstate.worker.worker import AsyncWorker
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
@@ -217,7 +218,7 @@ def create_app(
 
 def _pages() -> Mount:
     try:
-        from langgraph_pgstate.server.pages.app import mount
+        from langgraph_pgstate.inspector.app import mount
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
     return mount()

@@ -12,16 +12,17 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from langgraph_pgstate.assistants.types import Assistant
 from langgraph_pgstate.errors import AssistantExistsError
-from langgraph_pgstate.filters import ScheduleAccess
-from langgraph_pgstate.runs.graphs import Access as GraphAccess
+from langgraph_pgstate.schedules.filters import ScheduleAccess
 from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph
 from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.service import Access, Call
-from langgraph_pgstate.types import Assistant, Thread
+from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
 # Keys of a config that say which run it is, and where it goes on.

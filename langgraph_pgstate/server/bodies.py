@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from langgraph_pgstate.options import TtlStrategy
 from langgraph_pgstate.server.json import PATH
-from langgraph_pgstate.settings import TtlStrategy
 
 Json = dict[str, Any]
 # Of metadata, which are converted on the event loop, indexed, and read with each page of threads.

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.server import parameters, runs
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.bodies import Body, RunCreate
@@ -19,7 +20,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
-from langgraph_pgstate.types import Run, Thread
+from langgraph_pgstate.threads.types import Thread
 
 MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
 """The modes whose events are kept of a run that a command starts."""

@@ -13,11 +13,11 @@ from langgraph.store.base import BaseStore
 from starlette.routing import WebSocketRoute
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs.graphs import load_config, load_value, read_config
 from langgraph_pgstate.server.app import DISABLING, ServerOptions
 from langgraph_pgstate.server.custom import AuthPlace
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.serving import DEFAULT_CORS
+from langgraph_pgstate.worker.graphs import load_config, load_value, read_config
 
 _log = logging.getLogger("langgraph_pgstate.server")
 _STORE_PACKAGE: Final = "langgraph-checkpoint-postgres"

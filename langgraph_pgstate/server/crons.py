@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.schedules.types import Schedule
 from langgraph_pgstate.scopes import contains
 from langgraph_pgstate.server.assistants import Chosen, choose
 from langgraph_pgstate.server.bodies import CronChange, CronCount, RunConfig, without_reserved
@@ -20,7 +21,6 @@ from langgraph_pgstate.server.json import answer, page_headers, selected
 from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of, labelled
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
-from langgraph_pgstate.types import Schedule
 
 # A thread whose run failed is kept for a while, if it was to be deleted.
 _THREAD_TTL: Final = timedelta(hours=1)

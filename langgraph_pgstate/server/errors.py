@@ -34,8 +34,8 @@ from langgraph_pgstate.errors import (
     ThreadExistsError,
     UnavailableError,
 )
+from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.server.json import answer
-from langgraph_pgstate.types import Run
 
 _log = logging.getLogger("langgraph_pgstate.server")
 

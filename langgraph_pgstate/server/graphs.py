@@ -11,12 +11,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 
-from langgraph_pgstate.operations.runs.webhooks import assistant_id_of
-from langgraph_pgstate.runs.contexts import with_user
-from langgraph_pgstate.runs.graphs import Access, GraphSource
+from langgraph_pgstate.runs.webhook_rows import assistant_id_of
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.errors import missing
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.worker.contexts import with_user
+from langgraph_pgstate.worker.graphs import Access, GraphSource
 
 Graph = Pregel[Any, Any, Any, Any]
 

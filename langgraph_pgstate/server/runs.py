@@ -14,9 +14,10 @@ from langgraph_sdk.schema import RunSelectField
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
-from langgraph_pgstate.operations.runs.webhooks import describe_run, webhook_of
+from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
+from langgraph_pgstate.runs.webhook_rows import describe_run, webhook_of
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.server import streams
 from langgraph_pgstate.server.assistants import Chosen, choose
@@ -27,7 +28,7 @@ from langgraph_pgstate.server.json import selected, to_json
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import kept_modes, location, with_client
-from langgraph_pgstate.types import Run, Thread
+from langgraph_pgstate.threads.types import Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
 _STATELESS_TTL: Final = timedelta(hours=1)

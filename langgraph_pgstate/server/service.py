@@ -14,16 +14,17 @@ from langgraph.store.base import BaseStore
 from starlette.requests import Request
 
 from langgraph_pgstate.metrics import Metrics
-from langgraph_pgstate.runs.graphs import Access as GraphAccess
+from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.scopes import Alternatives, both
 from langgraph_pgstate.server.auth import Authority, User
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
-from langgraph_pgstate.settings import ThreadKeys, ThreadOwner
 from langgraph_pgstate.state import AsyncPGState
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.threads.options import ThreadOwner
+from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 # Metadata by which the recorder knows a run.
 _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "release", "lc_agent_name"})

@@ -15,8 +15,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.types import StateSnapshot
 
+from langgraph_pgstate.checkpoints.getting import Latest
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.operations.checkpoints.getting import Latest
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.scopes import contains
 from langgraph_pgstate.server.assistants import open_graph
@@ -24,7 +24,7 @@ from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.threads.types import Thread
 
 # Threads whose states a search by values reads.
 _MOST_COMPARED: Final = 1000

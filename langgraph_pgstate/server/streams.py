@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.runs.handles import AsyncRunHandle
+from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
-from langgraph_pgstate.types import StreamEvent
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

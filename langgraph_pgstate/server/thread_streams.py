@@ -12,19 +12,14 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, PGStateError, UnavailableError
+from langgraph_pgstate.runs.types import ThreadEvent
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server import pacing
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, pieces
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import (
-    HEADERS,
-    HEARTBEAT,
-    Conversion,
-    encoded,
-)
+from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded
 from langgraph_pgstate.server.translation import EventFilter, Translation
-from langgraph_pgstate.types import ThreadEvent
 
 # Sequence numbers of a run's events may be this much later than its end.
 _PAST_THE_END: Final = timedelta(minutes=1)

@@ -22,7 +22,7 @@ from langgraph_pgstate.server.json import extracted, page_headers, selected, to_
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.states import ThreadState, are_projected, having_values, history, read_states
-from langgraph_pgstate.types import Thread
+from langgraph_pgstate.threads.types import Thread
 
 _WITH_STATE: Final = {"values", "interrupts"}
 _WITHOUT_STATE: Final = ("error",)

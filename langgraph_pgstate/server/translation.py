@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from langgraph.types import Interrupt
 
+from langgraph_pgstate.runs.types import StreamEvent, ThreadEvent
 from langgraph_pgstate.server.blocks import MessageParts
 from langgraph_pgstate.server.errors import short_error
-from langgraph_pgstate.types import StreamEvent, ThreadEvent
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
 # Sequence numbers that each event of a run has, for it may become several events of the protocol.

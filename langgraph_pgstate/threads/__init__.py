@@ -1,8 +1,18 @@
-"""Threads: search, metadata, interrupts, branches, forks, differences and expiry.
+"""Threads: search, metadata, branches, forks, differences and expiry."""
 
-`Threads` and `AsyncThreads` each combine one class per topic.
-"""
+from typing import TYPE_CHECKING
 
-from langgraph_pgstate.threads.threads import AsyncThreads, Threads
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.threads.api import AsyncThreads, Threads
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "AsyncThreads": "langgraph_pgstate.threads.api",
+            "Threads": "langgraph_pgstate.threads.api",
+        },
+    )
 
 __all__ = ["AsyncThreads", "Threads"]

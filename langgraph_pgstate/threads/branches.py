@@ -1,232 +1,367 @@
-"""Branches of a thread: lineage, labels, forks and differences."""
+"""Branches of a thread: leaves, lineage, labels and forks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
-from langgraph_pgstate.db.runners import blocking
-from langgraph_pgstate.operations.checkpoints import differences
-from langgraph_pgstate.operations.checkpoints.requests import address_of, identifier, thread_id_of
-from langgraph_pgstate.operations.threads import branches, trees
-from langgraph_pgstate.settings import ThreadOwner
-from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
-from langgraph_pgstate.types.branches import Branch, CheckpointState, CheckpointTree, Difference, Label, LineageStep
+import orjson
 
+from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, thread_id_of
+from langgraph_pgstate.checkpoints.getting import get_tuple
+from langgraph_pgstate.checkpoints.reading import load_value
+from langgraph_pgstate.codec.ids import new_revision
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
+from langgraph_pgstate.leases.guards import refuse_deleted
+from langgraph_pgstate.paging import page_size
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.record.events import check_not_done, note_action
+from langgraph_pgstate.record.projections import projected
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.creating import request_owner
+from langgraph_pgstate.threads.options import ThreadOwner
+from langgraph_pgstate.threads.types import Branch, Label, LineageStep
 
-class AsyncBranches(AsyncThreadsBase):
-    """Access to a thread's branches, labels, forks and differences."""
-
-    async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
-        """Return the leaves of a thread's history, newest first, each with its path. One query; reads no state.
-
-        Args:
-            thread_id: The thread.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
-            limit: Maximum number of leaves, 1,000 at most.
-
-        Returns:
-            The branches; empty for a thread without checkpoints. The first is the head, unless clocks disagreed.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return await self._database.run(branches.list_branches, self._queries, filter)
-
-    async def tree(
-        self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
-    ) -> CheckpointTree:
-        """Return the part of a thread's tree of checkpoints around one, newest first. One query; reads no state.
-
-        Args:
-            thread_id: The thread.
-            checkpoint_id: The checkpoint in the middle; by default the newest are returned.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
-            limit: Maximum number of checkpoints, 1,000 at most.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
-        return await self._database.run(trees.list_tree, self._queries, request)
-
-    async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
-        """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
-
-        Args:
-            thread_id: The thread.
-            step: The superstep.
-            checkpoint_ns: Namespace of a subgraph; by default the root's.
-
-        Returns:
-            Its id; that of the first checkpoint if all are of later supersteps, `None` if there are none.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        request = trees.request_step(thread_id, step, checkpoint_ns)
-        return await self._database.run(trees.find_step, self._queries, request)
-
-    async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
-        """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
-
-        For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
-        is rebuilt as by `diff`.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint.
-            CorruptStateError: If it is damaged.
-        """
-        codec = self._codec.without_types()
-        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
-
-    async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
-        """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
-
-        Raises:
-            NotFoundError: If the config names a checkpoint that does not exist.
-            ConfigurationError: If the config names no thread.
-        """
-        return await self._database.run(branches.get_lineage, self._queries, address_of(config))
-
-    async def label(
-        self,
-        config: Mapping[str, Any],
-        text: str,
-        *,
-        by: str | None = None,
-        unless_done_within: timedelta | None = None,
-    ) -> dict[str, Any]:
-        """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
-
-        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
-
-        Args:
-            config: Config of the checkpoint.
-            text: The label.
-            by: Name of the person who does it, for an event of the kind `action`.
-            unless_done_within: Refuse it if a person has labelled the checkpoint within this time: since the caller
-                looked at it. `None`: label it in any case.
-
-        Returns:
-            The checkpoint's config.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint.
-            AlreadyDoneError: If a person has labelled it within that time.
-            ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
-        """
-        request = branches.request_label(config, text)
-        return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
-
-    async def unlabel(
-        self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
-    ) -> bool:
-        """Remove the label of a checkpoint. Safe to repeat. The options are those of `label`.
-
-        Returns:
-            Whether the checkpoint had a label.
-
-        Raises:
-            ConfigurationError: If the config names no checkpoint.
-            AlreadyDoneError: As `label` does.
-        """
-        address = branches.request_unlabel(config)
-        return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
-
-    async def labels(self, thread_id: str) -> tuple[Label, ...]:
-        """Return a thread's labelled checkpoints, newest first. One query."""
-        return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
-
-    async def find(self, thread_id: str, name: str) -> dict[str, Any]:
-        """Return the config of the checkpoint with a label, an id, or a unique part of an id.
-
-        Args:
-            thread_id: The thread.
-            name: The label, the id, or at least four characters of the id.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint in the root namespace.
-            ConfigurationError: If several checkpoints match.
-        """
-        parameters = thread_id_of(thread_id), identifier("name", name)
-        return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
-
-    async def fork(
-        self,
-        thread_id: str,
-        checkpoint_id: str | None = None,
-        to: str | None = None,
-        *,
-        by: str | None = None,
-        unless_done_within: timedelta | None = None,
-        owner: ThreadOwner | None = None,
-    ) -> dict[str, Any]:
-        """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
-
-        Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
-        results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
-        and interrupted subgraphs of the checkpoint itself are copied while the thread has not advanced from it.
-        Otherwise the fork begins its superstep again. The fork expires as its source does: after the same time without
-        access, or at the same date. The cost is that of the copied rows plus a read of the metadata of the thread's
-        subgraph checkpoints.
-
-        Args:
-            thread_id: The thread.
-            checkpoint_id: The checkpoint in the root namespace; by default the newest.
-            to: The new thread's id; by default a random one.
-            by: Name of the person who does it, for an event of the kind `action` of both threads.
-            unless_done_within: Refuse it if a person has forked the checkpoint to another thread within this time:
-                since the caller looked at it. `None`: fork it in any case.
-            owner: Whose the new thread is, with all its metadata; by default the source's owner, with the source's.
-
-        Returns:
-            The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
-            record the origin.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint.
-            ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
-            AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
-        """
-        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within, owner)
-        return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
-
-    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
-        """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
-
-        A DeltaChannel's value is rebuilt by its reducer if this process has recorded a graph with it. Otherwise
-        LangGraph's own reducer merges messages, and other values are appended.
-
-        Args:
-            first: Config of the first checkpoint; the thread's newest if it names none.
-            second: Config of the second checkpoint.
-            plain: Whether types of the application are compared as plain data, and none is built.
-
-        Raises:
-            NotFoundError: If a checkpoint does not exist.
-            UnsafeTypeError: If a state holds a type that may not be built.
-            CorruptStateError: If a state is damaged.
-        """
-        addresses = address_of(first), address_of(second)
-        codec = self._codec.without_types() if plain else self._codec
-        states = await self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
-        return differences.compare(states)
+_LONGEST_LABEL: Final = 200
+_SHORTEST_PART: Final = 4
 
 
-class Branches(ThreadsBase):
-    """Blocking twin of `AsyncBranches`."""
+@dataclass(frozen=True, slots=True)
+class BranchFilter:
+    """A validated request for branches.
 
-    branches = blocking(AsyncBranches.branches)
-    tree = blocking(AsyncBranches.tree)
-    find_step = blocking(AsyncBranches.find_step)
-    state_at = blocking(AsyncBranches.state_at)
-    lineage = blocking(AsyncBranches.lineage)
-    label = blocking(AsyncBranches.label)
-    unlabel = blocking(AsyncBranches.unlabel)
-    labels = blocking(AsyncBranches.labels)
-    find = blocking(AsyncBranches.find)
-    fork = blocking(AsyncBranches.fork)
-    diff = blocking(AsyncBranches.diff)
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        limit: Maximum number of branches; the newest are returned.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    limit: int
+
+
+def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchFilter:
+    """Validate a request for branches.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return BranchFilter(thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns), page_size(limit))
+
+
+async def list_branches(db: Connection, queries: Queries, filter: BranchFilter) -> tuple[Branch, ...]:
+    """Return a namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
+    key = {"thread_id": filter.thread_id, "checkpoint_ns": filter.checkpoint_ns}
+    return _branches_of(await db.fetch(queries.get_branches, key), filter)
+
+
+def _branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
+    """Return the branches of some checkpoints; `rows` are those of `get_branches`, oldest first."""
+    parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
+    children = Counter(parent for parent in parents.values() if parent is not None)
+    leaves = [row for row in reversed(rows) if not children[row[0]]]
+    found = []
+    for id, _, step, source, created_at, run_id, label in leaves[: filter.limit]:
+        path = _path_to(id, parents)
+        root_parent = parents[path[0]]
+        shared = [*([root_parent] if root_parent is not None else []), *path[:-1]]
+        found.append(
+            Branch(
+                filter.thread_id,
+                filter.checkpoint_ns,
+                id,
+                path,
+                next((ancestor for ancestor in reversed(shared) if children[ancestor] > 1), None),
+                id == rows[-1][0],
+                step,
+                source,
+                created_at,
+                run_id,
+                label,
+            )
+        )
+    return tuple(found)
+
+
+def _path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the ids from the root of a branch to a checkpoint, as far as `parents` has them."""
+    path: dict[str, None] = {}
+    cursor: str | None = checkpoint_id
+    while cursor is not None and cursor in parents and cursor not in path:
+        path[cursor] = None
+        cursor = parents[cursor]
+    return tuple(reversed(path))
+
+
+async def get_lineage(db: Connection, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
+    """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query, no state.
+
+    Raises:
+        NotFoundError: If the named checkpoint does not exist.
+    """
+    rows = {row[0]: row for row in await db.fetch(queries.trace_lineage, address._asdict())}
+    if not rows:
+        if address.checkpoint_id is not None:
+            raise NotFoundError(f"there is no {address}")
+        return ()
+    parents = {id: row[1] for id, row in rows.items()}
+    # If none was named, the newest is the only one that has no child.
+    last = address.checkpoint_id or next(iter(parents.keys() - {*parents.values()}), max(parents))
+    path = _path_to(last, parents)
+    return tuple(LineageStep(address.thread_id, address.checkpoint_ns, *rows[id]) for id in path)
+
+
+def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
+    """Validate a label.
+
+    Raises:
+        ConfigurationError: If it is empty, too long, or cannot be stored.
+    """
+    label = identifier("label", text).strip()
+    if not label or len(label) > _LONGEST_LABEL or not label.isprintable():
+        raise ConfigurationError(f"a label has 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}")
+    return address_of(config), label
+
+
+def request_unlabel(config: Mapping[str, Any]) -> Address:
+    """Validate the removal of a label.
+
+    Raises:
+        ConfigurationError: If the config names no checkpoint.
+    """
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise ConfigurationError("name the checkpoint whose label is to be removed: the config has no checkpoint_id")
+    return address
+
+
+async def put_label(
+    db: Connection,
+    queries: Queries,
+    address: Address,
+    label: str,
+    by: str | None = None,
+    within: timedelta | None = None,
+) -> dict[str, Any]:
+    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat. With the
+    name of a person, an event records who did it. With a time, it is refused if a person has done it within that.
+
+    Returns:
+        The checkpoint's config.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+        AlreadyDoneError: If a person has labelled it within the time.
+    """
+    async with db.transaction():
+        if within is not None:
+            await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
+        await db.fetch(queries.lock_thread_for_update, {"thread_id": address.thread_id})
+        rows = await db.fetch(queries.put_label, {**address._asdict(), "label": label})
+        if rows and by is not None:
+            facts = {"label": label}
+            await note_action(db, queries, "label", by, address.thread_id, details=facts, checkpoint_id=rows[0][0])
+    if not rows:
+        raise NotFoundError(f"there is no {address}" if address.checkpoint_id else _nothing(address.thread_id))
+    return address._replace(checkpoint_id=rows[0][0]).config
+
+
+async def delete_label(
+    db: Connection, queries: Queries, address: Address, by: str | None = None, within: timedelta | None = None
+) -> bool:
+    """Remove a checkpoint's label, and return whether it had one. One transaction; see `put_label`."""
+    async with db.transaction():
+        if within is not None:
+            await check_not_done(db, queries, "label", address.thread_id, within, checkpoint_id=address.checkpoint_id)
+        had_one = await db.execute(queries.delete_label, address._asdict()) > 0
+        if had_one and by is not None:
+            facts = {"label": None}
+            checkpoint_id = address.checkpoint_id
+            await note_action(db, queries, "label", by, address.thread_id, details=facts, checkpoint_id=checkpoint_id)
+    return had_one
+
+
+async def list_labels(db: Connection, queries: Queries, thread_id: str) -> tuple[Label, ...]:
+    """Return a thread's labels, newest checkpoint first. One query."""
+    rows = await db.fetch(queries.list_labels, {"thread_id": thread_id})
+    return tuple(Label(thread_id, *row) for row in rows)
+
+
+async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name: str) -> Address:
+    """Return the checkpoint of the root namespace with an id, else a label, else a part of an id. One query.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConfigurationError: If several match.
+    """
+    rows = await db.fetch(queries.get_branches, {"thread_id": thread_id, "checkpoint_ns": ""})
+    by_part = [row[0] for row in rows if len(name) >= _SHORTEST_PART and name in row[0]]
+    for found in ([row[0] for row in rows if row[0] == name], [row[0] for row in rows if row[6] == name], by_part):
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{name!r} matches {len(found)} checkpoints of thread {thread_id!r}: {', '.join(found[:5])}"
+            )
+        if found:
+            return Address(thread_id, "", found[0])
+    raise NotFoundError(f"thread {thread_id!r} has no checkpoint {name!r}")
+
+
+@dataclass(slots=True)
+class ForkRequest:
+    """The validated arguments of a fork.
+
+    Attributes:
+        source_id: The thread.
+        checkpoint_id: The checkpoint to start from; `None` for the newest, until it is read.
+        target_id: The new thread.
+        by: Name of the person who forks it, for an event of both threads.
+        within: Time in which no person may have forked the same checkpoint.
+        owner: The owner of the new thread, as `request_owner` returns it; that of the source by default.
+    """
+
+    source_id: str
+    checkpoint_id: str | None
+    target_id: str
+    by: str | None = None
+    within: timedelta | None = None
+    owner: str | None = None
+
+
+def request_fork(
+    thread_id: str,
+    checkpoint_id: str | None,
+    to: str | None,
+    by: str | None = None,
+    within: timedelta | None = None,
+    owner: ThreadOwner | None = None,
+) -> ForkRequest:
+    """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
+
+    Raises:
+        ConfigurationError: If an id cannot be stored, or both threads are the same.
+    """
+    source_id = thread_id_of(thread_id)
+    target_id = str(uuid4()) if to is None else thread_id_of(to)
+    if source_id == target_id:
+        raise ConfigurationError(
+            f"thread {source_id!r} cannot be forked onto itself; name its checkpoint to branch in it"
+        )
+    id = identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None
+    check_key_size("thread_id and checkpoint_id", target_id, id)
+    return ForkRequest(source_id, id, target_id, by, within, request_owner(owner))
+
+
+async def count_older(db: Connection, queries: Queries, address: Address) -> int:
+    """Return the number of checkpoints of a namespace that are older than a given one."""
+    count: int = (await db.fetch(queries.count_older, address._asdict()))[0][0]
+    return count
+
+
+async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
+    """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
+
+    Returns:
+        The checkpoint in the new thread.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+        ConfigurationError: If the new thread's id already has a history other than this fork's.
+        ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
+        AlreadyDoneError: If a person has forked the checkpoint to another thread within the time.
+    """
+    source_id, target_id = request.source_id, request.target_id
+    await refuse_deleted(db, queries, target_id)
+    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
+    await journal.write(db, queries, [source_id])
+    async with db.transaction():
+        # Serializes concurrent forks to the same id.
+        origin = await db.fetch(
+            queries.begin_fork, {"source_id": source_id, "target_id": target_id, "owner": request.owner}
+        )
+        if not origin:
+            raise NotFoundError(_nothing(source_id))
+        if request.checkpoint_id is None:
+            heads = await db.fetch(queries.find_head, {"thread_id": source_id})
+            if not heads:
+                raise NotFoundError(_nothing(source_id))
+            # A retry must make the same fork although the source has advanced.
+            request.checkpoint_id = heads[0][0]
+        checkpoint_id = request.checkpoint_id
+        forked = Address(target_id, "", checkpoint_id)
+        key = {"source_id": source_id, "target_id": target_id, "checkpoint_id": checkpoint_id}
+        has_any, has_this = (
+            await db.fetch(queries.has_history, {"thread_id": target_id, "checkpoint_id": checkpoint_id})
+        )[0]
+        if has_any:
+            if has_this and tuple(origin[0]) == (source_id, checkpoint_id):
+                return forked
+            raise ConfigurationError(
+                f"thread {target_id!r} already has a history of its own; fork to a new thread, or delete that one first"
+            )
+        if request.within is not None:
+            await check_not_done(db, queries, "fork", source_id, request.within, checkpoint_id=checkpoint_id)
+        if not await db.execute(queries.fork_thread, key):
+            raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
+        # Messages of the last copied checkpoints may still be in the journal.
+        await journal.write(db, queries, [source_id])
+        await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
+        await _project(db, queries, codec, key, forked)
+        origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
+        events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))
+        for thread_id, payload in events:
+            await db.execute(
+                queries.note_fork,
+                {
+                    "thread_id": thread_id,
+                    "suffix": f"{new_revision():014x}",
+                    "checkpoint_id": checkpoint_id,
+                    "payload": orjson.dumps(payload).decode(),
+                },
+            )
+            if request.by is not None:
+                facts = {"source": source_id, "target": target_id}
+                await note_action(
+                    db, queries, "fork", request.by, thread_id, details=facts, checkpoint_id=checkpoint_id
+                )
+    return forked
+
+
+async def _project(
+    db: Connection, queries: Queries, codec: ValueCodec, key: Mapping[str, Any], forked: Address
+) -> None:
+    """Copy the source's projection to the fork. If a value cannot be read here, the fork's next put writes it."""
+    rows = await db.fetch(queries.copy_projection, key)
+    if not rows or rows[0][1]:
+        return
+    found = await get_tuple(db, queries, codec, forked)
+    if found is None:
+        return
+    row, segments, _, _ = found
+    entries = row.decode().manifest.entries
+    try:
+        values = {
+            name: load_value(codec, entries[name], segments, f"channel {name!r} of {forked}")[0]
+            for name in rows[0][0]
+            if name in entries
+        }
+    except (CorruptStateError, UnsafeTypeError):
+        return
+    await db.execute(
+        queries.project_fork,
+        {
+            "thread_id": forked.thread_id,
+            "checkpoint_id": forked.checkpoint_id,
+            "projected": projected(values, str(forked.checkpoint_id)),
+        },
+    )
+
+
+def _nothing(thread_id: str) -> str:
+    return f"thread {thread_id!r} has no checkpoint"

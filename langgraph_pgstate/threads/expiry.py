@@ -1,100 +1,221 @@
-"""Expiry of threads, and reuse of the ids of deleted ones."""
+"""Expiry of threads: setting it, extending it on access, and sweeping expired threads.
+
+A time to live (`ttl`) counts from the last access of a thread. A put updates the thread's row every few seconds, and
+with it `expires_at`. A fixed time does not move. A sweep deletes expired threads like `delete_thread`, or prunes all
+but their newest checkpoints, each in its own transaction. A pruned thread expires again only after its next access.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-from langgraph_pgstate.db.runners import blocking
-from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
-from langgraph_pgstate.operations.leases import guards
-from langgraph_pgstate.operations.threads import expiry as expiries
-from langgraph_pgstate.settings import TtlStrategy
-from langgraph_pgstate.threads.common import AsyncThreadsBase, ThreadsBase
-from langgraph_pgstate.types import PruneResult
+from langgraph_pgstate.arguments import stored_time_of
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.codec.ids import new_entry_id
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.options import TtlStrategy, check_ttl, check_ttl_strategy
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import Queries, Statement
+from langgraph_pgstate.threads.prune import prune_thread, request_prune
+from langgraph_pgstate.threads.rows import delete_thread
+from langgraph_pgstate.threads.types import PruneResult
 
+# A thread accessed this recently is in use. Its row is updated only every few seconds, and that of its run is written
+# shortly after the run's start.
+_QUIET_SECONDS: Final = 30.0
+_PAGE: Final = 200
+_LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
+# The maximum duration of a sweep's transaction; the lease ends with it.
+_LEASE_SECONDS: Final = 60.0
 
-class AsyncExpiry(AsyncThreadsBase):
-    """Methods that set when threads expire, and that delete expired ones; part of `state.threads`."""
-
-    async def set_ttl(
-        self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
-    ) -> datetime | None:
-        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
-        statement.
-
-        Replaces the time set by `expire` and the default `thread_ttl`.
-
-        Args:
-            thread_id: The thread.
-            ttl: The time.
-            strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints, as
-                `prune` does.
-
-        Returns:
-            The time at which the thread expires unless it is accessed.
-
-        Raises:
-            NotFoundError: If there is no such thread.
-            ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
-        """
-        expiry = expiries.request_ttl(ttl, strategy)
-        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
-
-    async def expire(
-        self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None
-    ) -> datetime | None:
-        """Set a fixed time at which a thread expires, regardless of access. One statement; safe to repeat.
-
-        Replaces the time to live set by `set_ttl`; `set_ttl(thread_id, None)` removes it. Later copies and forks of the
-        thread expire with it, earlier ones do not.
-
-        Args:
-            thread_id: The thread.
-            at: The time, with a time zone.
-            after: The time from now.
-
-        Returns:
-            The time at which the thread expires.
-
-        Raises:
-            NotFoundError: If there is no such thread.
-            ConfigurationError: If both or neither are given, or the value is invalid. Nothing was written.
-        """
-        expiry = expiries.request_expiry(at, after)
-        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
-
-    async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
-        """Delete expired threads and their record, or prune those with `keep_latest`, the earliest expired first.
-
-        Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
-        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A pending
-        interrupt is not use. No tombstone is left, so the id can be used again at once.
-
-        Args:
-            limit: Maximum number of threads, besides those that cannot be swept; by default all.
-            dry_run: Only count.
-
-        Returns:
-            The number of removed rows, and of threads: of those pruned also if nothing was to be removed.
-
-        Raises:
-            ConfigurationError: If `limit` is not positive.
-        """
-        return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
-
-    async def revive(self, thread_id: str) -> bool:
-        """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
-
-        Returns:
-            Whether there was a tombstone.
-        """
-        return await self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
+_log = logging.getLogger("langgraph_pgstate.threads")
 
 
-class Expiry(ThreadsBase):
-    """Blocking twin of `AsyncExpiry`."""
+class ExpiryHook:
+    """A hook that sets the time to live of new threads with their first checkpoint.
 
-    set_ttl = blocking(AsyncExpiry.set_ttl)
-    expire = blocking(AsyncExpiry.expire)
-    sweep = blocking(AsyncExpiry.sweep)
-    revive = blocking(AsyncExpiry.revive)
+    Args:
+        queries: The queries of the schema.
+        ttl: Time for which a thread is kept after its last access.
+        strategy: What happens then: `delete` or `keep_latest`.
+
+    Raises:
+        ConfigurationError: If `ttl` is not positive, or there is no such strategy.
+    """
+
+    def __init__(self, queries: Queries, ttl: timedelta, strategy: str = "delete") -> None:
+        self._queries = queries
+        self._ttl = check_ttl("thread_ttl", ttl)
+        self._strategy = check_ttl_strategy("thread_ttl_strategy", strategy)
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Return a statement for a thread's first checkpoint, none for any other."""
+        request = plan.request
+        if request.parent is not None or request.address.checkpoint_ns:
+            return ()
+        address = request.address
+        key = {"thread_id": address.thread_id, "checkpoint_id": address.checkpoint_id}
+        return [(self._queries.begin_ttl, {**key, "ttl": self._ttl, "strategy": self._strategy})]
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The validated time at which a thread expires. At most one attribute is set; without any, it never expires.
+
+    Attributes:
+        ttl: Time after the last access.
+        at: Fixed time.
+        after: Time from now.
+        strategy: What happens then: `delete` or `keep_latest`.
+    """
+
+    ttl: timedelta | None = None
+    at: datetime | None = None
+    after: timedelta | None = None
+    strategy: TtlStrategy = "delete"
+
+
+def request_ttl(ttl: timedelta | None, strategy: str = "delete") -> Expiry:
+    """Validate a time to live.
+
+    Raises:
+        ConfigurationError: If it is not a positive timedelta, or there is no such strategy.
+    """
+    found = check_ttl_strategy("strategy", strategy)
+    return Expiry(None if ttl is None else check_ttl("ttl", ttl), strategy=found)
+
+
+def request_expiry(at: datetime | None, after: timedelta | None) -> Expiry:
+    """Validate a fixed time.
+
+    Raises:
+        ConfigurationError: If both or neither are given, or the value is invalid.
+    """
+    if (at is None) == (after is None):
+        raise ConfigurationError("give the time of expiry: at=, a datetime, or after=, a timedelta from now")
+    if after is not None and (not isinstance(after, timedelta) or after < timedelta(0)):
+        raise ConfigurationError(f"after must be a timedelta that is not negative, not {after!r}")
+    return Expiry(at=stored_time_of("at", at), after=after and check_ttl("after", after))
+
+
+async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: Expiry) -> datetime | None:
+    """Set the expiry of a thread; no attribute set means never. One statement; safe to repeat.
+
+    Returns:
+        The time at which it expires.
+
+    Raises:
+        NotFoundError: If there is no such thread.
+    """
+    parameters = {"thread_id": thread_id, **asdict(expiry)}
+    rows = await db.fetch(queries.set_expiry, parameters)
+    if not rows:
+        raise NotFoundError(f"there is no thread {thread_id!r}")
+    found: datetime | None = rows[0][0]
+    return found
+
+
+async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
+    """Delete or prune expired threads, the earliest expired first. One transaction each; safe to repeat and to run
+    concurrently.
+
+    A thread that cannot be deleted or pruned is logged, and left out. Threads in use stay until a later sweep: those
+    accessed in the last half minute, run by a live process, or leased.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        limit: Maximum number of threads, besides those that are left out; by default all.
+        dry_run: Only count.
+
+    Returns:
+        The removed rows, or those that would be removed, and the number of threads, of those pruned also if nothing was
+        to be removed. After a lost connection, those removed since.
+
+    Raises:
+        ConfigurationError: If `limit` is not positive.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigurationError(f"limit must be at least 1 thread, not {limit!r}")
+    result = PruneResult(dry_run=dry_run)
+    at, thread_id, left = _LONG_AGO, "", limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        page = await _list_expired(db, queries, at, thread_id, size)
+        if dry_run and page:
+            result += await _count(db, queries, [id for _, id, strategy in page if strategy == "delete"])
+        failed = 0
+        for _, id, strategy in page:
+            try:
+                if not dry_run:
+                    result += await end_expired(db, queries, id)
+                elif strategy != "delete":
+                    result += await _prune(db, queries, id, dry_run=True)
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                failed += 1
+                _log.error("thread %r has expired and cannot be deleted or pruned: %s", id, error)
+        left = None if left is None else left - len(page) + failed
+        if len(page) < size:
+            break
+        at, thread_id, _ = page[-1]
+    return result
+
+
+async def end_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
+    """Delete or prune a thread if it has expired and is not in use. One transaction; safe to repeat and to run
+    concurrently.
+
+    Its row, and if it is deleted its lease, are locked meanwhile. Other sweeps skip it; a caller that wants its lease
+    waits and then starts a new thread. No tombstone is left, so that the thread's user can come back.
+
+    Returns:
+        The removed rows; none if the thread was kept.
+    """
+    # The start of a run may be in the journal only.
+    await journal.write(db, queries, [thread_id])
+    key = {"thread_id": thread_id}
+    taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}
+    async with db.transaction():
+        held = await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS})
+        if not held:
+            return PruneResult()
+        ((strategy, is_leased),) = held
+        if strategy != "delete":
+            if is_leased:
+                return PruneResult()
+            result = await _prune(db, queries, thread_id)
+            await db.execute(queries.end_expiry, key)
+            return result
+        if not any(row[0] for row in await db.fetch(queries.take_lease, taking)):
+            return PruneResult()
+        return await delete_thread(db, queries, thread_id)
+
+
+async def _prune(db: Connection, queries: Queries, thread_id: str, *, dry_run: bool = False) -> PruneResult:
+    request = request_prune([thread_id], "keep_latest", 1, None, dry_run)
+    return replace(await prune_thread(db, queries, request, thread_id), threads=1)
+
+
+async def _list_expired(
+    db: Connection, queries: Queries, at: datetime, thread_id: str, size: int
+) -> list[tuple[datetime, str, str]]:
+    parameters = {"cursor_at": at, "cursor_id": thread_id, "quiet": _QUIET_SECONDS, "page_size": size}
+    return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_expired, parameters)]
+
+
+async def _count(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> PruneResult:
+    threads, checkpoints, writes, segments, size = (
+        await db.fetch(queries.count_thread, {"thread_ids": list(thread_ids)})
+    )[0]
+    return PruneResult(threads, checkpoints, writes, segments, size, dry_run=True)

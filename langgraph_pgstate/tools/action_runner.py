@@ -26,29 +26,18 @@ from langgraph_pgstate.errors import (
     ToolSetupError,
     UnavailableError,
 )
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
 from langgraph_pgstate.process_identity import holder_id, lease_clock
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.record.types import ToolExecution
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.attempt_runner import AttemptRunner
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
+from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 from langgraph_pgstate.tools.executor import Executor
 from langgraph_pgstate.tools.intents import _current, new_intent_id, repeat_next
-from langgraph_pgstate.tools.interrupts import (
-    DECISIONS,
-    answers_given,
-    ask,
-    skip_answers,
-)
+from langgraph_pgstate.tools.interrupts import DECISIONS, answers_given, ask, skip_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
-from langgraph_pgstate.tools.results import (
-    ParentAnswer,
-    for_call,
-    masked,
-    reference_to,
-    restore,
-    success,
-)
+from langgraph_pgstate.tools.results import ParentAnswer, for_call, masked, reference_to, restore, success
 from langgraph_pgstate.tools.tool_call import (
     ToolCall,
     answers_of,
@@ -60,7 +49,6 @@ from langgraph_pgstate.tools.tool_call import (
     say,
     tool_error,
 )
-from langgraph_pgstate.types import ToolExecution
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0

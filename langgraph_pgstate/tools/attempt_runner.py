@@ -28,33 +28,16 @@ from langgraph_pgstate.errors import (
     ToolTimeoutError,
     UnavailableError,
 )
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.attempts import keep_outcome, under_way
+from langgraph_pgstate.tools.executions import Intent, Outcome
 from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue
 from langgraph_pgstate.tools.intents import Execution, _current
-from langgraph_pgstate.tools.interrupts import (
-    answers_used,
-    counting_answers,
-)
+from langgraph_pgstate.tools.interrupts import answers_used, counting_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
-from langgraph_pgstate.tools.results import (
-    ParentAnswer,
-    failure,
-    is_error,
-    success,
-)
-from langgraph_pgstate.tools.tool_call import (
-    Raised,
-    Refused,
-    ToolCall,
-    caused,
-    may_repeat,
-    say,
-    tool_error,
-    undone,
-)
+from langgraph_pgstate.tools.results import ParentAnswer, failure, is_error, success
+from langgraph_pgstate.tools.tool_call import Raised, Refused, ToolCall, caused, may_repeat, say, tool_error, undone
 
 # The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
 _SERVERS_GRACE = 1.0

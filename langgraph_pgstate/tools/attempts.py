@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from langgraph_pgstate.operations.tools.tool_executions import Outcome
+from langgraph_pgstate.tools.executions import Outcome
 
 _MAX_UNRECORDED = 1000
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import NotFoundError, ToolFailedError
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.record.types import CompensationReport, ToolExecution
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.action_runner import ActionRunner
+from langgraph_pgstate.tools.executions import Intent
 from langgraph_pgstate.tools.intents import arguments_json, new_intent_id
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore
 from langgraph_pgstate.tools.tool_call import ToolCall
-from langgraph_pgstate.types import CompensationReport, ToolExecution
 
 _PREFIX = "compensate:"
 

@@ -30,9 +30,9 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
-from langgraph_pgstate.operations.tools.tool_executions import renew_all
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
+from langgraph_pgstate.tools.executions import renew_all
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -18,13 +18,13 @@ from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
+from langgraph_pgstate.arguments import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
-from langgraph_pgstate.operations.checkpoints.requests import check_key_size, configurable_of, identifier, thread_id_of
-from langgraph_pgstate.operations.tools.tool_executions import Intent
+from langgraph_pgstate.record.types import action_token
+from langgraph_pgstate.tools.executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
-from langgraph_pgstate.types.tools import action_token
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
 """A function that returns the run id of a config."""

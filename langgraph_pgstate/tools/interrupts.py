@@ -15,10 +15,10 @@ from typing import Any
 from langgraph.config import get_config
 from langgraph.types import interrupt
 
+from langgraph_pgstate.arguments import configurable_of
 from langgraph_pgstate.langgraph_compat import RESUME, SEND, interrupt_counter
-from langgraph_pgstate.operations.checkpoints.requests import configurable_of
+from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.tools.intents import scratchpad_of
-from langgraph_pgstate.types import ToolExecution
 
 DECISIONS = ("done", "retry", "fail")
 _EXPLAINED = {

@@ -17,14 +17,17 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
+from langgraph_pgstate.arguments import thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
-from langgraph_pgstate.operations.checkpoints.requests import thread_id_of
-from langgraph_pgstate.operations.tools import listing, tool_executions
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.record.types import CompensationReport, ToolExecution
+from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
-from langgraph_pgstate.sql import Queries
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools import listing
 from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
@@ -35,7 +38,6 @@ from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
 from langgraph_pgstate.tools.tool_call import ToolCall
 from langgraph_pgstate.tools.transactional import with_connection
-from langgraph_pgstate.types import CompensationReport, Page, ToolExecution
 
 F = TypeVar("F", bound=Callable[..., Any])
 AnyTool = TypeVar("AnyTool", bound=Callable[..., Any] | BaseTool)

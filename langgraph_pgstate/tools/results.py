@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.frames import pack
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.tools.tool_executions import (
+from langgraph_pgstate.tools.executions import (
     FRAMED_RESULT,
     PARENT_RESULT,
     UNSTORABLE_RESULT,

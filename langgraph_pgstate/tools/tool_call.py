@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from langgraph_pgstate.errors import DatabaseError, PGStateError
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Recorded
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
+from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.tools.attempts import is_under_way
+from langgraph_pgstate.tools.executions import Intent, Recorded
 from langgraph_pgstate.tools.executor import Rest
 from langgraph_pgstate.tools.policy import ToolPolicy
-from langgraph_pgstate.types import ToolExecution
 
 E = TypeVar("E", bound=PGStateError)
 

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from support_http import graphs, listening, serving
 
-from langgraph_pgstate.runs.graphs import load_value
+from langgraph_pgstate.worker.graphs import load_value
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

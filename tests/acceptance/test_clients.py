@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support_http import listening, serving
 
-from langgraph_pgstate.runs.graphs import load_value
+from langgraph_pgstate.worker.graphs import load_value
 
 pytestmark = [
     pytest.mark.slow,

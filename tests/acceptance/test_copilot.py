@@ -15,7 +15,7 @@ import pytest
 from langgraph_sdk import get_client
 from support_http import listening, serving
 
-from langgraph_pgstate.runs.graphs import load_value
+from langgraph_pgstate.worker.graphs import load_value
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

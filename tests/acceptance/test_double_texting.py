@@ -20,7 +20,7 @@ from support_worker import Place, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState
 from langgraph_pgstate.errors import ThreadBusyError
-from langgraph_pgstate.operations.runs.requests import STRATEGIES
+from langgraph_pgstate.runs.requests import STRATEGIES
 
 SITUATIONS = ("pending", "running", "interrupted", "in a tool")
 THREADS = [f"{strategy}, {situation}" for strategy in STRATEGIES for situation in SITUATIONS]

@@ -14,7 +14,7 @@ import pytest
 from support_http import sdk
 
 from langgraph_pgstate import AsyncPGState
-from langgraph_pgstate.runs.graphs import load_value
+from langgraph_pgstate.worker.graphs import load_value
 
 pytestmark = pytest.mark.once
 

@@ -17,8 +17,8 @@ from support_http import listening
 from support_pages import HOSTILE, inspected, state_of, travel
 
 from langgraph_pgstate import AsyncPGState
-from langgraph_pgstate.server.pages.page import segment
-from langgraph_pgstate.server.pages.thread import VIEWS
+from langgraph_pgstate.inspector.page import segment
+from langgraph_pgstate.inspector.thread import VIEWS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [pytest.mark.once, pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")]

@@ -20,8 +20,8 @@ from support import backends, wait_until
 from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
-from langgraph_pgstate.operations.tools import tool_executions
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
+from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.action_runner import ActionRunner
 
 BOUNDARIES = ("before the effect", "after the effect", "before the receipt", "before the checkpoint")

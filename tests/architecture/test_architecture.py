@@ -24,60 +24,57 @@ from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.arguments import Address, address_of
+from langgraph_pgstate.assistants import operations as assistants
+from langgraph_pgstate.checkpoints.journal_entry import WRITTEN
+from langgraph_pgstate.checkpoints.listing import request_list
+from langgraph_pgstate.checkpoints.planning import plan_put
+from langgraph_pgstate.checkpoints.reading import load_tuple
+from langgraph_pgstate.checkpoints.requests import request_put
+from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
-from langgraph_pgstate.operations.checkpoints.listing import request_list
-from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.reading import load_tuple
-from langgraph_pgstate.operations.checkpoints.requests import Address, address_of, request_put
-from langgraph_pgstate.operations.checkpoints.versions import StateVersions
-from langgraph_pgstate.operations.checkpoints.writes import put_writes, request_writes
-from langgraph_pgstate.operations.leases.listing import request_leases
-from langgraph_pgstate.operations.otlp.exports import Export
-from langgraph_pgstate.operations.record import journal
-from langgraph_pgstate.operations.record.analytics import request_analytics
-from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.record.events import request_events, request_handoffs
-from langgraph_pgstate.operations.record.feedback import request_averages, request_feedback, request_feedback_list
-from langgraph_pgstate.operations.record.journal_entry import WRITTEN
-from langgraph_pgstate.operations.record.messages import request_conversation, request_hits, request_search
-from langgraph_pgstate.operations.record.new_events import request_event
-from langgraph_pgstate.operations.record.runs import request_runaways, request_runs
-from langgraph_pgstate.operations.record.spans import request_spans
-from langgraph_pgstate.operations.record.statistics import request_costs, request_statistics, request_usage
-from langgraph_pgstate.operations.record.timelines import request_timeline
-from langgraph_pgstate.operations.runs import assistants, schedules
-from langgraph_pgstate.operations.runs.claiming import claim
-from langgraph_pgstate.operations.runs.enqueue import enqueue
-from langgraph_pgstate.operations.runs.limits import request_limit
-from langgraph_pgstate.operations.runs.listing import request_dead_letters, request_queue
-from langgraph_pgstate.operations.runs.requests import RunRequest, request_run
-from langgraph_pgstate.operations.runs.schedules import ScheduleRequest, request_schedule, request_schedules
-from langgraph_pgstate.operations.runs.webhooks import request_failed
-from langgraph_pgstate.operations.threads import answers
-from langgraph_pgstate.operations.threads.answers import request_answer
-from langgraph_pgstate.operations.threads.branches import request_branches, request_fork
-from langgraph_pgstate.operations.threads.creating import request_thread
-from langgraph_pgstate.operations.threads.expiry import request_ttl
-from langgraph_pgstate.operations.threads.interrupts import request_interrupted
-from langgraph_pgstate.operations.threads.prune import request_prune
-from langgraph_pgstate.operations.threads.search import (
-    request_change,
-    request_count,
-    request_sorted,
-    request_threads,
-)
-from langgraph_pgstate.operations.threads.trees import request_step, request_tree
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.listing import request_recent
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
-from langgraph_pgstate.record.tracker import Tracker
-from langgraph_pgstate.record.write_queue import WriteQueue
-from langgraph_pgstate.settings import RecorderSettings
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.interrupts.answers import request_answer
+from langgraph_pgstate.interrupts.pending import request_interrupted
+from langgraph_pgstate.leases.api import request_leases
+from langgraph_pgstate.otlp.exports import Export
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.record.analytics import request_analytics
+from langgraph_pgstate.record.budgets import Owner, request_budget
+from langgraph_pgstate.record.events import request_event, request_events, request_handoffs
+from langgraph_pgstate.record.feedback import request_averages, request_feedback, request_feedback_list
+from langgraph_pgstate.record.messages import request_conversation, request_hits, request_search
+from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.record.recorder.tracker import Tracker
+from langgraph_pgstate.record.recorder.write_queue import WriteQueue
+from langgraph_pgstate.record.runs import request_runaways, request_runs
+from langgraph_pgstate.record.spans import request_spans
+from langgraph_pgstate.record.statistics import request_costs, request_statistics, request_usage
+from langgraph_pgstate.record.timelines import request_timeline
+from langgraph_pgstate.record.types import MaintenanceReport, Price
+from langgraph_pgstate.runs.claiming import claim
+from langgraph_pgstate.runs.enqueue import enqueue
+from langgraph_pgstate.runs.limits import request_limit
+from langgraph_pgstate.runs.listing import request_dead_letters, request_queue
+from langgraph_pgstate.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.types import Delivery, EventBatch, RunKey, Wanted, WantedRuns, Webhook
+from langgraph_pgstate.runs.webhook_rows import request_failed
+from langgraph_pgstate.schedules import rows as schedules
+from langgraph_pgstate.schedules.rows import ScheduleRequest, request_schedule, request_schedules
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.threads.branches import request_branches, request_fork
+from langgraph_pgstate.threads.creating import request_thread
+from langgraph_pgstate.threads.expiry import request_ttl
+from langgraph_pgstate.threads.prune import request_prune
+from langgraph_pgstate.threads.search import request_change, request_count, request_sorted, request_threads
+from langgraph_pgstate.threads.trees import request_step, request_tree
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
-from langgraph_pgstate.types import Delivery, EventBatch, MaintenanceReport, Price, RunKey, Wanted, WantedRuns, Webhook
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
+from langgraph_pgstate.tools.listing import request_recent
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -85,7 +82,17 @@ PACKAGE = Path(langgraph_pgstate.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-OPERATIONS = {name: tree for name, tree in MODULES.items() if name.startswith("operations/")}
+def is_operation(node: ast.AST) -> bool:
+    """Whether it is a function that takes a connection."""
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return is_function and bool(node.args.args) and node.args.args[0].arg == "db"
+
+
+OPERATIONS = {
+    name: tree
+    for name, tree in MODULES.items()
+    if not name.startswith(("db/", "leases/registry", "leases/taking")) and any(map(is_operation, tree.body))
+}
 
 
 SQL = re.compile(
@@ -300,12 +307,12 @@ def test_the_savers_override_all_that_langgraph_would_refuse() -> None:
 
 
 def operation_functions() -> dict[str, ast.AST]:
-    """Every function of `operations/` that takes a connection."""
+    """Every function that takes a connection."""
     return {
-        f"{module.removeprefix('operations/').removesuffix('.py').replace('/', '.')}.{node.name}": node
+        f"{module.removesuffix('.py').replace('/', '.')}.{node.name}": node
         for module, tree in OPERATIONS.items()
         for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.args and node.args.args[0].arg == "db"
+        if is_operation(node)
     }
 
 
@@ -453,9 +460,9 @@ class Bench:
 
 # How each operation is called, after its connection and the queries.
 NAMED = {
-    "tools.tool_executions.mark_unknown": {"is_gone": True},
-    "tools.tool_executions.settle": {"is_gone": True, "answers": 0},
-    "tools.tool_executions.take_over": {"is_gone": True, "answers": 0},
+    "tools.executions.mark_unknown": {"is_gone": True},
+    "tools.executions.settle": {"is_gone": True, "answers": 0},
+    "tools.executions.take_over": {"is_gone": True, "answers": 0},
     "otlp.exports.read_spans": {"with_content": True},
 }
 
@@ -471,10 +478,10 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.listing.list_page": lambda bench: (bench.codec, bench.listing()),
     "checkpoints.history.get_delta_channel_history": lambda bench: (bench.codec, Address("t", "", None), ["messages"]),
     "checkpoints.writes.put_writes": lambda bench: (bench.writes(),),
-    "threads.threads.delete_thread": lambda bench: ("t",),
-    "threads.threads.delete_for_runs": lambda bench: (["run"],),
-    "threads.threads.delete_runs_of": lambda bench: ("t", ["run"]),
-    "threads.threads.copy_thread": lambda bench: ("t", "u"),
+    "threads.rows.delete_thread": lambda bench: ("t",),
+    "threads.rows.delete_for_runs": lambda bench: (["run"],),
+    "threads.rows.delete_runs_of": lambda bench: ("t", ["run"]),
+    "threads.rows.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
     "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
@@ -511,9 +518,9 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.search_messages": lambda bench: (request_search("words"),),
     "record.messages.find_hits": lambda bench: (request_hits("words", ["t"]),),
     "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
-    "record.new_events.note_action": lambda bench: ("cancel", "eve", "t"),
-    "record.new_events.check_not_done": lambda bench: ("fork", "t", timedelta(hours=1)),
-    "record.new_events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
+    "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
+    "record.events.check_not_done": lambda bench: ("fork", "t", timedelta(hours=1)),
+    "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
     "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
     "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
@@ -528,21 +535,21 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.statistics.sum_usage": lambda bench: (request_usage("model", None, None, 10),),
     "threads.prune.next_threads": lambda bench: ("",),
     "threads.prune.prune_thread": lambda bench: (request_prune(None, "keep_latest", 1, None, False), "t"),
-    "tools.tool_executions.begin": lambda bench: (bench.intent(), "holder", 15.0),
-    "tools.tool_executions.is_reached": lambda bench: (bench.intent(),),
-    "tools.tool_executions.get": lambda bench: ("t", "key"),
-    "tools.tool_executions.finish": lambda bench: (bench.intent(), Outcome("success")),
-    "tools.tool_executions.mark_unknown": lambda bench: (bench.recorded(),),
-    "tools.tool_executions.is_committed": lambda bench: (bench.intent(), 5.0),
-    "tools.tool_executions.limit_transaction": lambda bench: (5.0,),
-    "tools.tool_executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
-    "tools.tool_executions.renew_all": lambda bench: ({"t": {"intent": "key"}}, 15.0),
-    "tools.tool_executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
-    "tools.tool_executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
-    "tools.tool_executions.task_interrupts": lambda bench: ("t", "task"),
+    "tools.executions.begin": lambda bench: (bench.intent(), "holder", 15.0),
+    "tools.executions.is_reached": lambda bench: (bench.intent(),),
+    "tools.executions.get": lambda bench: ("t", "key"),
+    "tools.executions.finish": lambda bench: (bench.intent(), Outcome("success")),
+    "tools.executions.mark_unknown": lambda bench: (bench.recorded(),),
+    "tools.executions.is_committed": lambda bench: (bench.intent(), 5.0),
+    "tools.executions.limit_transaction": lambda bench: (5.0,),
+    "tools.executions.renew": lambda bench: ("t", {"intent": "key"}, 15.0),
+    "tools.executions.renew_all": lambda bench: ({"t": {"intent": "key"}}, 15.0),
+    "tools.executions.settle": lambda bench: (bench.recorded(), Outcome("error"), "other"),
+    "tools.executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
+    "tools.executions.task_interrupts": lambda bench: ("t", "task"),
     "tools.listing.list_executions": lambda bench: ("t", None, 10),
     "tools.listing.list_recent": lambda bench: (request_recent(),),
-    "tools.tool_executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
+    "tools.executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
     "runs.enqueue.notify": lambda bench: (),
@@ -580,41 +587,41 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.outcomes.get_status": lambda bench: ("t", bench.enqueued().run_id),
     "runs.outcomes.get_outcome": lambda bench: (bench.codec, None, "t", bench.enqueued().run_id),
     "runs.outcomes.resumption": lambda bench: (bench.codec, "t", bench.enqueued().run_id, "new", Command(resume=1)),
-    "runs.assistants.create": lambda bench: (bench.codec, "a", bench.fields()),
-    "runs.assistants.update": lambda bench: (bench.codec, bench.assistant(), {"name": "other"}),
-    "runs.assistants.set_version": lambda bench: (bench.codec, bench.assistant(), 1),
-    "runs.assistants.delete": lambda bench: (bench.assistant(),),
-    "runs.assistants.get": lambda bench: (bench.codec, bench.assistant()),
-    "runs.assistants.get_existing": lambda bench: (bench.codec, bench.assistant()),
-    "runs.assistants.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
-    "runs.assistants.count": lambda bench: (assistants.request_count(),),
-    "runs.assistants.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
-    "runs.webhooks.claim": lambda bench: (10, 60.0),
-    "runs.webhooks.end": lambda bench: (bench.delivery(),),
-    "runs.webhooks.retry": lambda bench: (bench.webhook(),),
-    "runs.webhooks.discard": lambda bench: (bench.webhook(),),
-    "runs.webhooks.sweep": lambda bench: (),
-    "runs.webhooks.list_failed": lambda bench: (request_failed(),),
-    "runs.schedules.put": lambda bench: (bench.schedule(),),
-    "runs.schedules.get": lambda bench: ("s",),
-    "runs.schedules.get_existing": lambda bench: (bench.scheduled(),),
-    "runs.schedules.list_schedules": lambda bench: (request_schedules(),),
-    "runs.schedules.list_sorted": lambda bench: (bench.codec, schedules.request_sorted(name=bench.scheduled())),
-    "runs.schedules.count": lambda bench: (schedules.request_count(),),
-    "runs.schedules.change": lambda bench: (
+    "assistants.operations.create": lambda bench: (bench.codec, "a", bench.fields()),
+    "assistants.operations.update": lambda bench: (bench.codec, bench.assistant(), {"name": "other"}),
+    "assistants.operations.set_version": lambda bench: (bench.codec, bench.assistant(), 1),
+    "assistants.operations.delete": lambda bench: (bench.assistant(),),
+    "assistants.operations.get": lambda bench: (bench.codec, bench.assistant()),
+    "assistants.operations.get_existing": lambda bench: (bench.codec, bench.assistant()),
+    "assistants.operations.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
+    "assistants.operations.count": lambda bench: (assistants.request_count(),),
+    "assistants.operations.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
+    "runs.webhook_rows.claim": lambda bench: (10, 60.0),
+    "runs.webhook_rows.end": lambda bench: (bench.delivery(),),
+    "runs.webhook_rows.retry": lambda bench: (bench.webhook(),),
+    "runs.webhook_rows.discard": lambda bench: (bench.webhook(),),
+    "runs.webhook_rows.sweep": lambda bench: (),
+    "runs.webhook_rows.list_failed": lambda bench: (request_failed(),),
+    "schedules.rows.put": lambda bench: (bench.schedule(),),
+    "schedules.rows.get": lambda bench: ("s",),
+    "schedules.rows.get_existing": lambda bench: (bench.scheduled(),),
+    "schedules.rows.list_schedules": lambda bench: (request_schedules(),),
+    "schedules.rows.list_sorted": lambda bench: (bench.codec, schedules.request_sorted(name=bench.scheduled())),
+    "schedules.rows.count": lambda bench: (schedules.request_count(),),
+    "schedules.rows.change": lambda bench: (
         bench.codec,
         schedules.request_changes(bench.codec, bench.scheduled(), {"cron": "0 8 * * *"}),
     ),
-    "runs.schedules.pause": lambda bench: (bench.scheduled(),),
-    "runs.schedules.resume": lambda bench: (bench.scheduled(),),
-    "runs.schedules.delete": lambda bench: (bench.scheduled(),),
-    "runs.firing.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
-    "runs.firing.find_due": lambda bench: (),
-    "runs.firing.fire": lambda bench: (bench.codec, bench.scheduled()),
-    "admin.schema.get_status": lambda bench: (),
-    "admin.schema.setup": lambda bench: (),
-    "admin.schema.check_version": lambda bench: (),
-    "admin.schema.migrate_to": lambda bench: (0,),
+    "schedules.rows.pause": lambda bench: (bench.scheduled(),),
+    "schedules.rows.resume": lambda bench: (bench.scheduled(),),
+    "schedules.rows.delete": lambda bench: (bench.scheduled(),),
+    "schedules.firing.trigger": lambda bench: (bench.codec, bench.scheduled(), "run"),
+    "schedules.firing.find_due": lambda bench: (),
+    "schedules.firing.fire": lambda bench: (bench.codec, bench.scheduled()),
+    "schema.setup.get_status": lambda bench: (),
+    "schema.setup.setup": lambda bench: (),
+    "schema.setup.check_version": lambda bench: (),
+    "schema.setup.migrate_to": lambda bench: (0,),
     "record.journal.put_entry": lambda bench: (journal.entry_of(("t", "run"), "entry", bench.note()), lambda: 60.0),
     "record.journal.write": lambda bench: (["t"], bench.note(), bool),
     "record.journal.recover": lambda bench: (),
@@ -625,43 +632,43 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.expiry.sweep": lambda bench: (),
     "threads.expiry.end_expired": lambda bench: ("t",),
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
-    "admin.maintenance.make_months": lambda bench: (5,),
-    "admin.maintenance.drop_months": lambda bench: (12,),
-    "admin.maintenance.make_days": lambda bench: (5,),
-    "admin.maintenance.drop_days": lambda bench: (timedelta(days=1),),
+    "schema.partitions.make_months": lambda bench: (5,),
+    "schema.partitions.drop_months": lambda bench: (12,),
+    "schema.partitions.make_days": lambda bench: (5,),
+    "schema.partitions.drop_days": lambda bench: (timedelta(days=1),),
     "admin.maintenance.note": lambda bench: (1.5, MaintenanceReport()),
-    "admin.maintenance.find_running": lambda bench: (["t"],),
-    "admin.maintenance.list_running": lambda bench: (),
-    "admin.maintenance.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
-    "threads.interrupts.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
-    "threads.interrupts.get_interrupted": lambda bench: (bench.codec, bench.asked()),
-    "threads.interrupts.read_interrupted": lambda bench: (bench.codec, bench.asked()),
-    "threads.interrupts.find_answered": lambda bench: (bench.codec, bench.asked(), "interrupt"),
-    "threads.answers.answer": lambda bench: (
+    "record.dead_runs.find_running": lambda bench: (["t"],),
+    "record.dead_runs.list_running": lambda bench: (),
+    "record.dead_runs.settle_runs": lambda bench: ("t", [("t", "run", None, True)]),
+    "interrupts.pending.list_interrupted": lambda bench: (bench.codec, request_interrupted()),
+    "interrupts.pending.get_interrupted": lambda bench: (bench.codec, bench.asked()),
+    "interrupts.pending.read_interrupted": lambda bench: (bench.codec, bench.asked()),
+    "interrupts.pending.find_answered": lambda bench: (bench.codec, bench.asked(), "interrupt"),
+    "interrupts.answers.answer": lambda bench: (
         bench.codec,
         bench.asked(),
         request_answer(bench.codec, "yes", None, None),
     ),
-    "threads.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
-    "threads.answers.find_due_defaults": lambda bench: (["graph"],),
-    "threads.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
+    "interrupts.answers.resume": lambda bench: (bench.codec, *bench.answered(), "graph", {}, "default"),
+    "interrupts.answers.find_due_defaults": lambda bench: (["graph"],),
+    "interrupts.answers.answer_by_default": lambda bench: (bench.codec, bench.asked(), "run"),
     "checkpoints.corrupt_fallback.get_good_ancestor": lambda bench: (
         bench.codec,
         bench.address,
         CorruptStateError("it", "damaged"),
         lambda found: load_tuple(bench.codec, *found)[0],
     ),
-    "checkpoints.upcasting.refuse_newer_state": lambda bench: ("t",),
-    "checkpoints.upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
+    "admin.upcasting.refuse_newer_state": lambda bench: ("t",),
+    "admin.upcasting.upcast_thread": lambda bench: (bench.codec, StateVersions(2, {2: dict}), "t", False),
     "leases.guards.has_child": lambda bench: (bench.address,),
     "leases.guards.store_tombstone": lambda bench: ("t", 60.0),
     "leases.guards.revive_thread": lambda bench: ("t",),
     "leases.guards.refuse_deleted": lambda bench: ("t",),
     "leases.guards.sweep": lambda bench: (),
-    "leases.leases.take": lambda bench: ("t", "holder", 60.0),
-    "leases.leases.renew": lambda bench: ([("t", 1)], 60.0),
-    "leases.leases.release": lambda bench: ("t", 1),
-    "leases.listing.list_leases": lambda bench: (request_leases(10, None),),
+    "leases.holding.take": lambda bench: ("t", "holder", 60.0),
+    "leases.holding.renew": lambda bench: ([("t", 1)], 60.0),
+    "leases.holding.release": lambda bench: ("t", 1),
+    "leases.api.list_leases": lambda bench: (request_leases(10, None),),
     "record.prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),
@@ -682,9 +689,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
 
 
 def test_every_operation_of_the_saver_is_called_here() -> None:
-    covered = ("checkpoints.", "threads.", "record.", "tools.", "leases.", "runs.", "otlp.")
-    covered += ("admin.schema.", "admin.maintenance.")
-    public = {name for name in operation_functions() if name.startswith(covered) and "._" not in name}
+    left_out = ("admin.", "assistants.", "threads.orphans.")
+    public = {name for name in operation_functions() if not name.startswith(left_out) and "._" not in name}
     assert public - CALLS.keys() == set()
 
 
@@ -695,13 +701,13 @@ def test_an_operation_never_suspends_over_a_blocking_connection(
 
     def check(name: str) -> None:
         module, _, function = name.rpartition(".")
-        operation = getattr(__import__(f"langgraph_pgstate.operations.{module}", fromlist=["*"]), function)
+        operation = getattr(__import__(f"langgraph_pgstate.{module}", fromlist=["*"]), function)
         bench = Bench(connection, schema)
         run_blocking(operation(bench.db, bench.queries, *CALLS[name](bench), **NAMED.get(name, {})))
         schemas.empty(schema)
 
     # The last has no tables left.
-    check_each(check, sorted(CALLS, key="admin.schema.migrate_to".__eq__))
+    check_each(check, sorted(CALLS, key="schema.setup.migrate_to".__eq__))
 
 
 def test_no_wait_hides_a_cancellation() -> None:

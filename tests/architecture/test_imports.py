@@ -11,9 +11,11 @@ from support_server import ROOT
 HEAVY = (
     *("langgraph.types", "langgraph.graph", "langgraph.pregel", "langgraph.channels", "langgraph.prebuilt"),
     *("langsmith", "langgraph_sdk", "langchain_core.runnables.base", "langchain_core.tools", "langchain_core.tracers"),
-    *("langgraph_pgstate.state", "langgraph_pgstate.agent_server", "langgraph_pgstate.admin"),
-    *("langgraph_pgstate.record", "langgraph_pgstate.tools", "langgraph_pgstate.threads", "langgraph_pgstate.cli"),
-    *("langgraph_pgstate.types.reports", "langgraph_pgstate.types.runs", "langgraph_pgstate.types.threads"),
+    *("langgraph_pgstate.state", "langgraph_pgstate.agent_server", "langgraph_pgstate.admin.api"),
+    *("langgraph_pgstate.record.recorder", "langgraph_pgstate.tools"),
+    *("langgraph_pgstate.threads.api", "langgraph_pgstate.cli"),
+    *("langgraph_pgstate.admin.types", "langgraph_pgstate.record.filters"),
+    *("langgraph_pgstate.runs", "langgraph_pgstate.worker"),
 )
 
 

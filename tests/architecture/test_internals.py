@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 
 PAGE = (Path(__file__).parents[2] / "docs/internals.md").read_text()
 STATEMENTS = {name: re.sub("--.*", "", query.text.decode()) for name, query in queries("pgstate").all.items()}

@@ -14,7 +14,7 @@ from support_record import Record
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.metrics import Metrics
-from tests.operations.admin.test_gauges import fill
+from tests.admin.test_gauges import fill
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"

@@ -1,4 +1,4 @@
-"""Each module has its test file, in the folder and under the name that it has itself."""
+"""Each package has its tests in a folder of its name, and each module at the top a file."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE, TESTS = ROOT / "langgraph_pgstate", ROOT / "tests"
-# What only holds types or constants, and what has no code but a constructor.
-WITHOUT_LOGIC = {
-    "db/protocol.py",
-    "threads/common.py",
-    "settings/threads.py",
-    *(f"types/{path.name}" for path in (PACKAGE / "types").glob("*.py")),
-}
+# Of the whole.
+OF_ALL = {"acceptance", "architecture", "chaos", "models"}
 
 
-def modules() -> set[str]:
-    """Every module with code, by its path in the package."""
-    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")}
-    return found - WITHOUT_LOGIC
+def test_each_package_has_a_folder_of_tests_and_each_folder_a_package() -> None:
+    packages = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("__init__.py")} - {"."}
+    folders = {str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")} - {"."}
+    assert packages <= folders
+    assert {folder.partition("/")[0] for folder in folders} - OF_ALL <= {name.partition("/")[0] for name in packages}
 
 
-def test_each_module_has_its_namesake() -> None:
-    tests = {str(path.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}
-    missing = {name for name in modules() if str(Path(name).with_name(f"test_{Path(name).name}")) not in tests}
-    assert missing == set()
+def test_each_module_at_the_top_has_its_namesake() -> None:
+    modules = {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+    tests = {path.name.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+    # It names what `server/langgraph_platform.py` has.
+    assert modules - tests == {"agent_server.py"}

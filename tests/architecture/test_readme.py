@@ -44,10 +44,10 @@ from benchmarks import pages as pages_benchmark
 from benchmarks import serving
 from benchmarks.queue import __main__ as queue_benchmarks
 from langgraph_pgstate import PGState, PGStateSaver
-from langgraph_pgstate.agent_server import AgentServerSettings
 from langgraph_pgstate.cli import _with_options_first
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.types import Page
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.server.langgraph_platform import AgentServerSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,20 +17,20 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from support import check_each, config_of, put_arguments
 
-import langgraph_pgstate.sql
+import langgraph_pgstate
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.checkpoints import getting
+from langgraph_pgstate.checkpoints.building import build_put
+from langgraph_pgstate.checkpoints.hooks import PutHooks
+from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
+from langgraph_pgstate.checkpoints.requests import request_put
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
-from langgraph_pgstate.operations.checkpoints import getting
-from langgraph_pgstate.operations.checkpoints.building import build_put
-from langgraph_pgstate.operations.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put
-from langgraph_pgstate.operations.record.message_hook import MessageHook
-from langgraph_pgstate.operations.record.projections import ProjectionHook
-from langgraph_pgstate.operations.record.put_hook import PutHooks
-from langgraph_pgstate.operations.threads.prune import next_threads
-from langgraph_pgstate.sql import NamedQuery, Queries, migrations, queries
+from langgraph_pgstate.record.message_hook import MessageHook
+from langgraph_pgstate.record.projections import ProjectionHook
+from langgraph_pgstate.schema.queries import GRAMMAR, NamedQuery, Queries, bootstrap, migrations, queries
+from langgraph_pgstate.threads.prune import next_threads
 
 TABLES = (
     "threads",
@@ -66,10 +66,11 @@ TABLES = (
     "feedback",
 )
 NAMES = sorted(queries("pgstate").all)
-SQL = Path(langgraph_pgstate.sql.__file__).parent
+SQL = Path(langgraph_pgstate.__file__).parent
 FILES = sorted(
     str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name not in ("langgraph", "extensions")
 )
+QUERY_FILES = [file for file in FILES if "\n-- name: " in f"\n{(SQL / file).read_text('utf-8')}"]
 
 
 def puts() -> list[str]:
@@ -128,7 +129,7 @@ def test_a_file_is_valid_sql_as_it_stands(connection: psycopg.Connection) -> Non
 def test_a_query_file_works_without_the_schema_marker(saver: PGStateSaver, connection: psycopg.Connection) -> None:
     """With the schema on search_path a file can be pasted into psql, where `/*schema*/` is a comment."""
     connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(saver.schema)))
-    check_each(lambda name: prepare_each(name, connection), [file for file in FILES if file.startswith("queries/")])
+    check_each(lambda name: prepare_each(name, connection), QUERY_FILES)
 
 
 def prepare_each(name: str, connection: psycopg.Connection) -> None:
@@ -186,15 +187,14 @@ def test_puts_have_fewer_than_20_variants_and_use_each() -> None:
 
 
 def test_every_statement_of_a_query_file_has_a_name() -> None:
-    for file in FILES:
-        if file.startswith("queries/"):
-            text = re.sub(r"--.*|'[^']*'", "", read(file))
-            statements = [part for part in text.split(";") if part.strip()]
-            assert len(statements) == len(re.findall(r"^-- name: ", read(file), re.MULTILINE)), file
+    for file in QUERY_FILES:
+        text = re.sub(r"--.*|'[^']*'", "", read(file))
+        statements = [part for part in text.split(";") if part.strip()]
+        assert len(statements) == len(re.findall(r"^-- name: ", read(file), re.MULTILINE)), file
 
 
 def test_every_query_is_used() -> None:
-    code = "\n".join(path.read_text("utf-8") for path in SQL.parent.rglob("*.py"))
+    code = "\n".join(path.read_text("utf-8") for path in SQL.rglob("*.py"))
     used = {*re.findall(r"queries(?:\([^()]*\))?\.(\w+)", code), *re.findall(r'"(\w+)"', code)}
     assert {*NAMES} - {*PUTS} - used == set()
 
@@ -543,7 +543,7 @@ def test_every_call_of_a_function_names_its_schema() -> None:
         plain = re.sub(r"'[^']*'|--[^\n]*", "''", text)
         called = set(re.findall(r"(?<![\w.\"])[a-z_]\w*\(", plain))
         # Of several arrays, `unnest` is PostgreSQL's own.
-        assert called <= {*langgraph_pgstate.sql.GRAMMAR, "unnest("}, text
+        assert called <= {*GRAMMAR, "unnest("}, text
 
 
 # Types of columns and parameters, and others that these are cast to without being asked.
@@ -579,7 +579,7 @@ def test_no_statement_runs_what_another_role_has_made(dsn: str, connection: psyc
         connection.execute(";".join(text for (text,) in found).encode())
         # Made beside them, no table, view or index depends on one.
         connection.execute("CREATE SCHEMA ours")
-        for text in (langgraph_pgstate.sql.bootstrap("ours"), *(step.rendered("ours") for step in migrations())):
+        for text in (bootstrap("ours"), *(step.rendered("ours") for step in migrations())):
             connection.execute(text.encode())
         assert connection.execute("SHOW search_path").fetchone() == ("spies",)
         connection.execute(

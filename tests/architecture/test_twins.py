@@ -11,7 +11,7 @@ import pytest
 from support_record import PARTS
 
 import langgraph_pgstate
-from langgraph_pgstate.runs import AsyncSchedules, Schedules
+from langgraph_pgstate.schedules import AsyncSchedules, Schedules
 from tests.architecture.test_architecture import methods, parameters
 
 pytestmark = pytest.mark.smoke

@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 

@@ -10,8 +10,8 @@ from support_cli import Run, words
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import options
-from langgraph_pgstate.operations.record import runs, statistics
-from langgraph_pgstate.operations.threads import prune, search
+from langgraph_pgstate.record import runs, statistics
+from langgraph_pgstate.threads import prune, search
 from langgraph_pgstate.tools.interrupts import DECISIONS
 
 pytestmark = pytest.mark.smoke

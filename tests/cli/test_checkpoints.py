@@ -12,9 +12,9 @@ from samples import config_of, put_values, values_of
 from support_cli import Run, words
 
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.agent_server import AgentServerSettings
-from langgraph_pgstate.operations.threads import prune
-from langgraph_pgstate.types import PruneResult
+from langgraph_pgstate.server.langgraph_platform import AgentServerSettings
+from langgraph_pgstate.threads import prune
+from langgraph_pgstate.threads.types import PruneResult
 
 pytestmark = pytest.mark.smoke
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import Threads
-from tests.threads.test_interrupts import asking, config_of, fanned_out
+from tests.interrupts.test_api import asking, config_of, fanned_out
 
 Run = Any
 

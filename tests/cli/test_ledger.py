@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import ToolLedger
 from langgraph_pgstate.tools.results import reference_to
 

@@ -14,7 +14,7 @@ from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.limits import read_rate
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.types import Rate
+from langgraph_pgstate.runs.types import Rate
 
 
 @pytest.fixture

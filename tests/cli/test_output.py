@@ -21,10 +21,10 @@ from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.output import as_json, bytes_in_words, format_time, money, shorten
 from langgraph_pgstate.cli.record import _seconds
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.runs.requests import request_run
-from langgraph_pgstate.settings import age
-from langgraph_pgstate.types import Label
-from tests.threads.test_interrupts import asking
+from langgraph_pgstate.options import age
+from langgraph_pgstate.runs.requests import request_run
+from langgraph_pgstate.threads.types import Label
+from tests.interrupts.test_api import asking
 
 pytestmark = pytest.mark.smoke
 

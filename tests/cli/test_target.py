@@ -12,7 +12,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import SchemaMissingError
-from langgraph_pgstate.sql import migrations
+from langgraph_pgstate.schema.queries import migrations
 
 pytestmark = pytest.mark.smoke
 

@@ -13,7 +13,7 @@ from support_cli import Run, lines
 from support_record import Record
 
 from langgraph_pgstate import PGState, PGStateSaver
-from tests.threads.test_interrupts import asking
+from tests.interrupts.test_api import asking
 
 pytestmark = pytest.mark.smoke
 

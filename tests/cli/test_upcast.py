@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
+from tests.checkpoints.test_versions import BIG, graph_one
 from tests.cli.test_interrupts import UPCASTERS, Run
-from tests.operations.checkpoints.test_versions import BIG, graph_one
-from tests.threads.test_interrupts import config_of
+from tests.interrupts.test_api import config_of
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.sql import NamedQuery
+from langgraph_pgstate.schema.queries import NamedQuery
 
 Connection = Any
 Statements = list[tuple[NamedQuery, dict[str, Any]]]

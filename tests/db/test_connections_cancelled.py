@@ -17,7 +17,7 @@ from support import APIS, GUARD_SECONDS, config_of, examples, open_saver, put_ar
 from langgraph_pgstate import AsyncPGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.errors import PGStateError
-from tests.leases.test_leases import maybe
+from tests.leases.test_api import maybe
 from tests.leases.test_manager import ROUNDS, after, stop_by_anyio, wait_until_free
 
 

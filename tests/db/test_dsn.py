@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
-from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ConfigurationError, PGStateError

@@ -17,7 +17,7 @@ from support import config_of, wait_until
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import DatabaseError, UnavailableError
-from langgraph_pgstate.settings import PoolSettings
+from langgraph_pgstate.options import PoolSettings
 
 
 class Interrupted(BaseException):

@@ -17,7 +17,7 @@ from support import FORK, GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
-from langgraph_pgstate.sql import NamedQuery
+from langgraph_pgstate.schema.queries import NamedQuery
 
 PID = NamedQuery("pid", "", b"SELECT pg_backend_pid()", ())
 # Records are written when they are flushed, and not before.

@@ -14,7 +14,7 @@ from support_ledger import LEDGERS, Bench, ask, thread
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ToolSetupError, ToolTimeoutError
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import ToolLedger
 from tests.tools.test_executor import Slow, in_astatement, in_nothing, in_statement, open_small, state_of, until
 

@@ -21,8 +21,8 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.statements import Statements, _Prepared, array_literal
 from langgraph_pgstate.errors import ConflictError, DatabaseError, SchemaMissingError
-from langgraph_pgstate.settings import RetryPolicy
-from langgraph_pgstate.sql import NamedQuery
+from langgraph_pgstate.options import RetryPolicy
+from langgraph_pgstate.schema.queries import NamedQuery
 
 pytestmark = pytest.mark.smoke
 

@@ -7,10 +7,11 @@ from support import APIS, config_of, invoke, loop_graph, open_saver
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import LeaseLostError
+from langgraph_pgstate.leases import api as listing
+from langgraph_pgstate.leases import holding as leases
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.operations.leases import leases, listing
 from langgraph_pgstate.process_identity import lease_clock
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -9,7 +9,7 @@ import pytest
 from support import APIS, config_of, counted, open_saver, put_arguments
 
 from langgraph_pgstate.errors import StaleHeadError
-from tests.operations.leases.test_guards import is_linear, rows
+from tests.leases.test_guards import is_linear, rows
 
 
 class Runtime:

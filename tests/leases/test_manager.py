@@ -27,15 +27,15 @@ from langgraph.pregel._loop import PregelLoop
 from support import APIS, GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.arguments import Address, address_of
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError
+from langgraph_pgstate.leases import holding as operations
 from langgraph_pgstate.leases import registry
-from langgraph_pgstate.operations.checkpoints.requests import Address, address_of
-from langgraph_pgstate.operations.leases import leases as operations
-from langgraph_pgstate.operations.leases.guards import Guard
-from langgraph_pgstate.sql import queries
-from tests.leases.test_leases import hold, leases, maybe
-from tests.operations.leases.test_guards import INPUT, rows
+from langgraph_pgstate.leases.guards import Guard
+from langgraph_pgstate.schema.queries import queries
+from tests.leases.test_api import hold, leases, maybe
+from tests.leases.test_guards import INPUT, rows
 
 FOREVER = {"guard": "lease", "lease_ttl": 3600}
 

@@ -17,8 +17,8 @@ from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import LeaseHeldError
 from langgraph_pgstate.leases import registry, taking
 from langgraph_pgstate.process_identity import holder_id
-from tests.leases.test_leases import hold, invoke_here, leases, maybe
-from tests.operations.leases.test_guards import INPUT, is_linear
+from tests.leases.test_api import hold, invoke_here, leases, maybe
+from tests.leases.test_guards import INPUT, is_linear
 
 
 async def update_here(graph: Any, saver: Any, *arguments: Any) -> Any:

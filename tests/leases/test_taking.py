@@ -12,8 +12,9 @@ import pytest
 from support import APIS, GUARD_SECONDS, config_of, counted, holding, loop_graph, open_saver, put_arguments, wait_until
 
 from langgraph_pgstate.errors import UnavailableError
-from langgraph_pgstate.settings import RetryPolicy
-from tests.leases.test_leases import hold, leases
+from langgraph_pgstate.options import RetryPolicy
+from tests.leases.test_api import hold, leases
+from tests.leases.test_guards import INPUT
 from tests.leases.test_manager import (
     FOREVER,
     all_free,
@@ -25,7 +26,6 @@ from tests.leases.test_manager import (
     stop_by_task,
     wait_until_free,
 )
-from tests.operations.leases.test_guards import INPUT
 
 
 @pytest.mark.parametrize("stop", [stop_by_anyio, stop_by_task])

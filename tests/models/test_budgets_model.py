@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support_queue import Queue
 
-from langgraph_pgstate.operations.record import budgets, deleted_costs
-from langgraph_pgstate.operations.record.budgets import Owner, request_budget
-from langgraph_pgstate.operations.threads import threads
+from langgraph_pgstate.record import budgets, deleted_costs
+from langgraph_pgstate.record.budgets import Owner, request_budget
+from langgraph_pgstate.threads import rows as threads
 
 THREADS = st.sampled_from("st")
 RUNS = st.sampled_from(["r1", "r2"])

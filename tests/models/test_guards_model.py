@@ -19,18 +19,24 @@ import pytest
 from support import GUARD_SECONDS, config_of, put_arguments
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.checkpoints import sending, writes
+from langgraph_pgstate.checkpoints.planning import plan_put
+from langgraph_pgstate.checkpoints.requests import request_put
+from langgraph_pgstate.checkpoints.writes import request_writes
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
-from langgraph_pgstate.errors import LeaseHeldError, LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
-from langgraph_pgstate.operations.checkpoints import sending, writes
-from langgraph_pgstate.operations.checkpoints.planning import plan_put
-from langgraph_pgstate.operations.checkpoints.requests import request_put
-from langgraph_pgstate.operations.checkpoints.writes import request_writes
-from langgraph_pgstate.operations.leases import leases
-from langgraph_pgstate.operations.leases.guards import Guard
-from langgraph_pgstate.operations.threads import threads
-from langgraph_pgstate.sql import queries
-from tests.operations.leases.test_guards import rows
+from langgraph_pgstate.errors import (
+    LeaseHeldError,
+    LeaseLostError,
+    PGStateError,
+    StaleHeadError,
+    ThreadDeletedError,
+)
+from langgraph_pgstate.leases import holding as leases
+from langgraph_pgstate.leases.guards import Guard
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.threads import rows as threads
+from tests.leases.test_guards import rows
 
 REFUSALS = (StaleHeadError, LeaseLostError, LeaseHeldError, ThreadDeletedError)
 

@@ -30,7 +30,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from samples import config_of, exact_tuple, exactly, id_of, message
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
-from langgraph_pgstate.operations.checkpoints import planning, sending
+from langgraph_pgstate.checkpoints import planning, sending
 
 CALL = "tools:5f0c"
 NAMESPACES = ["", "agent", CALL]

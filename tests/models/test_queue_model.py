@@ -24,9 +24,9 @@ from support_queue import Queue
 
 from langgraph_pgstate import PGStateSaver, Rate
 from langgraph_pgstate.errors import ThreadBusyError
-from langgraph_pgstate.operations.runs import limits
-from langgraph_pgstate.runs.claims import Claimer
-from langgraph_pgstate.types import ClaimedRun
+from langgraph_pgstate.runs import limits
+from langgraph_pgstate.runs.types import ClaimedRun
+from langgraph_pgstate.worker.claims import Claimer
 
 THREADS = st.sampled_from("abc")
 WORKERS = st.sampled_from([0, 1])

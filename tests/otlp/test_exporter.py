@@ -111,7 +111,7 @@ def test_contents_are_exported_only_if_asked_for_and_never_beside_a_serializer_t
 ) -> None:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    from langgraph_pgstate.settings import RecorderSettings
+    from langgraph_pgstate.record.options import RecorderSettings
 
     class Sealing(JsonPlusSerializer):
         """A serializer of the caller's own."""

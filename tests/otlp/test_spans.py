@@ -14,8 +14,8 @@ from support_otlp import attributes, collecting, travel_graph
 from support_recorder import config
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.operations.otlp.exports import EndedSpan
 from langgraph_pgstate.otlp import SpanExporter
+from langgraph_pgstate.otlp.exports import EndedSpan
 from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
 
 START = datetime(2026, 11, 23, 7, 0, 0, 1, UTC)

@@ -17,7 +17,7 @@ from support_recorder import model
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.settings import RecorderSettings
+from langgraph_pgstate.record.options import RecorderSettings
 from tests.test_state import APIS, open_state
 
 ANSWERS = 100, 20

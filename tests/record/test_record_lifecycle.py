@@ -12,7 +12,7 @@ from support import APIS, config_of, move_journal, open_saver, put_arguments
 
 from langgraph_pgstate import PGStateSaver, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.operations.record.message_hook import MessageHook
+from langgraph_pgstate.record.message_hook import MessageHook
 
 
 def human(*ids: str) -> list[Any]:

@@ -12,16 +12,16 @@ from psycopg import sql
 from support import check_each
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.admin.gauges import read_gauges
 from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import NotFoundError
-from langgraph_pgstate.operations.admin.gauges import read_gauges
 from langgraph_pgstate.record.events import Events
 from langgraph_pgstate.record.messages import Messages
 from langgraph_pgstate.record.spans import Spans
 from langgraph_pgstate.runs import Runs
-from langgraph_pgstate.sql import NamedQuery, Queries, queries
+from langgraph_pgstate.schema.queries import NamedQuery, Queries, queries
 from langgraph_pgstate.threads import Threads
 from tests.architecture.test_sql import plan_of
 

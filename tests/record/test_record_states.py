@@ -18,11 +18,11 @@ from support import GUARD_SECONDS, config_of, put_arguments
 from support_record import Record, at
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
-from langgraph_pgstate.operations.record.message_hook import message_row
-from langgraph_pgstate.settings import RecorderSettings
+from langgraph_pgstate.record.message_hook import message_row
+from langgraph_pgstate.record.options import RecorderSettings
 
 COLUMNS = ("role", "agent", "content", "tool_calls", "tool_call_id")
 

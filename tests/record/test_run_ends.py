@@ -22,7 +22,8 @@ from support_recorder import config, rows
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.embedded import embedded_server
-from langgraph_pgstate.settings import PoolSettings, RecorderSettings
+from langgraph_pgstate.options import PoolSettings
+from langgraph_pgstate.record.options import RecorderSettings
 
 Connection = psycopg.Connection
 # The writer does nothing by itself.

@@ -10,7 +10,7 @@ from support_queue import CODEC
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor
-from langgraph_pgstate.types import StreamPage, ThreadPage, ThreadRun, WantedRuns
+from langgraph_pgstate.runs.types import StreamPage, ThreadPage, ThreadRun, WantedRuns
 
 
 def test_a_reader_that_is_not_behind_waits_its_turn() -> None:

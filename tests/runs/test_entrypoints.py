@@ -11,9 +11,9 @@ from langgraph.types import Command, interrupt
 from support import GUARD_SECONDS
 from support_queue import STATES, call, open_state
 
-from langgraph_pgstate.runs import AsyncWorker, Worker
+from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.state import PGState
-from langgraph_pgstate.types import StreamEvent
+from langgraph_pgstate.worker import AsyncWorker, Worker
 
 
 def returning(value: Any) -> Any:

@@ -16,10 +16,10 @@ from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.operations.runs import ending, streams
+from langgraph_pgstate.runs import ending, streams
 from langgraph_pgstate.runs.following import _ReadTimes
-from langgraph_pgstate.types import ClaimedRun, StreamEvent, ThreadEvent
-from tests.operations.runs.test_streams import batch
+from langgraph_pgstate.runs.types import ClaimedRun, StreamEvent, ThreadEvent
+from tests.runs.test_streams import batch
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from support import GUARD_SECONDS, counted, usual, wait_until
 from support_queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate.db.database import AsyncDatabase
-from langgraph_pgstate.operations.runs import ending
-from langgraph_pgstate.runs import following, handles
+from langgraph_pgstate.runs import ending, following, handles
 from langgraph_pgstate.runs.notifying import AsyncNotifier
 
 

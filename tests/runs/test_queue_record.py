@@ -11,7 +11,7 @@ from support import loop_graph, move_journal
 from support_queue import CODEC, Queue
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.operations.runs.inputs import open_input
+from langgraph_pgstate.runs.inputs import open_input
 
 INPUT = {"items": [], "count": 0}
 

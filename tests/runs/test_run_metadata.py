@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 from support import GUARD_SECONDS
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.runs import Worker
+from langgraph_pgstate.worker import Worker
 
 
 class State(TypedDict):

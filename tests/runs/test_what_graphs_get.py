@@ -21,7 +21,7 @@ from support import GUARD_SECONDS, wait_until
 from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.codec.exact import difference
 from langgraph_pgstate.errors import SerializationError
-from langgraph_pgstate.runs import Worker
+from langgraph_pgstate.worker import Worker
 
 MANY: dict[str, Any] = {
     "pair": ("user", "hi"),

@@ -12,13 +12,13 @@ from samples import checkpoint_of, config_of, forget, id_of, messages, put_value
 from support import APIS, open_saver
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.arguments import Address, address_of
+from langgraph_pgstate.checkpoints import planning, sending
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.states import Elements, Manifest, Scalar, Slice
 from langgraph_pgstate.codec.values import Fingerprints
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
-from langgraph_pgstate.operations.checkpoints import planning, sending
-from langgraph_pgstate.operations.checkpoints.requests import Address, address_of
 from langgraph_pgstate.saver import cache
 from langgraph_pgstate.saver.cache import Cache
 

@@ -27,7 +27,7 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, langgraph_compat
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import advance_ids_past
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import Threads
 
 THREAD = config_of("t")

@@ -21,9 +21,9 @@ from support import GUARD_SECONDS
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.checkpoints import planning
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.operations.checkpoints import planning
-from langgraph_pgstate.operations.record.message_hook import MessageHook
+from langgraph_pgstate.record.message_hook import MessageHook
 
 
 @contextmanager

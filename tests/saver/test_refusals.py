@@ -17,7 +17,7 @@ from support_recorder import rows
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError
-from langgraph_pgstate.settings import RecorderSettings
+from langgraph_pgstate.record.options import RecorderSettings
 
 APIS = [PGState, AsyncPGState]
 SAID = {"messages": [HumanMessage("hi", id="h")]}

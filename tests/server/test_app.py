@@ -20,9 +20,9 @@ from support_http import HELLO, chat, graphs, http, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs.state_config import load_state_config
 from langgraph_pgstate.server import AgentServer, create_app
 from langgraph_pgstate.server import app as app_module
+from langgraph_pgstate.worker.state_config import load_state_config
 
 
 class Notes(TypedDict):

@@ -19,10 +19,10 @@ from support_http import sdk, serving
 
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.runs.graphs import load_environment
 from langgraph_pgstate.server import config as server_config
 from langgraph_pgstate.server import create_app
 from langgraph_pgstate.server.config import load_server_config, open_store
+from langgraph_pgstate.worker.graphs import load_environment
 
 GRAPH = str(Path(__file__).parents[1] / "support_http.py")
 

@@ -25,8 +25,8 @@ from support import examples, wait_until
 from support_http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.server import AgentServer, create_app, pacing, streams
-from langgraph_pgstate.types import StreamEvent
 
 ALL: Any = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
 

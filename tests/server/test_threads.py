@@ -14,8 +14,8 @@ from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError,
 from support_http import ANSWER, HELLO, chat, sdk, serving
 from support_pages import statements
 
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.server import AgentServer
-from langgraph_pgstate.sql import queries
 
 
 async def test_a_thread_is_created_once(client: LangGraphClient) -> None:

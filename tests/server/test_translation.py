@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk
 from langgraph.types import Interrupt
 
+from langgraph_pgstate.runs.types import StreamEvent, ThreadEvent
 from langgraph_pgstate.server.translation import CHANNELS, EventFilter, Translation
-from langgraph_pgstate.types import StreamEvent, ThreadEvent
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALL = EventFilter(CHANNELS)

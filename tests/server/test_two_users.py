@@ -22,8 +22,8 @@ from support_http import asking, chat, serving
 from support_pages import Visitor, visiting
 from support_record import Record
 
+from langgraph_pgstate.inspector.routes import PAGES
 from langgraph_pgstate.server import AgentServer
-from langgraph_pgstate.server.pages.routes import PAGES
 from langgraph_pgstate.server.routes import OPERATIONS
 
 DAILY = "0 9 * * *"

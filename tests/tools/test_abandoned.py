@@ -21,12 +21,7 @@ from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS
 from support_ledger import agent_graph, ask, open_async_ledger, open_bench, open_ledger, thread
 
-from langgraph_pgstate.errors import (
-    ToolFailedError,
-    ToolOutcomeUnknownError,
-    ToolSetupError,
-    ToolTimeoutError,
-)
+from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolLedger, ToolSettings, attempts
 from tests.tools.test_ledger import CHARGE, rows
 

@@ -15,12 +15,12 @@ from support_ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import ToolFailedError, UnavailableError
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent
 from langgraph_pgstate.process_identity import holder_id, lease_clock
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.tools import ToolSettings, action_runner
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.executions import Intent
 from tests.tools.test_ledger import CHARGE, Till, leave_behind, rows
 from tests.tools.test_ledger_more import of_api, one_node
 

@@ -19,9 +19,9 @@ from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_b
 from langgraph_pgstate import PGStateSaver, RetryPolicy
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import ToolFailedError
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.executions import Intent
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 
 CALLS = 6

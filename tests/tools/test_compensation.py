@@ -12,7 +12,7 @@ from langchain_core.tools import StructuredTool, tool
 from support_ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.errors import NotFoundError, ToolOutcomeUnknownError
-from langgraph_pgstate.types import ToolExecution
+from langgraph_pgstate.record.types import ToolExecution
 from tests.tools.test_action_runner import divide, past_of
 from tests.tools.test_ledger import CHARGE, Till
 from tests.tools.test_ledger_more import of_api, one_node

@@ -20,7 +20,7 @@ from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import ToolTimeoutError
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, attempt_runner, executor
 
 BOOK = calls(("call_1", "book", {"room": "7"}))

@@ -18,10 +18,10 @@ from support_ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnreadableFormatError
-from langgraph_pgstate.operations.tools.tool_executions import Outcome, Recorded
+from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.tools import ToolSettings
+from langgraph_pgstate.tools.executions import Outcome, Recorded
 from langgraph_pgstate.tools.results import ParentAnswer, masked, restore, success
-from langgraph_pgstate.types import ToolExecution
 from tests.tools.test_ledger import rows
 from tests.tools.test_ledger_more import of_api
 

@@ -11,10 +11,10 @@ from support_ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
-from langgraph_pgstate.operations.tools import tool_executions
-from langgraph_pgstate.operations.tools.tool_executions import Intent, Outcome, Recorded
-from langgraph_pgstate.sql import queries
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.tools import ToolRetry
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 from tests.tools.test_action_runner import divide
 from tests.tools.test_ledger import CHARGE, Till, rows, run_and_lose
 from tests.tools.test_ledger_more import of_api

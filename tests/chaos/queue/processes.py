@@ -20,7 +20,15 @@ from typing import Any
 import psycopg
 from langgraph.types import Command
 
-from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, AsyncWorker, Backoff, PGState, PGStateSaver, Worker
+from langgraph_pgstate import (
+    AsyncPGState,
+    AsyncPGStateSaver,
+    AsyncWorker,
+    Backoff,
+    PGState,
+    PGStateSaver,
+    Worker,
+)
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import DatabaseError, PGStateError, ThreadBusyError, UnavailableError
 from langgraph_pgstate.tools import ToolSettings

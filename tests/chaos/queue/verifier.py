@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.admin import Admin
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
 

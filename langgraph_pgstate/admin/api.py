@@ -1,0 +1,399 @@
+"""Administration of a schema: setup, migration, checks, upcasts, imports and exports."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_pgstate.admin import integrity, transfer, upcasting
+from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
+from langgraph_pgstate.admin.transfer_langgraph import LangGraphStore
+from langgraph_pgstate.admin.transfer_pgstate import PGStateStore
+from langgraph_pgstate.admin.types import CheckReport, Progress, TransferReport, UpcastReport
+from langgraph_pgstate.arguments import thread_id_of, thread_ids_of
+from langgraph_pgstate.checkpoints.versions import StateVersions, Upcaster
+from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
+from langgraph_pgstate.codec.serializer import plain_serializer
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.dsn import read_dsn
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
+from langgraph_pgstate.langgraph_compat import SAFE_TYPES
+from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
+from langgraph_pgstate.record import conversations
+from langgraph_pgstate.record.types import Problem
+from langgraph_pgstate.schema import setup as schemas
+from langgraph_pgstate.schema.queries import Queries, langgraph_queries, queries
+from langgraph_pgstate.schema.types import SchemaStatus
+
+OnProgress = Callable[[Progress], None]
+
+# Classes 22 and 54: the data of this thread does not fit the tables; other threads may.
+_DATA_ERRORS = ("22", "54")
+
+
+class Admin:
+    """Operations on a whole schema, blocking.
+
+    Args:
+        database: The database.
+        serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
+            it. Values are split into shared segments only for LangGraph's own serializer.
+
+    Example:
+        >>> with Admin.open("postgresql://localhost/app") as admin:
+        ...     admin.setup()
+        ...     report = admin.import_langgraph("postgresql://localhost/old")
+    """
+
+    def __init__(
+        self, database: Database, *, serde: SerializerProtocol | None = None, retry: RetryPolicy | None = None
+    ) -> None:
+        self._database = database
+        self._queries = queries(check_schema_name(database.schema))
+        self._serde = serde
+        self._codec = OpaqueCodec(serde)
+        self._retry = retry or RetryPolicy()
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        serde: SerializerProtocol | None = None,
+        prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
+        retry: RetryPolicy | None = None,
+    ) -> Iterator[Self]:
+        """Connect, and disconnect at the end of the `with` block.
+
+        Raises:
+            UnavailableError: If the server does not respond.
+            ConfigurationError: If `schema` is not a plain identifier.
+        """
+        check_schema_name(schema)
+        with Database.open(
+            dsn, schema=schema, pool=False, prepare_threshold=prepare_threshold, retry=retry
+        ) as database:
+            yield cls(database, serde=serde, retry=retry)
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, *, schema: str = DEFAULT_SCHEMA) -> Iterator[Self]:
+        """Do the same on the server of the `embedded` extra."""
+        with embedded_server(path) as dsn, cls.open(dsn, schema=schema) as admin:
+            yield admin
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema of the tables."""
+        return self._queries.schema
+
+    def status(self) -> SchemaStatus:
+        """Return the schema's version and pending migrations; version 0 if it was never set up.
+
+        Raises:
+            MigrationConflictError: If an applied migration differs from the one this package ships.
+        """
+        return self._database.run(schemas.get_status, self._queries)
+
+    def setup(self, *, metadata_index: bool = False) -> list[str]:
+        """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
+
+        Args:
+            metadata_index: Also create a GIN index on all metadata.
+
+        Returns:
+            Names of the applied migrations; empty if none was missing.
+
+        Raises:
+            SchemaOutdatedError: If the schema is newer than this package.
+            MigrationConflictError: If an applied migration differs from the one this package ships.
+        """
+        return self._database.run(schemas.setup, self._queries, with_metadata_index=metadata_index)
+
+    def migrate(self, version: int | None = None) -> list[str]:
+        """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
+
+        Args:
+            version: The target version; by default the newest.
+
+        Returns:
+            Names of the migrations applied or reverted, in that order, each after `"up "` or `"down "`.
+
+        Raises:
+            ConfigurationError: If there is no such version.
+            MigrationConflictError: If an applied migration differs from the one this package ships.
+        """
+        target = self.status().expected if version is None else version
+        return self._database.run(schemas.migrate_to, self._queries, target)
+
+    def setup_script(self) -> str:
+        """Return the SQL that `setup` would run on an empty database, for other migration tools."""
+        return schemas.setup_script(self.schema)
+
+    def check(
+        self,
+        thread_id: str | None = None,
+        *,
+        deep: bool = False,
+        types: bool = False,
+        progress: OnProgress | None = None,
+    ) -> CheckReport:
+        """Read every checkpoint, follow its references, and report defects. Read-only, page by page.
+
+        Also compares the recorded messages of each checkpoint with those of its state.
+
+        Args:
+            thread_id: The thread; by default all threads.
+            deep: Also decode every value with the serializer.
+            types: List the stored types outside LangGraph, including those of answers and tool results. Reads every
+                value and builds none. Cannot be combined with `deep`.
+            progress: Called after each thread.
+
+        Returns:
+            The counts and defects. Damage never raises.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run.
+            UnavailableError: If the server does not respond.
+        """
+        collector = TypeCollector() if types else None
+        reader = ValueCodec(self._serde or plain_serializer())
+        codec = collector or (reader if deep else None)
+        self._database.run(schemas.check_version, self._queries)
+        report = CheckReport()
+        given = None if thread_id is None else [thread_id_of(thread_id)]
+        total = len(given) if given else self._database.run(integrity.count_threads, self._queries)
+        for id in given or self._threads(self._database, integrity.next_threads, self._queries):
+            report += self._database.run(integrity.check_thread, self._queries, codec, id)
+            report.problems += self._database.run(conversations.compare_thread, self._queries, reader, id)
+            if progress:
+                progress(Progress(report.threads, total, report.checkpoints, id))
+        if collector is not None:
+            report.types = tuple(sorted(f"{module}:{name}" for module, name in collector.types - SAFE_TYPES))
+            report.others = collector.others
+        return report
+
+    def upcast(
+        self,
+        state_version: int,
+        upcasters: Mapping[int, Upcaster],
+        *,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+        progress: OnProgress | None = None,
+    ) -> UpcastReport:
+        """Upcast stored checkpoints to a state version, instead of at each read.
+
+        Each checkpoint is one transaction. If interrupted, a repeated call continues. Safe while programs of that
+        version run. Programs of an older version can no longer read the upcast checkpoints. Projected channels and
+        messages are updated when their thread continues. The next prune frees the space.
+
+        Args:
+            state_version: The version, as in the application's saver.
+            upcasters: Functions that convert channel values to each version from the one before.
+            thread_ids: Only these threads.
+            dry_run: Change nothing, only report.
+            progress: Called after each thread.
+
+        Returns:
+            The changes, done or possible. A checkpoint that cannot be upcast is reported and left unchanged.
+
+        Raises:
+            ConfigurationError: If the upcasters do not lead to the version.
+            SchemaMissingError: If `setup` was never run.
+            UnavailableError: If the server does not respond. Upcast checkpoints stay upcast.
+        """
+        states = StateVersions(state_version, upcasters)
+        codec = ValueCodec(self._serde)
+        self._database.run(schemas.check_version, self._queries)
+        report = UpcastReport(dry_run=dry_run)
+        given = None if thread_ids is None else thread_ids_of(thread_ids)
+        total = len(given) if given is not None else self._database.run(integrity.count_threads, self._queries)
+        threads = given if given is not None else self._threads(self._database, integrity.next_threads, self._queries)
+        for id in threads:
+            report += self._database.run(upcasting.upcast_thread, self._queries, codec, states, id, dry_run)
+            if progress:
+                progress(Progress(report.threads, total, report.outdated, id))
+        return report
+
+    def import_langgraph(
+        self,
+        source_dsn: str,
+        *,
+        source_schema: str = "public",
+        thread_ids: Sequence[str] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        progress: OnProgress | None = None,
+    ) -> TransferReport:
+        """Copy threads from the tables of LangGraph's own PostgreSQL saver. The source is only read.
+
+        Threads are copied in the order of their ids, in transactions of at most a few dozen checkpoints. If
+        interrupted, a repeated call continues and skips equal checkpoints. A further call also copies checkpoints that
+        the old application has written since. Values are copied as bytes. Only messages are decoded, to record them
+        like `backfill`.
+
+        Args:
+            source_dsn: The database of the old application; may be the same one.
+            source_schema: Schema of its tables.
+            thread_ids: Only these threads.
+            overwrite: Also copy threads that were continued on both sides. Checkpoints that exist on both sides are
+                replaced by the source's, others are kept as another branch. Threads continued here with a newer state
+                version are reported instead.
+            verify: Read each thread from both sides afterwards and compare.
+            progress: Called after each thread.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here.
+            SourceMissingError: If `source_schema` has no such tables.
+            ConfigurationError: If the source's tables are those of the shallow saver.
+            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
+        """
+        theirs = langgraph_queries(source_schema)
+        read_dsn(source_dsn, "source_dsn")
+        self._database.run(schemas.check_version, self._queries)
+        with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
+            source.run(langgraph_transfer.check_tables, theirs)
+            reader = ValueCodec(self._serde or plain_serializer())
+
+            async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
+                await upcasting.refuse_newer_state(target_db, self._queries, thread_id)
+                report = await transfer.transfer_thread(
+                    LangGraphStore(source_db, theirs, thread_id),
+                    PGStateStore(target_db, self._queries, self._codec, thread_id),
+                    thread_id,
+                    overwrite=overwrite,
+                    verify=verify,
+                )
+                await conversations.backfill_thread(target_db, self._queries, reader, thread_id)
+                return report
+
+            if thread_ids is None:
+                total = source.run(langgraph_transfer.count_threads, theirs)
+                threads: Iterable[str] = self._threads(source, langgraph_transfer.next_threads, theirs, None)
+            else:
+                threads = thread_ids_of(thread_ids)
+                total = len(threads)
+            return self._transfer(source, self._database, copy, threads, total, progress)
+
+    def export_langgraph(
+        self,
+        target_dsn: str,
+        *,
+        target_schema: str = "public",
+        thread_ids: Sequence[str] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        progress: OnProgress | None = None,
+    ) -> TransferReport:
+        """Copy threads to the tables of LangGraph's own PostgreSQL saver, so that it returns the same checkpoints.
+
+        Missing tables are created as its own `setup()` creates them. Idempotent and resumable like `import_langgraph`.
+
+        Args:
+            target_dsn: The target database; may be the same one.
+            target_schema: Schema of the tables; created if it is missing.
+            thread_ids: Only these threads.
+            overwrite: Also write threads that were continued on both sides. Nothing is deleted from the target.
+            verify: Read each thread from both sides afterwards and compare.
+            progress: Called after each thread.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here.
+            ConfigurationError: If the target's tables are those of the shallow saver.
+            UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
+        """
+        theirs = langgraph_queries(target_schema)
+        read_dsn(target_dsn, "target_dsn")
+        self._database.run(schemas.check_version, self._queries)
+        with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
+            target.run(langgraph_transfer.create_tables, theirs)
+
+            async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
+                return await transfer.transfer_thread(
+                    PGStateStore(source_db, self._queries, self._codec, thread_id),
+                    LangGraphStore(target_db, theirs, thread_id),
+                    thread_id,
+                    overwrite=overwrite,
+                    verify=verify,
+                )
+
+            if thread_ids is None:
+                total = self._database.run(integrity.count_threads, self._queries)
+                threads: Iterable[str] = self._threads(self._database, integrity.next_threads, self._queries)
+            else:
+                threads = thread_ids_of(thread_ids)
+                total = len(threads)
+            return self._transfer(self._database, target, copy, threads, total, progress)
+
+    def _threads(
+        self,
+        database: Database,
+        next_page: Callable[[Connection, Queries, Any], Awaitable[list[str]]],
+        queries: Queries,
+        after: str | None = "",
+    ) -> Iterator[str]:
+        """Return the ids of all threads, page by page. `None` starts before the empty id of other savers."""
+        while page := database.run(next_page, queries, after):
+            yield from page
+            after = page[-1]
+
+    def _transfer(
+        self,
+        source: Database,
+        target: Database,
+        copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
+        threads: Iterable[str],
+        total: int,
+        progress: OnProgress | None,
+    ) -> TransferReport:
+        report = TransferReport()
+        for thread_id in threads:
+            report += self._with_retries(source, target, copy, thread_id)
+            if progress:
+                progress(Progress(report.threads, total, report.checkpoints + report.unchanged, thread_id))
+        return report
+
+    def _with_retries(
+        self,
+        source: Database,
+        target: Database,
+        copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
+        thread_id: str,
+    ) -> TransferReport:
+        """Copy one thread over two connections, and repeat it if one was lost. Rows that exist already are skipped."""
+
+        async def lend(db: Connection) -> TransferReport:
+            return target.run_once(copy, db, thread_id)
+
+        attempt = 1
+        while True:
+            try:
+                return source.run_once(lend)
+            except (CorruptStateError, ConfigurationError) as error:
+                return _failure(thread_id, error)
+            except DatabaseError as error:
+                if (error.sqlstate or "").startswith(_DATA_ERRORS):
+                    return _failure(thread_id, error)
+                if not error.retryable or attempt >= self._retry.attempts:
+                    raise
+            time.sleep(self._retry.delay(attempt, random.random()))
+            attempt += 1
+
+
+def _failure(thread_id: str, error: PGStateError) -> TransferReport:
+    """Return the report of a thread that could not be copied completely. The job continues with the next thread."""
+    where, why = (error.where, error.why) if isinstance(error, CorruptStateError) else ("the thread", str(error))
+    return TransferReport(threads=1, differences=[Problem(thread_id, where, why)])

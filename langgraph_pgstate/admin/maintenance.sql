@@ -1,0 +1,21 @@
+-- name: note_maintenance
+-- Store what maintenance did, with the bytes of the tables; delete notes that are older than 400 days.
+WITH old AS (
+    DELETE FROM /*schema*/maintenance WHERE maintained_at < now() - interval '400 days'
+)
+INSERT INTO /*schema*/maintenance (seconds, report, sizes)
+SELECT :seconds::double precision, :report::jsonb, coalesce(jsonb_object_agg(s.name, s.bytes), '{}')
+FROM (
+    SELECT coalesce(p.relname, c.relname) AS name, sum(coalesce(pg_total_relation_size(c.oid), 0)) AS bytes
+    FROM pg_catalog.pg_class c
+        LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid
+        LEFT JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
+    WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind = 'r'
+    GROUP BY 1
+) AS s
+ON CONFLICT (maintained_at) DO NOTHING;
+
+-- name: list_maintenance
+-- Return what maintenance did last, newest first.
+SELECT m.maintained_at, m.seconds, m.report, m.sizes FROM /*schema*/maintenance m
+ORDER BY m.maintained_at DESC LIMIT :page_size;

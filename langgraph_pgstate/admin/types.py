@@ -1,0 +1,288 @@
+"""Types of reports on the database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from langgraph_pgstate.record.types import Problem
+from langgraph_pgstate.schema.types import AppliedMigration
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """A table with its partitions.
+
+    Attributes:
+        name: The table.
+        bytes: Bytes on disk, indexes included.
+        index_bytes: Bytes of its indexes.
+        rows: PostgreSQL's estimate of its rows.
+        dead_rows: PostgreSQL's estimate of its dead rows.
+        partitions: Number of its partitions; 0 if it has none.
+        vacuumed_at: Time it was vacuumed last; `None` for never.
+        analyzed_at: Time it was analyzed last; `None` for never.
+    """
+
+    name: str
+    bytes: int
+    index_bytes: int
+    rows: int
+    dead_rows: int
+    partitions: int
+    vacuumed_at: datetime | None
+    analyzed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceNote:
+    """The result of one call of `maintain`.
+
+    Attributes:
+        maintained_at: Time it ended.
+        seconds: How long it took.
+        report: A `MaintenanceReport` as a mapping.
+        sizes: Bytes of each table, with indexes and partitions.
+    """
+
+    maintained_at: datetime
+    seconds: float
+    report: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStatement:
+    """A statement, as pg_stat_statements has counted it.
+
+    Attributes:
+        text: The first 600 characters of the statement, without its values.
+        calls: Number of its calls.
+        total_ms: Milliseconds of all calls.
+        mean_ms: Milliseconds of a call.
+        max_ms: Milliseconds of the longest call.
+        rows: Rows returned or changed by all calls.
+    """
+
+    text: str
+    calls: int
+    total_ms: float
+    mean_ms: float
+    max_ms: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseOverview:
+    """An overview of the database.
+
+    Attributes:
+        schema: The PostgreSQL schema of the tables.
+        server_version: The server's version, like `18.1`.
+        is_standby: Whether the server is a standby, which is read-only.
+        now: The time of the server.
+        size: Bytes of the whole database.
+        tables: The tables of the schema, the largest first.
+        migrations: The migrations that were applied.
+        pending: Names of the migrations still to apply.
+        maintenance: What `maintain` did, newest first; 400 calls at most.
+        statements: The statements on the schema's tables that took the most time together; `None` if the extension
+            pg_stat_statements is not there or not readable.
+    """
+
+    schema: str
+    server_version: str
+    is_standby: bool
+    now: datetime
+    size: int
+    tables: tuple[MeasuredTable, ...]
+    migrations: tuple[AppliedMigration, ...]
+    pending: tuple[str, ...]
+    maintenance: tuple[MaintenanceNote, ...]
+    statements: tuple[SlowStatement, ...] | None
+
+
+class Gauge(NamedTuple):
+    """A number that can go up and down.
+
+    Attributes:
+        name: Its name.
+        labels: What it is of.
+        value: The number.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a job over many threads.
+
+    Attributes:
+        threads: Threads finished.
+        total: Threads to visit, counted when the job began.
+        checkpoints: Checkpoints read or written so far.
+        thread_id: The last thread worked on.
+    """
+
+    threads: int
+    total: int
+    checkpoints: int
+    thread_id: str
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """The counts and defects reported by `check`.
+
+    Attributes:
+        threads: Threads read.
+        checkpoints: Checkpoints decoded.
+        segments: Distinct segments read.
+        writes: Rows of pending writes decoded.
+        unreferenced: Segments that no checkpoint refers to. They are harmless; the thread's next prune removes them.
+        problems: Defects; empty if there are none.
+        orphan_writes: Rows of pending writes without a checkpoint. The checkpoint is not stored yet or was lost;
+            `maintain` removes such rows later.
+        types: Stored types outside LangGraph, as `module:name`, sorted. Empty unless the caller asked for them.
+        others: Values of another serializer, whose types cannot be listed.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    segments: int = 0
+    writes: int = 0
+    unreferenced: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    orphan_writes: int = 0
+    types: tuple[str, ...] = ()
+    others: int = 0
+
+    def __add__(self, other: CheckReport) -> CheckReport:
+        return CheckReport(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.segments + other.segments,
+            self.writes + other.writes,
+            self.unreferenced + other.unreferenced,
+            self.problems + other.problems,
+            self.orphan_writes + other.orphan_writes,
+            tuple(sorted({*self.types, *other.types})),
+            self.others + other.others,
+        )
+
+
+@dataclass(slots=True)
+class TransferReport:
+    """The result of an import from LangGraph's own tables or an export to them.
+
+    Attributes:
+        threads: Threads visited.
+        checkpoints: Checkpoints written.
+        writes: Pending writes written.
+        unchanged: Checkpoints that were present already and equal.
+        verified: Checkpoints read from both sides afterwards and compared.
+        conflicts: Threads that were continued on both sides. They are left unchanged.
+        differences: Checkpoints that differ after the copy or could not be copied; empty on success.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    writes: int = 0
+    unchanged: int = 0
+    verified: int = 0
+    conflicts: list[Problem] = field(default_factory=list)
+    differences: list[Problem] = field(default_factory=list)
+
+    def __add__(self, other: TransferReport) -> TransferReport:
+        return TransferReport(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.writes + other.writes,
+            self.unchanged + other.unchanged,
+            self.verified + other.verified,
+            self.conflicts + other.conflicts,
+            self.differences + other.differences,
+        )
+
+
+@dataclass(slots=True)
+class UpcastReport:
+    """The result of upcasting checkpoints to the current state version.
+
+    Attributes:
+        threads: Threads visited.
+        outdated: Checkpoints of an older version.
+        upcast: Checkpoints that were upcast, or would be.
+        added: By channel, the number of checkpoints in which it is added.
+        changed: By channel, the number of checkpoints in which its value changes.
+        removed: By channel, the number of checkpoints in which it is removed.
+        problems: Checkpoints that could not be upcast, with the reason. They are left unchanged.
+        dry_run: Whether nothing was written.
+    """
+
+    threads: int = 0
+    outdated: int = 0
+    upcast: int = 0
+    added: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    removed: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+    dry_run: bool = False
+
+    def __add__(self, other: UpcastReport) -> UpcastReport:
+        return UpcastReport(
+            self.threads + other.threads,
+            self.outdated + other.outdated,
+            self.upcast + other.upcast,
+            self.added + other.added,
+            self.changed + other.changed,
+            self.removed + other.removed,
+            self.problems + other.problems,
+            self.dry_run or other.dry_run,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The size of one table.
+
+    Attributes:
+        name: The table.
+        rows: Number of rows.
+        exact: Whether the rows were counted; otherwise `rows` is PostgreSQL's estimate.
+        bytes: Size on disk, with indexes and TOAST.
+        index_bytes: Size of the indexes alone.
+    """
+
+    name: str
+    rows: int
+    exact: bool
+    bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSize:
+    """The size of one thread, without PostgreSQL's per-row overhead.
+
+    Attributes:
+        checkpoints: Checkpoint rows.
+        state_bytes: Bytes of their states.
+        segments: Segment rows.
+        segment_bytes: Bytes of their data.
+        writes: Rows of pending writes.
+        write_bytes: Bytes of their data.
+    """
+
+    checkpoints: int
+    state_bytes: int
+    segments: int
+    segment_bytes: int
+    writes: int
+    write_bytes: int

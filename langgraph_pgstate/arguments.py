@@ -1,0 +1,316 @@
+"""Arguments of a caller, validated: ids, addresses of checkpoints, texts, times and JSON. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
+
+if TYPE_CHECKING:
+    # Only for annotations: a saver alone does not need it.
+    from langgraph_pgstate.scopes import Scope
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from langgraph_pgstate.codec.values import encodes_as_utf8
+from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.options import MAX_KEY_BYTES
+from langgraph_pgstate.scopes import Scope
+
+
+def text_of(name: str, value: str | None) -> str | None:
+    """Return a text that PostgreSQL can store, or `None`.
+
+    Raises:
+        ConfigurationError: If it is of another type, or PostgreSQL cannot store it.
+    """
+    return None if value is None else identifier(name, value)
+
+
+def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
+    """Return filters that are texts, by name, after validating them.
+
+    Raises:
+        ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
+    """
+    return {name: text_of(name, filters.get(name)) for name in names}
+
+
+def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = False) -> str | None:
+    """Return a mapping as JSON text, or `None`.
+
+    Args:
+        name: Its name, for messages.
+        value: The mapping.
+        is_content: Whether NUL is taken out. Elsewhere it is refused: without it, an owner could be another one.
+
+    Raises:
+        ConfigurationError: If it cannot be represented as JSON.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{name} must be a mapping, not {type(value).__name__}")
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        found, is_exact = to_json({key: item})
+        if not is_exact and found != {key: item}:
+            raise ArgumentTypeError(
+                f"{name}[{key!r}] is not JSON: str, int, finite float, bool, None, lists and dicts are"
+            )
+        plain |= found
+    if not is_content:
+        refuse_nul(name, value)
+    return orjson.dumps(plain).decode()
+
+
+def refuse_nul(name: str, value: Mapping[str, Any]) -> None:
+    """Refuse a mapping that holds NUL at any depth.
+
+    Raises:
+        ConfigurationError: If it does.
+    """
+    for key, item in value.items():
+        if _has_nul(key) or _has_nul(item):
+            raise ConfigurationError(f"{name}[{key!r}] holds NUL, which PostgreSQL cannot store")
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(part) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(map(_has_nul, value))
+
+
+def request_scope(scope: Scope | None) -> list[str] | None:
+    """Return what a caller may see as JSON texts, one of which metadata must contain; `None` for all.
+
+    Raises:
+        ConfigurationError: If it cannot be represented as JSON.
+    """
+    if isinstance(scope, Sequence) and not isinstance(scope, str):
+        return [json_of("scope", one) or "{}" for one in scope]
+    found = json_of("scope", scope)
+    # Every mapping contains an empty one.
+    return None if found is None or not scope else [found]
+
+
+def time_of(name: str, value: datetime | None) -> datetime | None:
+    """Return a validated time, or `None`.
+
+    Raises:
+        ConfigurationError: If it has no time zone.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigurationError(f"{name} must be a datetime with a time zone, not {value!r}")
+    return value
+
+
+def stored_time_of(name: str, value: datetime | None) -> datetime | None:
+    """Return a validated time that is stored, or `None`.
+
+    Raises:
+        ConfigurationError: If it has no time zone, or Python cannot read it back in each time zone of a session.
+    """
+    if (found := time_of(name, value)) is not None and not 2 <= found.year <= 9998:
+        raise ConfigurationError(f"{name} must be in the years 2 to 9998, not {found.isoformat()}")
+    return found
+
+
+def times_of(filters: Mapping[str, Any], *names: str) -> dict[str, datetime | None]:
+    """Return validated times, by name.
+
+    Raises:
+        ConfigurationError: If one has no time zone.
+    """
+    return {name: time_of(name, filters.get(name)) for name in names}
+
+
+def since_of(since: Moment | None) -> dict[str, Any]:
+    """Return the start of a time range as query parameters: a time, or an age by the database's clock.
+
+    Raises:
+        ConfigurationError: If it is neither.
+    """
+    if isinstance(since, timedelta):
+        return {"since": None, "age": since}
+    return {"since": time_of("since", since), "age": None}
+
+
+@contextmanager
+def understanding(name: str, value: str | None) -> Iterator[None]:
+    """Raise `ConfigurationError` if PostgreSQL cannot parse the caller's expression.
+
+    Raises:
+        ConfigurationError: If PostgreSQL cannot parse it.
+    """
+    try:
+        yield
+    except DatabaseError as error:
+        if value is not None and (error.sqlstate or "").startswith(("42601", "22")):
+            raise ConfigurationError(f"{name} {value!r} is invalid: {error}") from error
+        raise
+
+
+T = TypeVar("T")
+
+# The maximum length of a typed text column.
+_TEXT_BYTES: Final = 512
+
+
+class Address(NamedTuple):
+    """The address of a checkpoint; with `checkpoint_id` `None`, of the latest one of its namespace."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that LangGraph passes around, with exactly these three keys."""
+        thread_id, checkpoint_ns, checkpoint_id = self
+        return {
+            "configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
+        }
+
+    def __str__(self) -> str:
+        namespace = f" namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
+        return f"checkpoint {self.checkpoint_id!r} of thread {self.thread_id!r}{namespace}"
+
+
+def thread_id_of(value: Any) -> str:
+    """Return a thread id as it is stored; a number or a UUID names the same thread as its string.
+
+    Raises:
+        ConfigurationError: If it is missing, empty, of another type or cannot be stored.
+    """
+    if type(value) is not str:
+        if value is None:
+            raise MissingKeyError(
+                'the config names no thread: pass {"configurable": {"thread_id": "..."}} with every call on a graph '
+                "that has a checkpointer"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+            raise ArgumentTypeError(f"thread_id must be a string, an integer or a UUID, not {type(value).__name__}")
+        value = str(value)
+    if not value:
+        raise ConfigurationError("thread_id is empty")
+    return identifier("thread_id", value)
+
+
+def thread_ids_of(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return thread ids as they are stored, without duplicates.
+
+    Raises:
+        ConfigurationError: If a single string is given, or an item is not a thread id.
+    """
+    return tuple(dict.fromkeys(map(thread_id_of, several("thread_ids", values))))
+
+
+def several(name: str, values: Iterable[T]) -> Iterable[T]:
+    """Return ids or names unchanged, but refuse a single string.
+
+    Raises:
+        ArgumentTypeError: If it is no list, or a single string is given, which would be read letter by letter.
+    """
+    if isinstance(values, str):
+        raise ArgumentTypeError(f"{name} must be a list, not a string: use [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise ArgumentTypeError(f"{name} must be a list, not {type(values).__name__}")
+    return values
+
+
+def identifier(name: str, value: str) -> str:
+    """Return an id, if PostgreSQL's `text` can store it.
+
+    Raises:
+        ConfigurationError: If it cannot be stored.
+    """
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise ArgumentTypeError(f"{name} must be a string, not {type(value).__name__}")
+        value = str.__str__(value)
+    if "\0" in value or not (value.isascii() or encodes_as_utf8(value)):
+        raise ConfigurationError(f"{name} {value!r} holds NUL or a lone surrogate, which PostgreSQL cannot store")
+    return value
+
+
+def check_key_size(names: str, *parts: str | None) -> None:
+    """Refuse ids that do not fit into an index entry.
+
+    Raises:
+        ConfigurationError: If together they are longer than `MAX_KEY_BYTES`.
+    """
+    total = 0
+    for part in parts:
+        if part:
+            total += len(part)
+    # A character takes at most four bytes, so short ids need not be encoded.
+    if total * 4 <= MAX_KEY_BYTES:
+        return
+    size = sum(len(part.encode()) for part in parts if part)
+    if size > MAX_KEY_BYTES:
+        raise ConfigurationError(
+            f"{names} are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ids."
+        )
+
+
+def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a config's `configurable`; empty if there is none.
+
+    Raises:
+        ConfigurationError: If the config is not a mapping.
+    """
+    # Test for a plain dict first: `isinstance` of the abstract class takes a microsecond.
+    if config is not None and type(config) is not dict and not isinstance(config, Mapping):
+        raise ArgumentTypeError(
+            f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
+        )
+    configurable = (config or {}).get("configurable")
+    return configurable if type(configurable) is dict or isinstance(configurable, Mapping) else {}
+
+
+def address_of(config: Mapping[str, Any]) -> Address:
+    """Return the address that a config names; an absent or empty `checkpoint_id` means the latest checkpoint."""
+    configurable = config.get("configurable") if type(config) is dict else None
+    if type(configurable) is not dict:
+        configurable = configurable_of(config)
+    thread_id = configurable.get("thread_id")
+    checkpoint_ns = configurable.get("checkpoint_ns") or ""
+    checkpoint_id = configurable.get("checkpoint_id") or None
+    if type(thread_id) is type(checkpoint_ns) is type(checkpoint_id) is str and thread_id:
+        # Check all three at once, because nearly all ids are valid.
+        text = thread_id + checkpoint_ns + checkpoint_id
+        if text.isascii() and "\0" not in text:
+            return Address(thread_id, checkpoint_ns, checkpoint_id)
+    return Address(
+        thread_id_of(thread_id),
+        identifier("checkpoint_ns", checkpoint_ns),
+        identifier("checkpoint_id", checkpoint_id) if checkpoint_id else None,
+    )
+
+
+def text_or_none(value: Any) -> str | None:
+    """Return a value if a typed text column can hold it, otherwise `None`."""
+    if type(value) is not str or "\0" in value:
+        return None
+    if value.isascii():
+        return value if len(value) <= _TEXT_BYTES else None
+    try:
+        return value if len(value.encode()) <= _TEXT_BYTES else None
+    except UnicodeEncodeError:
+        return None
+
+
+Moment = datetime | timedelta
+"""A time, or an age by the database's clock."""

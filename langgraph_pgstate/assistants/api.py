@@ -1,0 +1,190 @@
+"""Assistants: graphs with a config and a context of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
+
+from langgraph_pgstate.assistants import operations as assistants
+from langgraph_pgstate.assistants.filters import AssistantSelection, SortedAssistants
+from langgraph_pgstate.assistants.options import AssistantFields
+from langgraph_pgstate.assistants.types import Assistant
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
+from langgraph_pgstate.runs.arguments import name_of
+from langgraph_pgstate.schedules.filters import ScheduleAccess
+from langgraph_pgstate.schedules.rows import request_access as request_schedules
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope as SomeScope
+
+Scope = SomeScope | None
+
+
+class AsyncAssistants:
+    """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
+
+    `scope` is metadata that an assistant must contain, and `owner_id` the user of the server whose it must be: what the
+    caller may see or change. An assistant of nobody is seen by all of them.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        codec: Encodes configs and contexts.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec) -> None:
+        self._database, self._queries, self._codec = database, queries, codec
+
+    async def create(
+        self,
+        assistant_id: str | None = None,
+        *,
+        if_exists: Literal["raise", "do_nothing"] = "raise",
+        scope: Scope = None,
+        owner_id: str | None = None,
+        **fields: Unpack[AssistantFields],
+    ) -> Assistant:
+        """Store an assistant, and return it. Safe to repeat with an id and `do_nothing`.
+
+        Args:
+            assistant_id: Its id; a new one by default.
+            if_exists: `raise` an error if there is one under the id, or `do_nothing` and return that one.
+            scope: See `Assistants`.
+            owner_id: The user of the server whose a new one is; nobody's by default.
+            fields: See `AssistantFields`; with a graph.
+
+        Raises:
+            AssistantExistsError: If there is one, and it is refused or out of scope.
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        given = assistants.request_fields(self._codec, fields, is_new=True)
+        key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
+        return await self._database.run(assistants.create, self._queries, self._codec, *key)
+
+    async def get(self, assistant_id: str, *, scope: Scope = None, owner_id: str | None = None) -> Assistant | None:
+        """Return the current version of an assistant, or `None`. One round trip."""
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id)
+        return await self._database.run(assistants.get, self._queries, self._codec, *key)
+
+    async def update(
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        **fields: Unpack[AssistantFields],
+    ) -> Assistant:
+        """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
+
+        Args:
+            assistant_id: The assistant.
+            scope: See `Assistants`.
+            owner_id: See `Assistants`.
+            fields: See `AssistantFields`.
+
+        Raises:
+            NotFoundError: If there is none, or it is out of scope.
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        given = assistants.request_fields(self._codec, fields)
+        key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
+        return await self._database.run(assistants.update, self._queries, self._codec, *key)
+
+    async def set_version(
+        self, assistant_id: str, version: int, *, scope: Scope = None, owner_id: str | None = None
+    ) -> Assistant:
+        """Make another version of an assistant the current one. Safe to repeat.
+
+        Raises:
+            NotFoundError: If there is no such version, or the assistant is out of scope.
+        """
+        key = name_of("assistant_id", assistant_id), version, assistants.request_access(scope, owner_id)
+        return await self._database.run(assistants.set_version, self._queries, self._codec, *key)
+
+    async def delete(
+        self,
+        assistant_id: str,
+        *,
+        scope: Scope = None,
+        owner_id: str | None = None,
+        schedules: ScheduleAccess | None = None,
+    ) -> bool:
+        """Delete an assistant with its schedules. Its threads and runs stay. Safe to repeat.
+
+        Args:
+            assistant_id: The assistant.
+            scope: See `Assistants`.
+            owner_id: See `Assistants`.
+            schedules: Which schedules the caller may delete; by default all.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            AssistantInUseError: If it has other schedules. Nothing was deleted.
+        """
+        key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
+        return await self._database.run(assistants.delete, self._queries, *key)
+
+    async def sorted(self, **filters: Unpack[SortedAssistants]) -> tuple[Assistant, ...]:
+        """Return assistants from an offset. One round trip.
+
+        Args:
+            filters: See `SortedAssistants` and `AssistantSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = assistants.request_sorted(**filters)
+        return await self._database.run(assistants.list_sorted, self._queries, self._codec, parameters)
+
+    async def count(self, **filters: Unpack[AssistantSelection]) -> int:
+        """Return the number of assistants. One round trip.
+
+        Args:
+            filters: See `AssistantSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return await self._database.run(assistants.count, self._queries, assistants.request_count(**filters))
+
+    async def versions(
+        self, assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
+    ) -> tuple[Assistant, ...]:
+        """Return versions of an assistant, newest first. One round trip.
+
+        Args:
+            assistant_id: The assistant.
+            metadata: Only versions whose metadata contain this.
+            limit: Number of versions at most, 1,000 at most.
+            offset: Number of versions that are left out.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = assistants.request_versions(assistant_id, metadata=metadata, limit=limit, offset=offset)
+        return await self._database.run(assistants.list_versions, self._queries, self._codec, parameters)
+
+
+class Assistants:
+    """Blocking twin of `AsyncAssistants`."""
+
+    def __init__(self, database: Database, queries: Queries, codec: ValueCodec) -> None:
+        self._database, self._queries, self._codec = BlockingRunner(database), queries, codec
+
+    create = blocking(AsyncAssistants.create)
+    get = blocking(AsyncAssistants.get)
+    update = blocking(AsyncAssistants.update)
+    set_version = blocking(AsyncAssistants.set_version)
+    delete = blocking(AsyncAssistants.delete)
+    sorted = blocking(AsyncAssistants.sorted)
+    count = blocking(AsyncAssistants.count)
+    versions = blocking(AsyncAssistants.versions)
+
+
+def _schedules(access: ScheduleAccess | None) -> dict[str, Any] | None:
+    return None if access is None else request_schedules(access)

@@ -1,0 +1,301 @@
+"""Assistants: their storage, in versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Unpack
+
+import ormsgpack
+from langchain_core.utils.uuid import uuid7
+
+from langgraph_pgstate.arguments import json_of, request_scope, text_of, texts_of
+from langgraph_pgstate.assistants.filters import AssistantSelection, SortedAssistants
+from langgraph_pgstate.assistants.options import AssistantFields
+from langgraph_pgstate.assistants.types import Assistant
+from langgraph_pgstate.codec.frames import pack
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    AssistantExistsError,
+    AssistantInUseError,
+    ConfigurationError,
+    NotFoundError,
+)
+from langgraph_pgstate.paging import check_filters, offset_of, page_size, sorting_of
+from langgraph_pgstate.runs.arguments import name_of
+from langgraph_pgstate.runs.inputs import read_field
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
+
+SORT_KEYS: Final = ("created_at", "updated_at", "assistant_id", "graph", "name")
+_COLUMNS: Final = ("graph", "name", "description", "metadata")
+
+
+class Access(NamedTuple):
+    """Which assistants a caller may see or change.
+
+    Attributes:
+        scope: Metadata that they must contain, as `request_scope` returns it.
+        owner_id: User whose they must be; to be seen they may also be nobody's.
+    """
+
+    scope: list[str] | None = None
+    owner_id: str | None = None
+
+
+EVERYBODY: Final = Access()
+"""The access of a caller who may see and change all."""
+
+
+def request_access(scope: Scope | None, owner_id: str | None) -> Access:
+    """Validate what a caller may see.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return Access(request_scope(scope), text_of("owner_id", owner_id))
+
+
+def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool = False) -> dict[str, Any]:
+    """Validate fields of an assistant, and encode its config and its context. A new one has a graph.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+        SerializationError: If a value cannot be stored; it is named.
+    """
+    if unknown := fields.keys() - AssistantFields.__annotations__.keys():
+        raise ArgumentTypeError(f"an assistant has no field {min(unknown)!r}")
+    if is_new and "graph" not in fields:
+        raise ConfigurationError("an assistant names its graph")
+    given: Any = fields
+    found: dict[str, Any] = {name: name_of(name, given[name]) for name in ("graph", "name") if name in given}
+    if "description" in fields:
+        found["description"] = text_of("description", fields["description"])
+    if "metadata" in fields:
+        found["metadata"] = json.loads(json_of("metadata", fields["metadata"]) or "{}")
+    if "config" in fields and not isinstance(fields["config"], Mapping):
+        raise ArgumentTypeError(f"config must be a mapping, not {type(fields['config']).__name__}")
+    return found | {name: codec.dumps_exactly(name, given[name]) for name in ("config", "context") if name in given}
+
+
+async def create(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    assistant_id: str | None,
+    fields: dict[str, Any],
+    access: Access = EVERYBODY,
+    refuses: bool = True,
+    owner_id: str | None = None,
+) -> Assistant:
+    """Insert an assistant, unless there is one under its id, and return it. Two round trips.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Decodes it.
+        assistant_id: Its id; a new one by default.
+        fields: What `request_fields` returned; with a graph.
+        access: What the caller may see: one that exists is returned only then.
+        refuses: Whether one that exists is refused.
+        owner_id: User of the server whose it is.
+
+    Raises:
+        AssistantExistsError: If there is one, and it is refused or out of scope.
+    """
+    id = str(uuid7()) if assistant_id is None else name_of("assistant_id", assistant_id)
+    row = {"name": "Untitled", "description": None, "metadata": {}, **fields}
+    is_new = await db.execute(queries.create_assistant, {"assistant_id": id, "owner_id": owner_id, **_row(row, {})}) > 0
+    found = await get(db, queries, codec, id, EVERYBODY if is_new else access)
+    if found is None or (refuses and not is_new):
+        raise AssistantExistsError(id)
+    return found
+
+
+async def update(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    assistant_id: str,
+    fields: dict[str, Any],
+    access: Access = EVERYBODY,
+) -> Assistant:
+    """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
+
+    One transaction.
+
+    Raises:
+        NotFoundError: If there is none, or it is out of scope.
+    """
+    async with db.transaction():
+        current = await _lock(db, queries, assistant_id, access)
+        if current is None:
+            raise _not_found(assistant_id)
+        *columns, data = current
+        row = {**dict(zip(_COLUMNS, columns, strict=True)), **fields}
+        row["metadata"] = {**columns[3], **fields.get("metadata", {})}
+        old = {name: read_field(codec, data, name, _where(assistant_id)) for name in ("config", "context")}
+        kept = {name: codec.dumps_exactly(name, value) for name, value in old.items() if value is not None}
+        await db.execute(queries.add_version, {"assistant_id": assistant_id, **_row(row, kept)})
+        return await get_existing(db, queries, codec, assistant_id)
+
+
+async def set_version(
+    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, version: int, access: Access = EVERYBODY
+) -> Assistant:
+    """Make another version of an assistant the current one. One transaction; safe to repeat.
+
+    Raises:
+        NotFoundError: If there is no such version, or the assistant is out of scope.
+    """
+    async with db.transaction():
+        if await _lock(db, queries, assistant_id, access) is None:
+            raise _not_found(assistant_id)
+        if not await db.execute(queries.set_version, {"assistant_id": assistant_id, "version": version}):
+            raise NotFoundError(f"assistant {assistant_id!r} has no version {version}")
+        return await get_existing(db, queries, codec, assistant_id)
+
+
+async def delete(
+    db: Connection,
+    queries: Queries,
+    assistant_id: str,
+    access: Access = EVERYBODY,
+    schedules: Mapping[str, Any] | None = None,
+) -> bool:
+    """Delete an assistant and its schedules, and return whether it was there. Its runs stay. One transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        assistant_id: The assistant.
+        access: What the caller may delete.
+        schedules: Which of its schedules the caller may delete, as parameters; by default all.
+
+    Raises:
+        AssistantInUseError: If it has others.
+    """
+    key = {"assistant_id": assistant_id}
+    async with db.transaction():
+        if await _lock(db, queries, assistant_id, access) is None:
+            return False
+        if schedules is not None and await db.fetch(queries.find_schedules_of_others, {**key, **schedules}):
+            raise AssistantInUseError(assistant_id)
+        return await db.execute(queries.delete_assistant, key) > 0
+
+
+async def get(
+    db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, access: Access = EVERYBODY
+) -> Assistant | None:
+    """Return the current version of an assistant, or `None`. One round trip."""
+    found = await list_sorted(
+        db, queries, codec, {**request_sorted(assistant_id=assistant_id, limit=1), **access._asdict()}
+    )
+    return found[0] if found else None
+
+
+async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str) -> Assistant:
+    """Return the current version of an assistant. One round trip.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found = await get(db, queries, codec, assistant_id)
+    if found is None:
+        raise _not_found(assistant_id)
+    return found
+
+
+def request_sorted(**filters: Unpack[SortedAssistants]) -> dict[str, Any]:
+    """Validate a request for assistants by offset, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, SortedAssistants)
+    return {**_selection(filters), **sorting_of(filters, "assistants", SORT_KEYS)}
+
+
+def request_count(**filters: Unpack[AssistantSelection]) -> dict[str, Any]:
+    """Validate a request for the number of assistants, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, AssistantSelection)
+    return _selection(filters)
+
+
+def _selection(filters: AssistantSelection) -> dict[str, Any]:
+    return {
+        **texts_of(filters, "assistant_id", "graph", "name", "owner_id"),
+        "metadata": json_of("metadata", filters.get("metadata") or None),
+        "scope": request_scope(filters.get("scope")),
+        "others": json.dumps([*filters.get("others", ())]),
+    }
+
+
+async def list_sorted(
+    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
+) -> tuple[Assistant, ...]:
+    """Return assistants from an offset. One round trip; reads all."""
+    return tuple(_assistant(codec, row) for row in await db.fetch(queries.sort_assistants, parameters))
+
+
+async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
+    """Return the number of assistants. One round trip; reads all."""
+    return int((await db.fetch(queries.sort_assistants_count, parameters))[0][0])
+
+
+def request_versions(
+    assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
+) -> dict[str, Any]:
+    """Validate a request for versions, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        "assistant_id": name_of("assistant_id", assistant_id),
+        "metadata": json_of("metadata", metadata or None),
+        "page_size": page_size(limit),
+        "offset": offset_of(offset),
+    }
+
+
+async def list_versions(
+    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
+) -> tuple[Assistant, ...]:
+    """Return versions of an assistant, newest first. One round trip."""
+    return tuple(_assistant(codec, row) for row in await db.fetch(queries.list_versions, parameters))
+
+
+async def _lock(db: Connection, queries: Queries, assistant_id: str, access: Access) -> Sequence[Any] | None:
+    """Lock an assistant until the transaction ends, and return its current version; `None` if it is out of scope."""
+    await db.fetch(queries.lock_assistant, {"assistant_id": assistant_id})
+    rows = await db.fetch(queries.get_current_version, {"assistant_id": assistant_id, **access._asdict()})
+    return rows[0] if rows else None
+
+
+def _row(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    encoded = {**kept, **{name: fields[name] for name in ("config", "context") if name in fields}}
+    columns = {name: fields[name] for name in _COLUMNS}
+    return {**columns, "metadata": json.dumps(columns["metadata"]), "data": pack(ormsgpack.packb(encoded))}
+
+
+def _assistant(codec: ValueCodec, row: Row) -> Assistant:
+    id, graph, name, description, metadata, data, version, created_at, updated_at, owner_id = row
+    where = _where(id)
+    config, context = (None if data is None else read_field(codec, data, one, where) for one in ("config", "context"))
+    times = created_at, updated_at
+    return Assistant(id, graph, name, description, config or {}, context, metadata, version, *times, owner_id)
+
+
+def _where(assistant_id: str) -> str:
+    return f"assistant {assistant_id!r}"
+
+
+def _not_found(assistant_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no assistant {assistant_id!r}")

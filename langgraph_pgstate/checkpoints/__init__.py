@@ -1,0 +1,1 @@
+"""Checkpoints: planning, storing, reading and listing them, and their writes."""

@@ -1,0 +1,216 @@
+"""Reading of checkpoints, by id or the latest, with their segments and pending writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.reading import (
+    CachedSegments,
+    CheckpointRow,
+    Segments,
+    WritesRow,
+    flatten_writes,
+    is_old_format,
+)
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.schema.queries import Queries
+
+# Greater than every id: the cursor of a list's first page.
+MAX_ID: Final = "\U0010ffff"
+# The kind of row with which `get_checkpoint` returns a checkpoint whose parent no longer exists.
+_CUT: Final = 3
+# The kind of row with which `get_latest_checkpoints` returns a thread whose checkpoint it does not.
+_LEFT: Final = 4
+_NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
+
+Found = tuple[CheckpointRow, Segments, list[WritesRow], list[Any]]
+"""The arguments of `load_tuple`, after its codec."""
+
+
+async def get_tuple(
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, cached: CachedSegments | None = None
+) -> Found | None:
+    """Read one checkpoint, or the latest if the address has no id. One round trip, two more for formats before 4.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Decodes the pending sends of formats before 4.
+        address: The checkpoint.
+        cached: Segments that are not fetched if the checkpoint is at the cached revision.
+
+    Returns:
+        The arguments of `load_tuple`; `None` if the checkpoint does not exist.
+    """
+    query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
+    expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
+    head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
+    if head is None:
+        return None
+    sends: list[Any] = []
+    if head.parent_id and _is_old(head):
+        id = str(head.address.checkpoint_id)
+        sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
+        if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
+            # The checkpoint was pruned in between, and its parent's writes with it.
+            return await get_tuple(db, queries, codec, address)
+    contents = cached.contents if cached is not None and cached.revision == head.revision else None
+    return head, Segments(segments, contents), writes, sends
+
+
+class Latest(NamedTuple):
+    """The newest checkpoints of some threads, read but not decoded.
+
+    Attributes:
+        found: The arguments of `load_tuple` by thread; `None` for a checkpoint that `get_tuple` is to read.
+        left: Threads whose checkpoints were not read, because those before them have many bytes.
+    """
+
+    found: dict[str, Found | None]
+    left: list[str]
+
+
+async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str], most_bytes: int) -> Latest:
+    """Read the newest checkpoint of each thread in its root namespace, in one round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_ids: The threads; those without a checkpoint are left out.
+        most_bytes: Stored bytes after which no further checkpoint is read.
+    """
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for thread_id, *row in await db.fetch(
+        queries.get_latest_checkpoints, {"thread_ids": list(thread_ids), "most_bytes": most_bytes}
+    ):
+        rows[thread_id].append(row)
+    latest = Latest({}, [])
+    for thread_id in dict.fromkeys(thread_ids):
+        its_rows = rows.get(thread_id, [])
+        if its_rows and its_rows[0][0] == _LEFT:
+            latest.left.append(thread_id)
+            continue
+        head, segments, writes = _sorted(Address(thread_id, "", None), its_rows)
+        if head is not None:
+            is_whole = not head.parent_id or not _is_old(head)
+            latest.found[thread_id] = (head, Segments(segments), writes, []) if is_whole else None
+    return latest
+
+
+def size_of(found: Found) -> int:
+    """Return the stored size of a checkpoint in bytes."""
+    return len(found[0].state or b"") + found[1].size + sum(len(row.data) for row in found[2])
+
+
+def _sorted(
+    address: Address, rows: Iterable[Sequence[Any]]
+) -> tuple[CheckpointRow | None, list[tuple[int, bytes]], list[WritesRow]]:
+    """Return the checkpoint, the segments and the pending writes among the rows of a checkpoint."""
+    head = None
+    segments = []
+    writes = []
+    for kind, a, b, c, n, data, ids, state_version in rows:
+        if kind == 1:
+            segments.append((n, data))
+        elif kind == 2:
+            writes.append(WritesRow(a, b, n, data))
+        else:
+            # The namespace's newest id: the id of a fork of an older checkpoint must sort after it.
+            advance_ids_past(a)
+            found = address if address.checkpoint_id else Address(address.thread_id, address.checkpoint_ns, a)
+            head = CheckpointRow(found, b, c, data, ids, n, state_version, kind == _CUT)
+    return head, segments, writes
+
+
+def _is_old(row: CheckpointRow) -> bool:
+    """Return whether a checkpoint is of a format before 4; false if it is damaged, as loading it raises the error."""
+    try:
+        return is_old_format(row.decode())
+    except CorruptStateError:
+        return False
+
+
+async def read_pending_sends(
+    db: Connection, queries: Queries, codec: ValueCodec, rows: Sequence[CheckpointRow]
+) -> dict[str, list[Any]]:
+    """Return, by checkpoint id, the pending sends that formats before 4 store among the parent's writes."""
+    old: dict[tuple[str, str], list[CheckpointRow]] = defaultdict(list)
+    for row in rows:
+        if row.parent_id and row.state is not None and _is_old(row):
+            old[row.address.thread_id, row.address.checkpoint_ns].append(row)
+    sends = {}
+    for (thread_id, namespace), children in old.items():
+        found = await read_writes(db, queries, thread_id, namespace, [str(row.parent_id) for row in children])
+        for row in children:
+            where = f"the parent of {row.address}"
+            values = [
+                codec.loads(type_, data, where)
+                for _, _, (_, channel, type_, data) in flatten_writes(found.get(str(row.parent_id), []), where)
+                if channel == TASKS
+            ]
+            if values:
+                sends[str(row.address.checkpoint_id)] = values
+    return sends
+
+
+class Values(NamedTuple):
+    """Segments and pending writes of some checkpoints of a namespace.
+
+    Attributes:
+        present: Ids of the checkpoints that existed in the same snapshot; values of others may be missing.
+        segments: The segments.
+        writes: Pending writes by checkpoint id.
+    """
+
+    present: set[str]
+    segments: Segments
+    writes: dict[str, list[WritesRow]]
+
+
+async def read_values(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    namespace: str,
+    checkpoint_ids: Sequence[str],
+    segment_ids: Sequence[int] = (),
+) -> Values:
+    """Read some segments and the pending writes of some checkpoints. One round trip, one snapshot.
+
+    Checkpoints that were pruned after their rows were read are not in `present`.
+    """
+    key = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    listed = {"checkpoint_ids": list(checkpoint_ids), "segment_ids": list(segment_ids)}
+    present: set[str] = set()
+    segments = []
+    writes: dict[str, list[WritesRow]] = defaultdict(list)
+    for kind, a, b, c, n, data in await db.fetch(queries.get_values, {**key, **listed}):
+        if kind == 0:
+            present.add(a)
+        elif kind == 1:
+            segments.append((n, data))
+        else:
+            writes[a].append(WritesRow(b, c, n, data))
+    return Values(present, Segments(segments), writes)
+
+
+async def read_writes(
+    db: Connection, queries: Queries, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+) -> dict[str, list[WritesRow]]:
+    """Return the pending writes of some checkpoints of a namespace, by checkpoint id. One round trip."""
+    rows = await db.fetch(
+        queries.get_writes,
+        {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": list(checkpoint_ids)},
+    )
+    found: dict[str, list[WritesRow]] = defaultdict(list)
+    for checkpoint_id, task_id, task_path, idx, data in rows:
+        found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
+    return found

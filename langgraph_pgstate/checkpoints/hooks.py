@@ -1,0 +1,97 @@
+"""Hooks, which add rows to a put, in its transaction and in its round trip."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langgraph_pgstate.checkpoints.planning import PutPlan
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.checkpoints.writes import WritesRequest
+from langgraph_pgstate.schema.queries import Statement
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+class PutHook(Protocol):
+    """A hook that adds rows to a put. Called by the saver; it must not use the database itself.
+
+    Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
+    Statements are for rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
+    is sent again after a lost connection or when its base was removed. If the database refuses a statement because of
+    its data, the checkpoint is stored without the statements, and `after_put` is not called.
+    """
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Return statements to send after the checkpoint's own rows, in the same transaction. It must not raise."""
+        ...
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Handle the commit of the checkpoint and of its statements."""
+        ...
+
+
+class PutHooks:
+    """Several hooks combined. An error of one is logged, and its rows are left out; the put continues.
+
+    Args:
+        members: The hooks; their statements are sent in this order.
+    """
+
+    def __init__(self, *members: PutHook) -> None:
+        self._members = members
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Return the statements of all hooks."""
+        statements: list[Statement] = []
+        for member in self._members:
+            try:
+                statements += member.before_put(plan, config)
+            except Exception:
+                _logger.exception("%s: %s is not recorded", type(member).__name__, plan.request.address)
+        return statements
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Call all hooks."""
+        for member in self._members:
+            try:
+                member.after_put(plan)
+            except Exception:
+                _logger.exception("%s: after %s", type(member).__name__, plan.request.address)
+
+    def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
+        """Return the statements of the hooks that have a `before_writes`."""
+        return [statement for member in self._members for statement in before_writes(member, request)]
+
+    def after_writes(self, request: WritesRequest) -> None:
+        """Call the hooks that have an `after_writes`."""
+        for member in self._members:
+            after_writes(member, request)
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Call the hooks that have a `forget_thread`."""
+        for member in self._members:
+            forget_thread(member, thread_id)
+
+
+def before_writes(hook: PutHook | None, request: WritesRequest) -> Sequence[Statement]:
+    """Return statements to send with a task's writes, in the same transaction, if a hook has a `before_writes`."""
+    find = getattr(hook, "before_writes", None)
+    found: Sequence[Statement] = () if find is None else find(request)
+    return found
+
+
+def after_writes(hook: PutHook | None, request: WritesRequest) -> None:
+    """Tell a hook that a task's writes and its statements are committed, if it has an `after_writes`."""
+    note = getattr(hook, "after_writes", None)
+    if note is not None:
+        note(request)
+
+
+def forget_thread(hook: PutHook, thread_id: str) -> None:
+    """Tell a hook that rows of a thread may have been removed, if it has a `forget_thread`."""
+    forget = getattr(hook, "forget_thread", None)
+    if forget is not None:
+        forget(thread_id)

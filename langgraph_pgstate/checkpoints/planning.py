@@ -1,0 +1,297 @@
+"""Planning of a put: which values are inherited and which are written, with all bytes encoded. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
+from langgraph_pgstate.checkpoints.requests import PutRequest
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.ids import new_segment_id
+from langgraph_pgstate.codec.lists import SEGMENT_BYTES, Fresh, Run, diff_runs
+from langgraph_pgstate.codec.states import (
+    KNOWN_KEYS,
+    NOTHING,
+    Elements,
+    Entry,
+    Inline,
+    Manifest,
+    Scalar,
+    Slice,
+    encode_state,
+)
+from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
+
+# A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
+_INLINE_BYTES: Final = 96
+# A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
+# instead of two. The first checkpoint that inherits it moves it to a segment.
+_NEW_INLINE_BYTES: Final = 2 * 1024
+# Smaller values share one segment per put; a larger one has a segment of its own, so that a prune can free it alone.
+_SHARED_BYTES: Final = 4 * 1024
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+# Revisions are never negative, so no row has this one.
+_NO_REVISION: Final = -1
+_TO_STORE: Final = Scalar(None)
+
+
+@dataclass(slots=True)
+class PutPlan:
+    """The finished bytes that a put stores, and the conditions for storing them.
+
+    Attributes:
+        request: The put.
+        manifest: The location of the values.
+        state: The encoded state; `None` if an inherited value was not found, so that the put has to be planned from the
+            database.
+        new_segments: Frames to write, by segment id.
+        base_revisions: Revisions of the checkpoints that values are inherited from, by id. The put fails if one has
+            changed.
+        parent: The parent's manifest, if it is known.
+        contents: Contents of the new segments, by id.
+        tried: Whether the plan was sent already, so that its ids may be taken.
+        journal_entry: The journal entry of the hooks; a new one each time the plan is sent.
+        hook_refused: Whether the database refused the hook's rows, so that the checkpoint was stored without them.
+    """
+
+    request: PutRequest
+    manifest: Manifest
+    state: bytes | None = None
+    new_segments: dict[int, bytes] = field(default_factory=dict)
+    base_revisions: dict[str, int] = field(default_factory=dict)
+    parent: Manifest | None = None
+    contents: dict[int, bytes] = field(default_factory=dict)
+    tried: bool = False
+    journal_entry: JournalEntry | None = None
+    hook_refused: bool = False
+
+    def with_new_ids(self) -> PutPlan:
+        """Return the same plan with other ids for its new segments. The state refers to them by position only."""
+        taken = self.manifest.positions()
+        ids: dict[int, int] = {}
+        for old in self.new_segments:
+            ids[old] = new_segment_id(taken, ids.values())
+        entries = {channel: _renumber(entry, ids) for channel, entry in self.manifest.entries.items()}
+        return replace(
+            self,
+            manifest=Manifest(self.manifest.versions, entries),
+            new_segments={ids[old]: frame for old, frame in self.new_segments.items()},
+            contents={ids[old]: content for old, content in self.contents.items()},
+        )
+
+
+def plan_put(
+    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
+) -> PutPlan:
+    """Return the plan for storing a checkpoint.
+
+    Args:
+        codec: Encodes the values.
+        request: The put.
+        parent: The parent's manifest, if it is known.
+        others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
+            from the database: a value that none of them holds is taken from the checkpoint itself.
+
+    Returns:
+        The plan; an incomplete one if the parent, or the location of an inherited value, is not known.
+
+    Raises:
+        SerializationError: If a value cannot be stored.
+    """
+    values = request.checkpoint["channel_values"]
+    # The plan's manifest outlives the put, and the caller's dict may change.
+    versions = dict(request.checkpoint["channel_versions"])
+    entries: dict[str, Entry] = {}
+    base_revisions: dict[str, int] = {}
+    given: list[str] = []
+    parent_id = request.parent.checkpoint_id if request.parent else None
+    if others is None and parent_id and parent is None:
+        return PutPlan(request, Manifest(versions, {}))
+    if parent_id and parent and request.needs_parent:
+        _require_base(base_revisions, parent_id, parent.revision)
+    sources = [(parent_id, parent)] if parent_id and parent else []
+    if others:
+        sources += others.items()
+    writer = _SegmentWriter(codec, parent.positions() if parent else ())
+    for channel, version in versions.items():
+        value = values.get(channel, NOTHING)
+        if type(value) is not list and codec.is_scalar(value):
+            entries[channel] = Scalar(value)
+            continue
+        if channel not in request.new_versions:
+            found = _find(channel, version, sources)
+            if found is not None:
+                entry, source_id, revision = found
+                if isinstance(entry, Entry):
+                    entries[channel] = writer.move_inline(channel, entry) if type(entry) is Inline else entry
+                    _require_base(base_revisions, source_id, revision)
+                continue
+            if others is None:
+                return PutPlan(request, Manifest(versions, {}), parent=parent)
+        if value is not NOTHING:
+            # Encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order of the entries.
+            entries[channel] = _TO_STORE
+            given.append(channel)
+    for channel in given:
+        parent_entry = parent.entries.get(channel) if parent is not None else None
+        entries[channel], builds_on_parent = writer.store(channel, values[channel], parent_entry)
+        if builds_on_parent and parent is not None and parent_id:
+            _require_base(base_revisions, parent_id, parent.revision)
+    for channel, value in values.items():
+        # Keep a scalar without a version, as LangGraph's own PostgreSQL saver does.
+        if channel not in versions and codec.is_scalar(value):
+            entries[identifier("channel name", channel)] = Scalar(value)
+    writer.finish(entries)
+    manifest = Manifest(versions, entries)
+    extra = {key: codec.dumps(key, value) for key, value in request.checkpoint.items() if key not in KNOWN_KEYS}
+    state = encode_state(request.checkpoint, manifest, extra, request.exact_metadata)
+    return PutPlan(request, manifest, state, writer.segments, base_revisions, parent, writer.contents)
+
+
+def find_missing(codec: ValueCodec, request: PutRequest, parent: Manifest | None) -> list[str]:
+    """Return the channels whose values a put inherits from a checkpoint other than its parent."""
+    values = request.checkpoint["channel_values"]
+    return [
+        channel
+        for channel, version in request.checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and not codec.is_scalar(values.get(channel, NOTHING))
+        and (parent is None or parent.entry(channel, version) is None)
+    ]
+
+
+def _require_base(base_revisions: dict[str, int], checkpoint_id: str, revision: int) -> None:
+    """Add a checkpoint that must be unchanged. Two different revisions of it make the put fail."""
+    if base_revisions.setdefault(checkpoint_id, revision) != revision:
+        base_revisions[checkpoint_id] = _NO_REVISION
+
+
+def _find(
+    channel: str, version: Any, sources: Sequence[tuple[str, Manifest]]
+) -> tuple[Entry | object, str, int] | None:
+    """Return a channel's entry at a version, with id and revision of the checkpoint that holds it."""
+    for source_id, manifest in sources:
+        entry = manifest.entry(channel, version)
+        if entry is not None:
+            return entry, source_id, manifest.revision
+    return None
+
+
+@dataclass(slots=True)
+class _SegmentWriter:
+    """The segments that one put writes.
+
+    Attributes:
+        codec: Encodes values.
+        taken: Segment ids that the put may inherit, which new segments must not have.
+        segments: Frames by segment id.
+        contents: Their contents.
+    """
+
+    codec: ValueCodec
+    taken: Collection[int]
+    segments: dict[int, bytes] = field(default_factory=dict)
+    contents: dict[int, bytes] = field(default_factory=dict)
+    _shared: list[tuple[str, str, bytes]] = field(default_factory=list)
+    _inline_budget: int = _NEW_INLINE_BYTES
+
+    def store(self, channel: str, value: Any, parent_entry: Entry | None) -> tuple[Entry, bool]:
+        """Return the entry of a new value, and whether it refers to segments of the channel's entry in the parent."""
+        # A fingerprint takes 16 bytes, so a list of numbers is smaller if it is stored whole.
+        if self.codec.is_native and type(value) is list and value and type(value[0]) not in _NUMBERS:
+            stored = self._store_list(channel, value, parent_entry if isinstance(parent_entry, Elements) else None)
+            if stored is not None:
+                return stored
+        type_, data = self.codec.dumps(channel, value)
+        if len(data) <= _INLINE_BYTES:
+            return Inline(type_, data), False
+        if len(data) <= self._inline_budget:
+            self._inline_budget -= len(data)
+            return Inline(type_, data), False
+        if len(data) < _SHARED_BYTES:
+            return self._share(channel, type_, data), False
+        return Slice(type_, self._add(data), 0, len(data)), False
+
+    def move_inline(self, channel: str, entry: Inline) -> Entry:
+        """Return the entry of an inherited value that was stored in its checkpoint's row."""
+        return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
+
+    def _share(self, channel: str, type_: str, data: bytes) -> Slice:
+        self._shared.append((channel, type_, data))
+        # A placeholder, replaced in `finish` when the shared segment is complete.
+        return Slice(type_, 0, 0, len(data))
+
+    def finish(self, entries: dict[str, Entry]) -> None:
+        """Write the shared segment and set the entries that refer to it."""
+        if not self._shared:
+            return
+        segment_id = self._add(b"".join(data for _, _, data in self._shared))
+        offset = 0
+        for channel, type_, data in self._shared:
+            entries[channel] = Slice(type_, segment_id, offset, len(data))
+            offset += len(data)
+
+    def _store_list(self, channel: str, value: list[Any], old: Elements | None) -> tuple[Entry, bool] | None:
+        """Return a list as runs, old and new; `None` if its elements cannot be encoded one by one."""
+        codec = self.codec
+        try:
+            fingerprints = codec.fingerprints(
+                channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
+            )
+        except TypeError:
+            # Only the serializer's fallback can store one of the elements: store the whole value through it, or refuse
+            # it.
+            return None
+        old_runs = old.runs if old else ()
+        kept, rest = diff_runs(
+            old_runs, old.fingerprints.digests if old and old.fingerprints else None, fingerprints.digests
+        )
+        if not kept and not any(isinstance(piece, Run) for piece in rest):
+            encoded = codec.encode_elements(channel, value)
+            if len(encoded) < _INLINE_BYTES:
+                return Inline("msgpack", array_header(len(value)) + encoded), False
+        runs = [*old_runs[:kept]]
+        inherits = kept > 0
+        for piece in rest:
+            if isinstance(piece, Fresh):
+                runs += self._store_elements(channel, value[piece.start : piece.stop])
+            else:
+                runs.append(piece)
+                inherits = True
+        return Elements(tuple(runs), fingerprints), inherits
+
+    def _store_elements(self, channel: str, elements: Sequence[Any]) -> list[Run]:
+        """Write elements to new segments, each filled up to `SEGMENT_BYTES`, and return their runs."""
+        runs = []
+        parts: list[bytes] = []
+        size = 0
+        are_plain = True
+        for number, element in enumerate(elements, 1):
+            encoded, is_plain = self.codec.encode_element(channel, element)
+            parts.append(encoded)
+            size += len(encoded)
+            are_plain = are_plain and is_plain
+            if size >= SEGMENT_BYTES or number == len(elements):
+                content = b"".join([PLAIN_MARK if are_plain else b"", array_header(len(parts)), *parts])
+                runs.append(Run(self._add(content), 0, len(parts), size))
+                parts, size, are_plain = [], 0, True
+        return runs
+
+    def _add(self, content: bytes) -> int:
+        segment_id = new_segment_id(self.taken, self.segments)
+        self.segments[segment_id] = frames.pack(content)
+        self.contents[segment_id] = content
+        return segment_id
+
+
+def _renumber(entry: Entry, ids: Mapping[int, int]) -> Entry:
+    if isinstance(entry, Slice):
+        return entry._replace(segment_id=ids.get(entry.segment_id, entry.segment_id))
+    if isinstance(entry, Elements):
+        return replace(
+            entry, runs=tuple(replace(run, segment_id=ids.get(run.segment_id, run.segment_id)) for run in entry.runs)
+        )
+    return entry

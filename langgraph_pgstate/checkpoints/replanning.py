@@ -1,0 +1,110 @@
+"""Planning of a put from the database: its parent is not known to this process, or was replaced or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple
+from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_put
+from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple, load_value, states_to_manifests
+from langgraph_pgstate.checkpoints.requests import PutRequest
+from langgraph_pgstate.codec.states import Elements, Manifest
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError, StaleHeadError, UnsafeTypeError
+from langgraph_pgstate.schema.queries import Queries
+
+_SCAN_PAGE: Final = 200
+
+
+async def plan_from_database(
+    db: Connection, queries: Queries, codec: ValueCodec, request: PutRequest, parent: Manifest | None = None
+) -> PutPlan:
+    """Return a put's plan, made from the stored parent and from other checkpoints that hold inherited values.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Encodes the values.
+        request: The put.
+        parent: The parent's manifest, if it is known.
+
+    Raises:
+        StaleHeadError: If it needs its parent, which no longer exists.
+    """
+    if parent is None and request.parent is not None:
+        found = await get_tuple(db, queries, codec, request.parent)
+        if found is None and request.needs_parent:
+            # Another run advanced the branch, and a prune followed. Without the parent the DeltaChannels would be
+            # incomplete.
+            thread_id, checkpoint_ns, parent_id = request.parent
+            raise StaleHeadError(thread_id, checkpoint_ns, str(parent_id), None)
+        if found is not None and not request.states.is_current(found[0].state_version):
+            return _plan_from_older(codec, request, *found)
+        parent = _parent_of(codec, request, *found) if found is not None else None
+    key = {"thread_id": request.address.thread_id, "checkpoint_ns": request.address.checkpoint_ns}
+    # Values of another state version cannot be inherited unchanged.
+    scanned = {**key, "state_version": request.states.current}
+    others: dict[str, Manifest] = {}
+    missing = find_missing(codec, request, parent)
+    cursor = MAX_ID
+    while missing:
+        # A copy of a checkpoint inherits from its sibling, which no chain of parents reaches.
+        rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
+        for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
+            cursor = checkpoint_id
+            still_missing = [
+                channel
+                for channel in missing
+                if manifest.entry(channel, request.checkpoint["channel_versions"][channel]) is None
+            ]
+            if len(still_missing) < len(missing):
+                others[checkpoint_id] = manifest
+                missing = still_missing
+        if len(rows) < _SCAN_PAGE:
+            break
+    return plan_put(codec, request, parent, others)
+
+
+def _plan_from_older(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
+) -> PutPlan:
+    """Plan a put on a parent of an older state version, writing all values, because upcasting changes them.
+
+    Elements that a list shares with the parent's list are not written again. Values that the checkpoint lacks, because
+    its graph does not know the channel or the channel is a DeltaChannel, are taken from the upcast parent.
+    """
+    loaded, manifest = load_tuple(codec, row, segments, (), sends)
+    upcast = request.states.upcast(loaded, row.state_version).checkpoint
+    checkpoint = request.checkpoint
+    inherited = {
+        channel: upcast["channel_values"][channel]
+        for channel, version in checkpoint["channel_versions"].items()
+        if channel not in request.new_versions
+        and channel in upcast["channel_values"]
+        and upcast["channel_versions"].get(channel) == version
+    }
+    request.checkpoint = {**checkpoint, "channel_values": {**inherited, **checkpoint["channel_values"]}}
+    # Without versions, no value is inherited unchanged.
+    parent = Manifest({}, manifest.entries, row.revision)
+    return plan_put(codec, request, parent, {})
+
+
+def _parent_of(
+    codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Any
+) -> Manifest:
+    """Return the parent's manifest, with the fingerprints of lists that are about to change.
+
+    Reading a list costs a third of writing it, and elements it shares with its next version need not be written again.
+    """
+    manifest = row.decode().manifest
+    manifest.revision = row.revision
+    for channel, entry in manifest.entries.items():
+        if isinstance(entry, Elements) and channel in request.new_versions:
+            try:
+                _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
+            except (CorruptStateError, UnsafeTypeError):
+                # The list is then written in full; reading the old one raises the error.
+                continue
+    return manifest

@@ -1,0 +1,164 @@
+"""Sending of a put's batch, and what follows when PostgreSQL refuses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.building import Batch, build_put
+from langgraph_pgstate.checkpoints.hooks import PutHook
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.checkpoints.replanning import plan_from_database
+from langgraph_pgstate.codec.ids import new_revision
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_refusal
+from langgraph_pgstate.errors import ConflictError, StaleHeadError
+from langgraph_pgstate.leases.guards import Guard, broken_condition
+from langgraph_pgstate.schema.queries import Queries
+
+# Four for locked rows that disappear again and again, and one for each other refusal.
+_PUT_ATTEMPTS: Final = 7
+_UNIQUE_VIOLATION: Final = "23505"
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+class Refusal(Enum):
+    """The reason why a batch stored nothing, and can be sent again in another form."""
+
+    HELD_ROW_MISSING = auto()
+    """A row that the put locks is missing: the thread's, or that of a checkpoint from which values are inherited, which
+    was deleted or replaced after it was read."""
+    ID_EXISTS = auto()
+    """A checkpoint of the same id exists."""
+    GUARD_NEEDS_THREAD = auto()
+    """The guard locks the thread's row, which does not exist."""
+    HOOK_REFUSED = auto()
+    """The database refuses the rows of the hook because of their data."""
+
+
+async def put(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    plan: PutPlan,
+    hook: PutHook | None = None,
+    config: Mapping[str, Any] | None = None,
+    guard: Guard | None = None,
+    *,
+    gives_way: bool = False,
+) -> PutPlan:
+    """Store a planned checkpoint. One round trip; atomic and idempotent.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Encodes values if the plan has to be made again.
+        plan: The plan, made from the cached manifest of the parent.
+        hook: Adds statements to the transaction; called each time the checkpoint is sent.
+        config: The put's config, for the hook.
+        guard: The conditions under which the checkpoint may be stored.
+        gives_way: Whether it is sent only when other tasks of the event loop have begun.
+
+    Returns:
+        The plan that was stored, which may be a new one; cache it only after the commit.
+
+    Raises:
+        ConflictError: If checkpoints it inherits from are deleted at each attempt.
+        StaleHeadError: If the guard refuses it because the branch was advanced; or if it holds DeltaChannels and the
+            checkpoint they are rebuilt from no longer exists.
+        LeaseLostError: If the guard refuses it because the lease was taken over.
+        ThreadDeletedError: If the guard refuses it because the thread was deleted.
+    """
+    request = plan.request
+    # Inside the caller's transaction a failed statement would abort the transaction, so send the one that cannot
+    # conflict.
+    replaces = db.is_in_transaction
+    refused: Exception | None = None
+    try:
+        if plan.tried:
+            # The first try may have been committed without an answer: its segment ids are taken.
+            plan = plan.with_new_ids()
+        elif plan.state is None:
+            plan = await plan_from_database(db, queries, codec, request, plan.parent)
+        else:
+            plan.tried = True
+        for _ in range(_PUT_ATTEMPTS):
+            # Each attempt needs a revision of its own.
+            plan.manifest.revision = new_revision()
+            batch = build_put(queries, plan, replaces, hook, config, guard)
+            if gives_way:
+                # What other tasks change meanwhile is not in the batch.
+                await db.give_way()
+            try:
+                if await _send(db, batch):
+                    break
+                refusal = Refusal.HELD_ROW_MISSING
+            except Exception as error:
+                refusal = explain_refusal(error, batch, request.address, request.parent, guard)
+                if refusal is Refusal.HOOK_REFUSED:
+                    # A hook must never fail a put. If the put itself was refused, it is refused again.
+                    hook, refused = None, error
+            if refusal is Refusal.HELD_ROW_MISSING:
+                plan = await plan_from_database(db, queries, codec, request)
+                request.touches_thread = True
+            elif refusal is Refusal.ID_EXISTS:
+                # A segment id that is taken is refused as well, and fails the replacement.
+                replaces = True
+            elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
+                guard = guard.with_thread()
+        else:
+            raise ConflictError(
+                f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
+            )
+    except StaleHeadError:
+        # Delete the writes that its tasks stored before it, because no checkpoint will refer to them.
+        await db.execute(queries.delete_orphan_writes, request.address._asdict())
+        raise
+    if refused is not None:
+        _logger.error("%s was stored without its record, which the database refused: %s", request.address, refused)
+        plan.hook_refused = True
+    return plan
+
+
+async def _send(db: Connection, batch: Batch) -> bool:
+    """Send a batch; return whether the checkpoint was stored."""
+    if len(batch.statements) == 1:
+        return await db.execute(*batch.statements[0]) > 0
+    return (await db.execute_together(batch.statements))[batch.position] > 0
+
+
+def explain_refusal(
+    error: Exception, batch: Batch, address: Address, parent: Address | None, guard: Guard | None
+) -> Refusal:
+    """Return why a batch failed, if it can be sent again in another form.
+
+    Args:
+        error: The driver's error.
+        batch: What was sent.
+        address: The checkpoint.
+        parent: Its parent.
+        guard: The guard of the put.
+
+    Raises:
+        PGStateError: If the guard refused it.
+        psycopg.Error: The driver's error, if it has another cause.
+    """
+    condition = broken_condition(error)
+    if condition == "base":
+        return Refusal.HELD_ROW_MISSING
+    if condition is not None and guard is not None:
+        if guard.misses_thread(error):
+            return Refusal.GUARD_NEEDS_THREAD
+        broken = guard.broken(error, address, parent.checkpoint_id if parent else None)
+        if broken is not None:
+            raise broken from error
+    elif getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION and not batch.replaces:
+        return Refusal.ID_EXISTS
+    elif batch.is_recorded and is_refusal(error):
+        return Refusal.HOOK_REFUSED
+    raise error

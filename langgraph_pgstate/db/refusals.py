@@ -1,0 +1,25 @@
+"""Errors by which the database refuses a statement because of its data or of one row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    pass
+from langgraph_pgstate.errors import PGStateError
+
+# Classes 22 (data), 23 (constraints) and 54 (limits).
+_REFUSALS: Final = ("22", "23", "54")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the database refuses a statement because of its data, so that a retry would fail as well."""
+    return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
+
+
+def is_of_one_row(error: Exception) -> bool:
+    """Return whether an operation failed because of the row that it was for, so that it can be done for others."""
+    if isinstance(error, PGStateError):
+        return not error.retryable
+    # Errors of the database have a code, also if it is None, and others are ours: the row is not what it should be.
+    return is_refusal(error) or not hasattr(error, "sqlstate")

@@ -1,0 +1,160 @@
+"""The pages as routes of an ASGI application."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote, urlencode, urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from langgraph_pgstate.inspector.access import (
+    HEADERS,
+    access_of,
+    check_sender,
+    form_of,
+    keep_token,
+    set_cookie,
+    token_of,
+)
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, PageRoute, address
+from langgraph_pgstate.inspector.rendering import preload, render, render_refusal, static_answer, wants_json
+from langgraph_pgstate.inspector.routes import NAVIGATION, PAGES
+from langgraph_pgstate.server.errors import HANDLERS, missing, refuse
+from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.service import Service
+
+
+def mount() -> Mount:
+    """Return the pages, below `/ui`."""
+    preload()
+    routes: list[BaseRoute] = [Route("/", _open_first), Route("/static/{name}", _send_static)]
+    return Mount("/ui", routes=[*routes, *map(_route, PAGES)], name="pages", middleware=[Middleware(_Unknown)])
+
+
+class _Unknown:
+    """Answers requests for which there is no page, as pages do.
+
+    Args:
+        app: The pages.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            return await self._app(scope, receive, send)
+        except HTTPException as error:
+            refused = missing("page", scope["path"])
+            if error.status_code == 405:
+                refused = refuse(405, "this address is an action, which the button of a page sends", error.headers)
+
+        async def fail(_: PageCall) -> Page:
+            raise refused
+
+        response = await _answer(PageRoute("unknown", "GET", "", fail), Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _route(page: PageRoute) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await _answer(page, request)
+
+    return Route(page.path, endpoint, methods=[page.method], name=f"{page.name}:{page.method}")
+
+
+async def _answer(route: PageRoute, request: Request) -> Response:
+    try:
+        response = await _respond(route, request)
+    except Exception as error:
+        response = await _refusal(request, error)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def _respond(route: PageRoute, request: Request) -> Response:
+    service: Service | None = request.app.service
+    if service is None:
+        raise refuse(503, "the server is not running", {"Retry-After": "1"})
+    form = {} if route.is_read else await form_of(request)
+    access = await access_of(service, request, form)
+    if service.rate_limit is not None:
+        service.rate_limit.check(request, access.user)
+    token = token_of(request)
+    call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
+    # A refusal has the navigation, too.
+    request.state.call = call
+    if not route.is_read:
+        check_sender(request, form)
+        if not call.may_act:
+            raise refuse(403, "the server is read-only" if service.is_read_only else "pages may only be read here")
+        if route.needs_person and call.person is None:
+            raise refuse(403, "an action needs the name of a person")
+    asks = route.question and call.field("sure") is None and not wants_json(request)
+    found = _question(route, call) if asks else await route.handler(call)
+    if isinstance(found, Page):
+        notice = next((one.notice for one in PAGES if one.name == call.query("notice")), "")
+        response = render(call, found, NAVIGATION, notice)
+        keep_token(response, request, token)
+        return response
+    if isinstance(found, Done):
+        return _ended(route, request, found)
+    assert isinstance(found, Response)
+    return found
+
+
+def _question(route: PageRoute, call: PageCall) -> Page:
+    """Return the page that asks whether an action shall be done, and sends the same form if it shall."""
+    back = urlsplit(call.request.headers.get("referer", ""))
+    # Only the path and the query: it leads to this site.
+    way_back = f"{back.path}?{back.query}" if back.query else back.path
+    is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
+    data = {
+        "question": route.question,
+        "what": next(reversed(call.request.path_params.values()), ""),
+        "fields": {name: value for name, value in call.form.items() if name != "token"},
+        "verb": route.name.rpartition(".")[2].capitalize(),
+        "back": way_back if is_own else call.link("threads"),
+    }
+    return Page("question.html", f"{data['verb']}?", data)
+
+
+def _ended(route: PageRoute, request: Request, done: Done) -> Response:
+    """Answer an action: a browser goes on to the page that shows its result."""
+    if wants_json(request):
+        response = answer({"location": done.location, **done.data})
+    else:
+        separator = "&" if "?" in done.location else "?"
+        query = {"notice": route.name} | ({} if done.thread_id is None else {"of": done.thread_id}) | {**done.query}
+        location = f"{done.location}{separator}{urlencode(query)}" if route.notice else done.location
+        response = RedirectResponse(f"{location}#{quote(done.place)}" if done.place else location, 303)
+    for name, value in done.cookies.items():
+        set_cookie(response, request, name, value)
+    return response
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    """Answer a request that was refused or that failed, with the words of the server's other operations."""
+    handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
+    refused: Response = await handler(request, error)
+    if wants_json(request):
+        return refused
+    kept = {name: value for name, value in refused.headers.items() if name in ("retry-after", "www-authenticate")}
+    detail, call = str(json.loads(bytes(refused.body))["detail"]), getattr(request.state, "call", None)
+    return render_refusal(request, refused.status_code, detail, kept, call, NAVIGATION)
+
+
+async def _open_first(request: Request) -> Response:
+    return RedirectResponse(address(str(request.scope.get("root_path", "")), NAVIGATION[0].name), 307, dict(HEADERS))
+
+
+async def _send_static(request: Request) -> Response:
+    name = str(request.path_params["name"])
+    return static_answer(name) or await _refusal(request, missing("file", name))

@@ -1,0 +1,63 @@
+"""The threads that the caller of a page may see, and the filters in the address of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.inspector.page import PageCall
+from langgraph_pgstate.scopes import Alternatives
+from langgraph_pgstate.server.errors import refuse
+
+PERIODS: Final[Mapping[str, timedelta]] = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+"""Times up to now, by their names in addresses."""
+
+
+async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
+    """Return the metadata of the threads that the caller may see; `None` for all.
+
+    Raises:
+        HTTPException: 403 if the caller may search no threads.
+    """
+    value: dict[str, Any] = {"metadata": {}, "limit": limit, "offset": 0, "status": None}
+    return await call.authorize_search(value)
+
+
+async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
+    """Refuse a caller who may not do something with all schedules, which are the crons of clients.
+
+    Raises:
+        HTTPException: 403 for such a caller.
+    """
+    await check_sees_all(call)
+    if await call.authorize("crons", action, {"cron_id": cron_id, "metadata": {}}) is not None:
+        raise refuse(403, "this is for those who may see all schedules")
+
+
+async def check_sees_all(call: PageCall) -> None:
+    """Refuse a caller who may not see all threads.
+
+    Raises:
+        HTTPException: 403 for such a caller.
+    """
+    if await scope_of(call) is not None:
+        raise refuse(403, "this page is for those who may see all threads")
+
+
+def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:
+    """Return the time in the address, by its name, or by default another one.
+
+    Raises:
+        HTTPException: 422 if there is no time of this name.
+    """
+    name = call.query("since") or default
+    if name not in PERIODS:
+        raise refuse(422, f"since is one of {', '.join(PERIODS)}, not {name!r}")
+    return name, PERIODS[name]

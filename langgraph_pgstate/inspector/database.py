@@ -1,0 +1,67 @@
+"""The page of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceNote
+from langgraph_pgstate.inspector.callers import check_sees_all
+from langgraph_pgstate.inspector.page import Page, PageCall
+from langgraph_pgstate.inspector.plots import line
+
+_NOTES: Final = 15
+_GROWTH: Final = timedelta(days=7)
+
+
+async def database(call: PageCall) -> Page:
+    """Show sizes, growth, migrations, what maintenance did, and the slowest statements."""
+    await check_sees_all(call)
+    found = await call.state.overview()
+    before = note_before(found.maintenance, found.maintenance[0].maintained_at - _GROWTH) if found.maintenance else None
+    oldest_first = found.maintenance[::-1]
+    data: dict[str, Any] = {
+        "overview": found,
+        "notes": found.maintenance[:_NOTES],
+        "done": {one.maintained_at: done(one) for one in found.maintenance[:_NOTES]},
+        "growth": growth(found, before),
+        "growth_since": None if before is None else before.maintained_at,
+        "total": sum(one.bytes for one in found.tables),
+        "line": line([float(sum(one.sizes.values())) for one in oldest_first]),
+        "largest": max((one.bytes for one in found.tables), default=0),
+    }
+    # The JSON has the notes that are shown.
+    data["overview"] = replace(found, maintenance=data["notes"])
+    return Page("database.html", "Database", data)
+
+
+def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
+    """Return the newest note that is not newer than a time, or else the oldest; `None` if there is only one note."""
+    if len(notes) < 2:
+        return None
+    return next((one for one in notes if one.maintained_at <= time), notes[-1])
+
+
+def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str, int]:
+    """Return by how many bytes each table has grown since a note."""
+    if before is None:
+        return {}
+    return {one.name: one.bytes - before.sizes[one.name] for one in found.tables if one.name in before.sizes}
+
+
+def done(note: MaintenanceNote) -> list[str]:
+    """Return what one call of `maintain` did, as short sentences."""
+    report = note.report
+    expired = report.get("expired") or {}
+    counted = {
+        "partitions made": len(report.get("months_made") or ()),
+        "months dropped": len(report.get("months_dropped") or ()),
+        "days of events dropped": len(report.get("days_dropped") or ()),
+        "runs of dead processes ended": report.get("runs_settled") or 0,
+        "expired threads deleted or pruned": expired.get("threads") or 0,
+        "orphaned writes removed": report.get("orphan_writes") or 0,
+        "old tombstones and leases removed": report.get("guards_swept") or 0,
+    }
+    return [f"{number:,} {text}" for text, number in counted.items() if number]

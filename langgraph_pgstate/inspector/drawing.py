@@ -1,0 +1,120 @@
+"""The drawing of a tree of checkpoints: lanes, circles and the lines between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from langgraph_pgstate.threads.types import CheckpointTree, TreeNode
+
+ROW: Final = 36
+"""Height of a row in pixels."""
+
+_LANE: Final = 16
+_MOST_LANES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """A checkpoint in the drawing.
+
+    Attributes:
+        node: The checkpoint.
+        title: What made it.
+        x: Middle of its circle.
+        y: The same.
+        waits: Whether the thread can go on there when it is answered.
+    """
+
+    node: TreeNode
+    title: str
+    x: int
+    y: int
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A tree of checkpoints with places, the newest at the top.
+
+    Attributes:
+        nodes: The checkpoints.
+        lines: Paths of the lines, from each to its parent.
+        width: Width in pixels.
+        height: Height in pixels.
+    """
+
+    nodes: tuple[DrawnNode, ...]
+    lines: tuple[str, ...]
+    width: int
+    height: int
+
+
+def draw(tree: CheckpointTree) -> Drawing:
+    """Return the drawing of a tree. Each branch has a lane, the newest the first; of many branches, some share one."""
+    lanes: list[str | None] = []
+    places: dict[str, tuple[int, int]] = {}
+    shown = {node.checkpoint_id for node in tree.nodes}
+    for row, node in enumerate(tree.nodes):
+        if node.checkpoint_id not in lanes:
+            _take(lanes, node.checkpoint_id)
+        lane = lanes.index(node.checkpoint_id)
+        places[node.checkpoint_id] = (_x(lane), row * ROW + ROW // 2)
+        # Other branches that end here give their lanes back.
+        lanes = [None if id == node.checkpoint_id else id for id in lanes]
+        parent = node.parent_checkpoint_id
+        if parent is not None and (parent not in lanes or lanes.index(parent) > lane):
+            lanes[lane] = parent
+        elif parent is not None:
+            lanes[lane] = None
+    height = len(tree.nodes) * ROW
+    lines = []
+    for node in tree.nodes:
+        parent = node.parent_checkpoint_id
+        if parent in shown:
+            lines.append(_line(*places[node.checkpoint_id], *places[str(parent)]))
+        elif parent is not None:
+            x, y = places[node.checkpoint_id]
+            lines.append(f"M{x} {y}V{min(height, y + ROW)}")
+    known = {node.checkpoint_id: node for node in tree.nodes}
+    nodes = tuple(
+        DrawnNode(node, _title(node, known.get(node.parent_checkpoint_id or "")), *places[id], waits(tree, node))
+        for id, node in known.items()
+    )
+    return Drawing(nodes, tuple(lines), max((x for x, _ in places.values()), default=0) + _LANE, height)
+
+
+def waits(tree: CheckpointTree, node: TreeNode) -> bool:
+    """Return whether a checkpoint has unfinished interrupts, and is the end of its branch: else the thread went on."""
+    return node.pending > 0 and all(other.parent_checkpoint_id != node.checkpoint_id for other in tree.nodes)
+
+
+def _take(lanes: list[str | None], id: str) -> None:
+    if None in lanes:
+        lanes[lanes.index(None)] = id
+    else:
+        lanes.append(id)
+
+
+def _x(lane: int) -> int:
+    return min(lane, _MOST_LANES - 1) * _LANE + _LANE
+
+
+def _line(x: int, y: int, parent_x: int, parent_y: int) -> str:
+    """Return the path from a checkpoint straight down, and at the end to the lane of its parent."""
+    if x == parent_x:
+        return f"M{x} {y}V{parent_y}"
+    return f"M{x} {y}V{parent_y - ROW // 2}C{x} {parent_y},{parent_x} {parent_y - ROW // 2},{parent_x} {parent_y}"
+
+
+def _title(node: TreeNode, parent: TreeNode | None) -> str:
+    """Return what made a checkpoint: the nodes of its superstep, or its source."""
+    if node.source != "loop" or parent is None:
+        return node.source or "checkpoint"
+    counts = Counter(parent.tasks)
+    sent = counts.pop("", 0)
+    names = [name.strip("_") if count == 1 else f"{name} ×{count}" for name, count in counts.items()]
+    if sent:
+        names.append(f"{sent} sent")
+    return ", ".join(names) or "step"

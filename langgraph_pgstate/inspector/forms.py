@@ -1,0 +1,436 @@
+"""Forms for answers to interrupts: what is asked, which answers are offered, and the answer that a form gives.
+
+Known are the requests of LangChain's middleware for approvals (one interrupt for all calls, or one for each), those of
+agent-inbox, the questions of the tool ledger, and schemas that list answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langgraph_pgstate.interrupts.pending import split_question
+from langgraph_pgstate.interrupts.types import PendingInterrupt
+from langgraph_pgstate.server.json import to_json
+
+OUTCOME_UNKNOWN: Final = "tool_outcome_unknown"
+
+_MIDDLEWARE: Final = ("approve", "edit", "respond", "reject")
+_INBOX: Final = {"accept": "allow_accept", "edit": "allow_edit", "response": "allow_respond", "ignore": "allow_ignore"}
+VERBS: Final = {
+    "approve": "Approve",
+    "accept": "Accept",
+    "edit": "Send as edited",
+    "respond": "Respond",
+    "response": "Respond",
+    "reject": "Reject",
+    "ignore": "Ignore",
+}
+"""Decisions about a call, and the titles of their buttons."""
+
+OUTCOMES: Final = {"done": "It took effect", "retry": "It did not: run it", "fail": "Do not run it"}
+"""Decisions about an action whose outcome is unknown, and the titles of their buttons."""
+
+_TITLE: Final = 160
+_MOST_CHOICES: Final = 100
+_SAID: Final = 200
+
+
+class AnswerError(ValueError):
+    """A form gives no answer. The message says what is missing or wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An argument as a field of a form.
+
+    Attributes:
+        name: Name of the argument; empty if the field holds all of them.
+        kind: `text`, `number`, `boolean` or `json`.
+        text: Its value as the form shows it.
+        value: Its value.
+    """
+
+    name: str
+    kind: str
+    text: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A call of a tool that waits for a decision.
+
+    Attributes:
+        name: The tool.
+        title: The tool with its arguments, on one line.
+        arguments: The arguments.
+        description: Markdown that explains it; may be empty.
+        decisions: The decisions that are allowed, as the answer names them.
+        fields: The arguments, if they may be edited.
+    """
+
+    name: str
+    title: str
+    arguments: Any
+    description: str
+    decisions: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The question of an interrupt, and the answers that it offers.
+
+    Attributes:
+        kind: Whose form it is: `batch` or `call` for LangChain's middleware, `inbox`, `outcome` for the ledger, or
+            `free`.
+        reviews: The calls that wait for a decision. All are decided at once.
+        question: Markdown of the question; may be empty.
+        choices: Answers as titles and JSON.
+        rest: What else is in the value; `None` if nothing is.
+        key: Key of the action whose outcome is asked for.
+        id: Id by which the ledger knows its answer.
+    """
+
+    kind: str
+    reviews: tuple[Review, ...] = ()
+    question: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    rest: Any = None
+    key: str | None = None
+    id: str | None = None
+
+
+def form_of(interrupt: PendingInterrupt) -> Form:
+    """Return the form of an interrupt's answer."""
+    value = interrupt.value
+    if isinstance(value, Mapping):
+        requests = value.get("action_requests")
+        if isinstance(requests, list) and requests and all(isinstance(one, Mapping) for one in requests):
+            return Form("batch", tuple(_batched(requests, value.get("review_configs"))))
+        if value.get("type") == "tool_approval" and isinstance(value.get("name"), str):
+            return Form("call", (_review(value, _decisions_in(interrupt.response_schema)),))
+        if (key := key_of(value)) is not None:
+            return _outcome(value, key)
+    requests = value if isinstance(value, list) else [value]
+    if requests and all(
+        isinstance(one, Mapping) and isinstance(one.get("action_request"), Mapping) for one in requests
+    ):
+        return Form("inbox", tuple(map(_inbox, requests)))
+    question, rest = split(value)
+    return Form("free", (), question, tuple(_choices_in(interrupt.response_schema)), rest)
+
+
+def answer_of(form: Form, given: Mapping[str, str]) -> Any:
+    """Return the answer that the fields of a sent form give.
+
+    `answer` is an answer as JSON or text, `choice` one of those that are offered, as JSON. Otherwise there is a field
+    `decision-N` for each call, and `argument-N-M`, `more-N`, `respond-N` and `reject-N` for what a decision needs.
+
+    Raises:
+        AnswerError: If they give none.
+    """
+    if given.get("choice", "").strip():
+        return _json(given["choice"], "the answer of the button")
+    if "answer" in given:
+        if not given["answer"].strip():
+            raise AnswerError("the answer is empty")
+        return parsed(given["answer"])
+    if form.kind == "outcome":
+        return _outcome_in(form, given)
+    if not form.reviews:
+        raise AnswerError("the answer is empty")
+    decisions = [_decision(form.kind, one, number, given) for number, one in enumerate(form.reviews)]
+    if form.kind == "batch":
+        return {"decisions": decisions}
+    return decisions[0] if form.kind == "call" else decisions
+
+
+def parsed(text: str) -> Any:
+    """Return what a person has written: JSON types if it is JSON, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def said(answer: Any) -> str:
+    """Return an answer in a few words: the decisions, if it has some, or else its JSON."""
+    found = answer.get("decisions") if isinstance(answer, Mapping) else answer
+    decisions = found if isinstance(found, list) and found else [found]
+    if all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in decisions):
+        text = ", ".join(map(_told, decisions))
+    elif isinstance(answer, str):
+        text = answer
+    else:
+        if isinstance(answer, Mapping) and len(answer) == 1:
+            (only,) = answer.values()
+            answer = only if only in OUTCOMES else answer
+        text = answer if isinstance(answer, str) else to_json(answer)[: 4 * _SAID].decode("utf-8", "ignore")
+    return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"
+
+
+def asked_of(value: Any) -> str:
+    """Return a fingerprint of what an interrupt asks, which its forms carry."""
+    return hashlib.sha256(to_json(value)).hexdigest()[:16]
+
+
+def title_of(form: Form) -> str:
+    """Return what is asked, in a few words; empty for what has no title of its own."""
+    first = form.reviews[0].title if form.reviews else ""
+    return f"{first} and {len(form.reviews) - 1} more" if len(form.reviews) > 1 else first
+
+
+def key_of(value: Any) -> str | None:
+    """Return the key of the action whose outcome a value asks for; `None` for another question."""
+    if not isinstance(value, Mapping) or value.get("type") != OUTCOME_UNKNOWN:
+        return None
+    return str(value.get("key") or "")
+
+
+def split(value: Any) -> tuple[str, Any]:
+    """Return the question in a value, and what else is in it; `None` if nothing is."""
+    if isinstance(value, str):
+        return value, None
+    question, rest = split_question(value)
+    return question, rest or None if question else rest
+
+
+def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
+    """Return the calls of one interrupt; their configurations have the same order, or else their names."""
+    known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
+    for place, request in enumerate(requests):
+        same = [one for one in known if one.get("action_name") in (None, request.get("name"))]
+        config = known[place] if len(known) == len(requests) else next(iter(same), None)
+        allowed = None if config is None else config.get("allowed_decisions")
+        offered = allowed if isinstance(allowed, list) else ["approve", "reject"]
+        yield _review(request, tuple(name for name in _MIDDLEWARE if name in offered))
+
+
+def _review(request: Mapping[str, Any], decisions: tuple[str, ...]) -> Review:
+    """Return a call that LangChain's middleware asks about."""
+    name, arguments = str(request.get("name") or "?"), request.get("args", request.get("arguments"))
+    described = request.get("description")
+    # The middleware's own description ends with the call, which is shown anyway.
+    text = described.partition(f"\n\nTool: {name}\nArgs: ")[0] if isinstance(described, str) else ""
+    return _made(name, arguments, text, decisions)
+
+
+def _inbox(request: Mapping[str, Any]) -> Review:
+    """Return a call that agent-inbox would show."""
+    action, config, described = request["action_request"], request.get("config"), request.get("description")
+    offered = [name for name, key in _INBOX.items() if not isinstance(config, Mapping) or config.get(key)]
+    text = described if isinstance(described, str) else ""
+    return _made(str(action.get("action") or "?"), action.get("args"), text, tuple(offered))
+
+
+def _outcome(value: Mapping[str, Any], key: str) -> Form:
+    """Return the form of the ledger's question whether an action took effect."""
+    question, rest = split({name: item for name, item in value.items() if name not in ("tool", "arguments", "type")})
+    review = _made(str(value.get("tool") or "?"), value.get("arguments"), "", ())
+    id = value.get("id")
+    return Form("outcome", (review,), question, (), rest, key, id if isinstance(id, str) else None)
+
+
+def _made(name: str, arguments: Any, description: str, decisions: tuple[str, ...]) -> Review:
+    fields = tuple(_fields(arguments)) if "edit" in decisions else ()
+    return Review(name, _call(name, arguments), arguments, description, decisions, fields)
+
+
+def _call(name: str, arguments: Any) -> str:
+    """Return a call on one line: `send_email(to="eve")`."""
+    if not isinstance(arguments, Mapping):
+        return name if arguments in (None, "") else f"{name}({_short(arguments)})"
+    return f"{name}({', '.join(f'{key}={_short(item)}' for key, item in arguments.items())})"[: 2 * _TITLE]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value[:_TITLE], ensure_ascii=False) if isinstance(value, str) else _text(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _text(value: Any) -> str:
+    return to_json(value).decode("utf-8", "replace")
+
+
+def _fields(arguments: Any) -> Iterable[Field]:
+    """Return a field for each argument, or one for all if they have no names."""
+    if not isinstance(arguments, Mapping) or not arguments:
+        yield Field("", "json", _indented({} if arguments is None else arguments), arguments)
+        return
+    for name, value in arguments.items():
+        if isinstance(value, bool):
+            yield Field(str(name), "boolean", json.dumps(value), value)
+        elif isinstance(value, int | float):
+            yield Field(str(name), "number", _text(value), value)
+        elif isinstance(value, str) and "\0" not in value and _is_encodable(value):
+            yield Field(str(name), "text", value, value)
+        else:
+            yield Field(str(name), "json", _indented(value), value)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _indented(value: Any) -> str:
+    text = json.dumps(json.loads(to_json(value)), ensure_ascii=False, indent=2)
+    return text if _is_encodable(text) else json.dumps(json.loads(to_json(value)), indent=2)
+
+
+def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the decision about one call, as the library that asks expects it."""
+    decision = given.get(f"decision-{number}", "")
+    if decision not in review.decisions:
+        allowed = ", ".join(review.decisions)
+        raise AnswerError(
+            f"choose one of {allowed} for {review.name}" if not decision else f"{review.name} takes only {allowed}"
+        )
+    if decision != "edit" and _is_edited(review, number, given):
+        raise AnswerError(f"the arguments of {review.name} were edited: send them as edited, or undo that")
+    if kind == "inbox":
+        if decision == "edit":
+            args = {"action": review.name, "args": _arguments(review, number, given)}
+            return {"type": decision, "args": args}
+        return {"type": decision, "args": _written(review, number, given) if decision == "response" else None}
+    if decision == "edit":
+        edited = {"name": review.name, "args": _arguments(review, number, given)}
+        return {"type": decision, "edited_action": edited}
+    if decision == "respond":
+        return {"type": decision, "message": _written(review, number, given)}
+    reason = given.get(f"reject-{number}", "").strip()
+    return {"type": decision, "message": reason} if decision == "reject" and reason else {"type": decision}
+
+
+def _written(review: Review, number: int, given: Mapping[str, str]) -> str:
+    text = given.get(f"respond-{number}", "").strip()
+    if not text:
+        raise AnswerError(f"write what {review.name} is to answer")
+    return text
+
+
+def _is_edited(review: Review, number: int, given: Mapping[str, str]) -> bool:
+    """Return whether a person has changed an argument, or added some."""
+    texts = (given.get(f"argument-{number}-{place}", one.text) for place, one in enumerate(review.fields))
+    changed = (not _same(text, one.text) for text, one in zip(texts, review.fields, strict=True))
+    return any(changed) or bool(given.get(f"more-{number}", "").strip())
+
+
+def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
+    """Return the arguments that a person has edited. What was not changed is returned as it was."""
+    found = {}
+    for place, field in enumerate(review.fields):
+        text = given.get(f"argument-{number}-{place}")
+        value = field.value if text is None or _same(text, field.text) else _read(field, text)
+        if not field.name:
+            if not isinstance(value, Mapping | None):
+                raise AnswerError(f"the arguments of {review.name} must be a JSON object")
+            return value or {}
+        found[field.name] = value
+    more = given.get(f"more-{number}", "")
+    if more.strip():
+        added = _json(more, "more arguments")
+        if not isinstance(added, dict):
+            raise AnswerError("more arguments must be a JSON object")
+        found |= added
+    return found
+
+
+def _same(text: str, shown: str) -> bool:
+    # Browsers send line ends of their own.
+    return _lines(text) == _lines(shown)
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read(field: Field, text: str) -> Any:
+    if field.kind == "text":
+        return _lines(text)
+    value = _json(text, f"argument {field.name!r}" if field.name else "arguments")
+    if field.kind == "json":
+        return value
+    if field.kind == "boolean":
+        if not isinstance(value, bool):
+            raise AnswerError(f"argument {field.name!r} must be true or false")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AnswerError(f"argument {field.name!r} must be a number")
+    return float(value) if isinstance(field.value, float) else value
+
+
+def _json(text: str, what: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"{what} must be JSON: {error}") from None
+
+
+def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
+    """Return the decision about an action of the ledger, under the id by which it knows its answer."""
+    decision, result = given.get("decision-0", ""), given.get("result", "")
+    if decision not in OUTCOMES:
+        raise AnswerError(f"choose one of {', '.join(OUTCOMES)}")
+    has_result = decision == "done" and result.strip()
+    answer: Any = {"decision": decision, "result": parsed(result)} if has_result else decision
+    return answer if form.id is None else {form.id: answer}
+
+
+def _decisions_in(schema: Any) -> tuple[str, ...]:
+    """Return the decisions of the middleware that a JSON Schema allows."""
+    if not isinstance(schema, Mapping):
+        return ("approve", "reject")
+    names = [_decision_in(one) for one in _branches(schema)]
+    return tuple(name for name in _MIDDLEWARE if name in names)
+
+
+def _decision_in(schema: Mapping[str, Any]) -> Any:
+    properties = schema.get("properties")
+    kind = properties.get("type") if isinstance(properties, Mapping) else None
+    return kind.get("const") if isinstance(kind, Mapping) else None
+
+
+def _branches(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Return the schemas of which a value has to match one."""
+    found = schema.get("oneOf") or schema.get("anyOf")
+    definitions = schema.get("$defs")
+    for one in found if isinstance(found, list) else [schema]:
+        reference = one.get("$ref") if isinstance(one, Mapping) else None
+        if isinstance(reference, str) and isinstance(definitions, Mapping):
+            one = definitions.get(reference.rpartition("/")[2])
+        if isinstance(one, Mapping):
+            yield one
+
+
+def _choices_in(schema: Any) -> Iterable[tuple[str, str]]:
+    """Return the answers that a JSON Schema lists. `None` is no answer."""
+    if not isinstance(schema, Mapping):
+        return []
+    if schema.get("type") == "boolean":
+        return [("Yes", "true"), ("No", "false")]
+    if isinstance(schema.get("enum"), list):
+        found = [(one, one) for one in schema["enum"]]
+    else:
+        found = [(one.get("title", one["const"]), one["const"]) for one in _branches(schema) if "const" in one]
+    return [
+        (title if isinstance(title, str) else _text(title), json.dumps(one))
+        for title, one in found[:_MOST_CHOICES]
+        if one is not None
+    ]
+
+
+def _told(decision: Mapping[str, Any]) -> str:
+    written = decision.get("message", decision.get("args"))
+    return f"{decision['type']} “{written}”" if isinstance(written, str) and written else str(decision["type"])

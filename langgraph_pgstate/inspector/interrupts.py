@@ -1,0 +1,286 @@
+"""The page of interrupts, where a named person answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
+from langgraph_pgstate.inspector.callers import scope_of
+from langgraph_pgstate.inspector.changes import told_by
+from langgraph_pgstate.inspector.forms import AnswerError, Form, answer_of, asked_of, form_of, said, title_of
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
+from langgraph_pgstate.inspector.rendering import wants_json
+from langgraph_pgstate.inspector.values import ValueView, view
+from langgraph_pgstate.interrupts.types import AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.threads.types import Thread
+
+_PAGE: Final = 30
+# Interrupts that are read for a page, with those that have been answered.
+_SCAN: Final = 600
+# Characters of a list's page, of one interrupt's, and of one value. Escaped, each can be six characters of HTML.
+_MOST_SHOWN: Final = 20_000
+_MOST_ALONE: Final = 36_000
+_SHOWN: Final = 3000
+# Characters for which the HTML of a form, and of a field, counts.
+_FORM: Final = 250
+_FIELD: Final = 60
+_MOST_EDITED: Final = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewView:
+    """A call that waits for a decision, as a page shows it.
+
+    Attributes:
+        title: The tool with its arguments, on one line.
+        name: The tool.
+        description: Markdown that explains it.
+        arguments: The arguments; `None` if there are none.
+        decisions: The decisions that are offered.
+        fields: The arguments as fields, if they may be edited here.
+        is_too_long: Whether they may be edited, but not in fields here.
+    """
+
+    title: str
+    name: str
+    description: str
+    arguments: ValueView | None
+    decisions: tuple[str, ...]
+    fields: tuple[Any, ...]
+    is_too_long: bool
+
+
+async def interrupts(call: PageCall) -> Page:
+    """Show a page of the threads that wait for an answer, newest interrupt first, or the interrupts of one thread."""
+    answered = await _just_answered(call)
+    if (thread_id := call.query("thread")) is not None:
+        scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+        found = await call.visible(thread_id, scope)
+        return await _alone(call, found, call.query("id"), answered)
+    if call.query("id") is not None:
+        raise refuse(422, "an interrupt is found by its thread, too: ?thread=THREAD&id=INTERRUPT")
+    pending = await call.state.threads.interrupted(
+        agent=call.query("agent"),
+        user_id=call.query("user"),
+        tenant_id=call.query("tenant"),
+        scope=await scope_of(call, _PAGE),
+        scan=_SCAN,
+        limit=_PAGE,
+        cursor=call.query("cursor"),
+    )
+    threads, left = [], _MOST_SHOWN
+    for one in pending.items:
+        threads.append(_shown(one, left))
+        left -= threads[-1].pop("cost")
+    for here, shown in enumerate(threads):
+        # What stands there after the answer: the thread, if it waits for more, or its neighbour.
+        waits = len(shown["interrupts"]) + shown["hidden"] > 1
+        near = shown if waits else threads[here + 1 if here + 1 < len(threads) else here - 1]
+        shown["place"] = f"thread-{near['thread_id']}"
+    data = {**_DATA, "threads": threads, "next": pending.next, "scanned": _SCAN, "just_answered": answered}
+    return Page("interrupts.html", "Interrupts", data, is_live=call.query("cursor") is None)
+
+
+async def answer(call: PageCall) -> Any:
+    """Answer an interrupt: with the decisions or the answer of a form, or with what was written."""
+    thread, interrupt_id = await call.thread("update"), call.path("interrupt_id")
+    pending = await call.state.threads.interrupts(thread.thread_id)
+    interrupt = next((one for one in pending if one.interrupt_id == interrupt_id and one.error is None), None)
+    if interrupt is None:
+        return await _too_late(call, thread, interrupt_id)
+    if call.field("asked") not in (None, asked_of(interrupt.value)):
+        return await _again(call, thread, 409, "The interrupt asks something else now. Nothing was sent.")
+    try:
+        value = answer_of(form_of(interrupt), call.form)
+        await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
+    except (AlreadyAnsweredError, NotFoundError):
+        return await _too_late(call, thread, interrupt_id)
+    except (AnswerError, ConfigurationError, SerializationError) as error:
+        return await _again(call, thread, 422, f"Nothing was sent: {error}.", call.form)
+    unused = await call.state.threads.answers(thread.thread_id)
+    # A run of the queue goes on by itself.
+    waits = any(one.interrupt_id == interrupt_id and one.run_id is None for one in unused)
+    back = own_path(call, call.field("back")) or call.link("interrupts")
+    return Done(
+        back,
+        {"thread_id": thread.thread_id, "answer": value},
+        thread_id=thread.thread_id,
+        query={"answered": interrupt_id, **({"waits": "1"} if waits else {})},
+        place=call.field("place") or "",
+    )
+
+
+async def _too_late(call: PageCall, thread: Thread, interrupt_id: str) -> Any:
+    """Answer a form for an interrupt that is not pending: it says who has answered it, and how.
+
+    Raises:
+        HTTPException: 404 if there is no such interrupt.
+    """
+    found = await call.state.threads.answered(thread.thread_id, interrupt_id)
+    if found is None:
+        raise missing("pending interrupt", interrupt_id)
+    return await _again(call, thread, 409, f"{_told(found)}. Your answer was not sent.")
+
+
+async def _again(
+    call: PageCall, thread: Thread, status: int, problem: str, typed: Mapping[str, str] | None = None
+) -> Page:
+    """Return the page of the interrupt of a form that was refused, with what a person has typed.
+
+    Raises:
+        HTTPException: With the same words, for callers that want JSON.
+    """
+    if wants_json(call.request):
+        raise refuse(status, problem)
+    page = await _alone(call, thread, call.path("interrupt_id"), None)
+    back = own_path(call, call.field("back"))
+    data = {**page.data, "problem": problem, "back": back, "typed": typed or {}}
+    return Page(page.template, page.title, data, status=status)
+
+
+async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answered: dict[str, Any] | None) -> Page:
+    """Return the page of one thread's interrupts, or of one of them, also if it is answered."""
+    pending = await call.state.threads.interrupts(thread.thread_id)
+    chosen = [one for one in pending if interrupt_id in (None, one.interrupt_id)]
+    data: dict[str, Any] = {**_DATA, "threads": [], "next": None, "scanned": _SCAN, "just_answered": answered}
+    data |= {"thread": thread, "interrupt_id": interrupt_id, "others": len(pending) - len(chosen)}
+    if chosen:
+        since = min(one.asked_at for one in chosen)
+        owner = thread.user_id, thread.tenant_id, thread.agent, thread.title
+        head = thread.head_checkpoint_id or ""
+        waiting = InterruptedThread(thread.thread_id, head, since, tuple(chosen), (), *owner)
+        data["threads"] = [_shown(waiting, _MOST_ALONE, _MOST_ALONE)]
+        data["threads"][0]["place"] = ""
+        data["threads"][0].pop("cost")
+    elif interrupt_id is not None and answered is not None and call.query("answered") == interrupt_id:
+        data["answered"] = answered
+    elif interrupt_id is not None:
+        found = await call.state.threads.answered(thread.thread_id, interrupt_id)
+        data["answered"] = None if found is None else _answer_shown(thread, found)
+    title = "Interrupts" if interrupt_id is None else "Interrupt"
+    return Page("interrupts.html", title, data, is_live=call.request.method == "GET")
+
+
+async def _just_answered(call: PageCall) -> dict[str, Any] | None:
+    """Return what the caller has just answered, for the notice."""
+    thread_id, interrupt_id = call.query("of"), call.query("answered")
+    if thread_id is None or interrupt_id is None or call.query("notice") != "interrupt.answer":
+        return None
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    thread = await call.state.threads.get(thread_id, scope=scope)
+    found = None if thread is None else await call.state.threads.answered(thread_id, interrupt_id)
+    return None if thread is None or found is None else _answer_shown(thread, found)
+
+
+_DATA: Final[Mapping[str, Any]] = {
+    "thread": None,
+    "interrupt_id": None,
+    "others": 0,
+    "answered": None,
+    "problem": None,
+    "back": None,
+    "typed": {},
+}
+
+
+def _told(found: AnsweredInterrupt) -> str:
+    """Return who has answered an interrupt, and how: `Answered 4 s ago by Eve: approve`."""
+    given = found.answer
+    by = "default" if given.is_default else given.answered_by
+    return f"{told_by('Answered', given.answered_at, by)}: {said(given.value)}"
+
+
+def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
+    title = "" if found.interrupt is None else title_of(form_of(found.interrupt))
+    return {
+        "thread_id": thread.thread_id,
+        "title": title or thread.title or thread.thread_id,
+        "told": _told(found),
+        "answer": view(found.answer.value),
+        "value": None if found.interrupt is None else view(found.interrupt.value),
+        "run_id": found.answer.run_id,
+    }
+
+
+def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict[str, Any]:
+    """Return a thread with its interrupts as a page shows them, of about so many characters."""
+    shown: list[dict[str, Any]] = []
+    cost = 0
+    for one in found.interrupts:
+        if shown and cost >= most:
+            break
+        part = _interrupt_shown(one, min(most_each, most - cost))
+        cost += part.pop("cost")
+        shown.append(part)
+    return {
+        "hidden": len(found.interrupts) - len(shown),
+        "cost": cost,
+        "thread_id": found.thread_id,
+        "checkpoint_id": found.checkpoint_id,
+        "since": found.since,
+        "user_id": found.user_id,
+        "tenant_id": found.tenant_id,
+        "agent": found.agent,
+        "title": found.title,
+        "answers": len(found.answers),
+        "interrupts": shown,
+    }
+
+
+def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
+    """Return an interrupt with the form of its answer; without the form, if that would be too long."""
+    form = form_of(interrupt)
+    reviews, cost = _reviews_shown(form, most)
+    size = max(200, most - cost)
+    question, rest = form.question[:size], None if form.rest is None else view(form.rest, size)
+    schema = None if interrupt.response_schema is None or form.kind == "call" else view(interrupt.response_schema, size)
+    cost += len(question) + sum(len(one.text) for one in (rest, schema) if one is not None) + _FORM
+    cost += sum(len(title) + len(value) + _FIELD for title, value in form.choices)
+    return {
+        "interrupt_id": interrupt.interrupt_id,
+        "asked_at": interrupt.asked_at,
+        "run_id": interrupt.run_id,
+        "error": interrupt.error,
+        "asked": asked_of(interrupt.value),
+        "kind": form.kind,
+        # A list shows the interrupt without its form when the page is full.
+        "is_brief": len(reviews) < len(form.reviews) or most < _FORM,
+        "reviews": reviews,
+        "count": len(form.reviews),
+        "title": title_of(form),
+        "question": question,
+        "is_cut": len(question) < len(form.question),
+        "rest": rest,
+        "choices": form.choices,
+        "schema": schema,
+        "key": form.key,
+        "cost": cost,
+    }
+
+
+def _reviews_shown(form: Form, most: int) -> tuple[Sequence[ReviewView], int]:
+    """Return as many of the calls as fit, and about how many characters they are."""
+    shown: list[ReviewView] = []
+    cost = 0
+    for place, one in enumerate(form.reviews):
+        left = most - cost
+        if place and left < _FORM:
+            break
+        size = max(200, left // (len(form.reviews) - place) - _FORM)
+        arguments = None if one.arguments is None else view(one.arguments, size)
+        fields = one.fields
+        edited = sum(len(field.text) + len(field.name) + _FIELD for field in fields)
+        is_too_long = bool(fields) and edited > min(size, _MOST_EDITED)
+        description = one.description[:size]
+        cost += len(description) + (0 if arguments is None else len(arguments.text)) + len(one.title) + _FORM
+        cost += 0 if is_too_long else edited
+        decisions = tuple(name for name in one.decisions if name != "edit" or not is_too_long)
+        shown.append(
+            ReviewView(
+                one.title, one.name, description, arguments, decisions, () if is_too_long else fields, is_too_long
+            )
+        )
+    return shown, cost

@@ -1,0 +1,340 @@
+"""Chat messages of a state as a page shows them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_pgstate.inspector.markdown import is_safe_image, is_safe_link
+from langgraph_pgstate.inspector.values import SHOWN, ValueView, view
+
+MOST_MESSAGES: Final = 50
+# Characters of all messages of a page, and of one image in them.
+_MOST_TEXT: Final = 40_000
+_MOST_IMAGE: Final = 60_000
+_MOST_FILES: Final = 20
+# Messages that are shown after the one that was asked for; all of them fit.
+_AFTER: Final = 4
+_ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}
+_FILES: Final = ("image", "image_url", "input_image", "file", "input_file", "document", "audio", "input_audio", "video")
+_REASONING: Final = ("reasoning", "thinking", "redacted_thinking", "reasoning_content")
+_IMAGE_TYPES: Final = ("image/png", "image/gif", "image/jpeg", "image/webp")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallView:
+    """A call of a tool that a message asks for.
+
+    Attributes:
+        name: The tool.
+        id: The call's id.
+        arguments: Its arguments.
+    """
+
+    name: str
+    id: str | None
+    arguments: ValueView
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """A file of a message, or an image that is too large for the page or is elsewhere.
+
+    Attributes:
+        part: Its place in the content of the message, from 0.
+        kind: `image`, `file`, `audio`, `video` or `document`.
+        name: Its name.
+        type: Its media type, as the message has it.
+        size: Bytes of it; `None` if it is not in the message.
+        url: Where it is, if it is not in the message.
+    """
+
+    part: int
+    kind: str
+    name: str | None
+    type: str | None
+    size: int | None
+    url: str | None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a browser can show it as an image."""
+        return self.size is not None and self.type in _IMAGE_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A chat message.
+
+    Attributes:
+        number: Its place in the channel, from 0.
+        role: `system`, `human`, `ai`, `tool` or another.
+        name: Its name: of the agent, or of the tool.
+        id: Its id.
+        text: Its text, or the beginning.
+        size: Characters of the whole text.
+        reasoning: What the model thought before, or the beginning.
+        reasoning_size: Characters of all that; 0 for none.
+        images: Addresses of images, each with its data in it.
+        files: Files, sounds, and images that are elsewhere or too large for the page.
+        others: Number of parts of other kinds.
+        tool_calls: The tool calls that it asks for.
+        tool_call_id: The tool call that it answers.
+        input_tokens: Input tokens as the model reported them.
+        output_tokens: Output tokens as the model reported them.
+        is_failed: Whether it is the error of a tool.
+    """
+
+    number: int
+    role: str
+    name: str | None
+    id: str | None
+    text: str
+    size: int
+    reasoning: str
+    reasoning_size: int
+    images: tuple[str, ...]
+    files: tuple[FileView, ...]
+    others: int
+    tool_calls: tuple[ToolCallView, ...]
+    tool_call_id: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    is_failed: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the message is shown."""
+        return (
+            len(self.text) == self.size
+            and len(self.reasoning) == self.reasoning_size
+            and not self.others
+            and all(one.arguments.is_whole for one in self.tool_calls)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A part of the messages of a channel.
+
+    Attributes:
+        channel: The channel; `None` if the state has no messages.
+        messages: The messages, oldest first.
+        count: Number of all messages of the channel.
+        hit: Place of the message that was asked for; `None` if it is not in the channel.
+    """
+
+    channel: str | None
+    messages: tuple[MessageView, ...]
+    count: int
+    hit: int | None = None
+
+    @property
+    def older(self) -> int:
+        """Number of messages before these."""
+        return self.messages[0].number if self.messages else 0
+
+    @property
+    def newer(self) -> int:
+        """Number of messages after these."""
+        return self.count - self.messages[-1].number - 1 if self.messages else 0
+
+
+def conversation(
+    values: Mapping[str, Any], channel: str | None, before: int | None, message_id: str | None = None
+) -> Conversation:
+    """Return the last messages of a channel, as many as a page shows.
+
+    Args:
+        values: The state.
+        channel: The channel; by default `messages`, or another one that has messages.
+        before: Only messages before this place.
+        message_id: Only messages up to a few after this one.
+    """
+    if channel is None:
+        channel = next((name for name in ("messages", *values) if is_conversation(values.get(name))), None)
+    if channel is None or not is_conversation(values.get(channel)):
+        return Conversation(None, (), 0)
+    messages: Sequence[Any] = values[channel]
+    hit = None if message_id is None else _place(messages, message_id)
+    if hit is not None and before is None:
+        before = hit + 1 + _AFTER
+    found: list[MessageView] = []
+    left = _MOST_TEXT
+    for number in reversed(range(len(messages) if before is None else min(before, len(messages)))):
+        if len(found) == MOST_MESSAGES or left <= 0:
+            break
+        found.append(_view(number, _fields(messages[number]), min(SHOWN, left)))
+        shown = found[-1]
+        calls = sum(len(one.arguments.text) for one in shown.tool_calls)
+        left -= len(shown.text) + len(shown.reasoning) + calls + 100 * (1 + len(shown.files))
+    return Conversation(channel, tuple(reversed(found)), len(messages), hit)
+
+
+def _place(messages: Sequence[Any], id: str) -> int | None:
+    return next((number for number, one in enumerate(messages) if _fields(one).get("id") == id), None)
+
+
+def is_conversation(value: Any) -> bool:
+    """Return whether a value is a list of chat messages: LangChain's, or dicts with a role and a content."""
+    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
+
+
+def _is_message(value: Any) -> bool:
+    if isinstance(value, BaseMessage):
+        return True
+    return isinstance(value, Mapping) and "content" in value and isinstance(value.get("role", value.get("type")), str)
+
+
+def file_of(message: Any, part: int) -> tuple[str, bytes] | None:
+    """Return the media type and the data of a file in a message; `None` if there is none at this place.
+
+    The type is one that browsers may show as an image, or else that of any bytes.
+    """
+    content = _fields(message).get("content")
+    given = content[part] if isinstance(content, list) and part < len(content) else None
+    if not isinstance(given, Mapping) or given.get("type") not in _FILES:
+        return None
+    type, data, _ = _source(given)
+    if data is None:
+        return None
+    try:
+        found = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return (type if type in _IMAGE_TYPES else "application/octet-stream"), found
+
+
+def _fields(message: Any) -> Mapping[str, Any]:
+    if not isinstance(message, BaseMessage):
+        return message  # type: ignore[no-any-return]
+    names = ("type", "name", "id", "content", "tool_calls", "tool_call_id", "usage_metadata", "status")
+    found = {name: getattr(message, name, None) for name in names}
+    return {**found, "reasoning_content": message.additional_kwargs.get("reasoning_content")}
+
+
+def _view(number: int, message: Mapping[str, Any], most: int) -> MessageView:
+    text, thoughts, images, files, others = _content(message.get("content"))
+    if not thoughts and isinstance(message.get("reasoning_content"), str):
+        thoughts = message["reasoning_content"]
+    role = str(message.get("role") or message.get("type") or "")
+    usage = message.get("usage_metadata")
+    tokens = usage if isinstance(usage, Mapping) else {}
+    calls = message.get("tool_calls")
+    return MessageView(
+        number,
+        _ROLES.get(role, role),
+        _text_or_none(message.get("name")),
+        _text_or_none(message.get("id")),
+        text[:most],
+        len(text),
+        thoughts[: most // 2],
+        len(thoughts),
+        tuple(images),
+        tuple(files),
+        others,
+        tuple(_call(call, most) for call in (calls if isinstance(calls, list) else ())),
+        _text_or_none(message.get("tool_call_id")),
+        tokens.get("input_tokens"),
+        tokens.get("output_tokens"),
+        message.get("status") == "error",
+    )
+
+
+def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
+    """Return the text of a message, its reasoning, its images, its files, and the number of its other parts."""
+    if isinstance(content, str):
+        return content, "", [], [], 0
+    if not isinstance(content, list):
+        return ("" if content is None else view(content).text), "", [], [], 0
+    texts: list[str] = []
+    thoughts: list[str] = []
+    images: list[str] = []
+    files: list[FileView] = []
+    others = 0
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in ("text", "input_text", "output_text", "text-plain") and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in _REASONING:
+            thoughts.append(_reasoning(part))
+        elif kind in _FILES:
+            file, address = _file(place, part)
+            if address is not None and sum(map(len, images)) + len(address) <= _MOST_IMAGE:
+                images.append(address)
+            elif len(files) < _MOST_FILES:
+                files.append(file)
+            else:
+                others += 1
+        elif kind not in ("tool_use", "tool_call", "tool_calls", "function_call"):
+            # Tool calls are shown from `tool_calls`.
+            others += 1
+    return "\n\n".join(texts), "\n\n".join(filter(None, thoughts)), images, files, others
+
+
+def _reasoning(part: Mapping[str, Any]) -> str:
+    """Return what a part of a message says of the model's reasoning, in the forms of several providers."""
+    if part.get("type") == "redacted_thinking":
+        return "(encrypted by the provider)"
+    for name in ("reasoning", "thinking", "text", "reasoning_content"):
+        found = part.get(name)
+        found = found.get("text") if isinstance(found, Mapping) else found
+        if isinstance(found, str):
+            return found
+    summary = part.get("summary")
+    parts = summary if isinstance(summary, list) else []
+    return "\n\n".join(one["text"] for one in parts if isinstance(one, Mapping) and isinstance(one.get("text"), str))
+
+
+def _file(place: int, part: Mapping[str, Any]) -> tuple[FileView, str | None]:
+    """Return a file, and its address if it is an image that has its data in it."""
+    type, data, url = _source(part)
+    inner = part.get("file")
+    names = (part, inner) if isinstance(inner, Mapping) else (part,)
+    name = next(
+        (one[key] for one in names for key in ("filename", "name", "title") if _text_or_none(one.get(key))), None
+    )
+    kind = str(part["type"]).removeprefix("input_").removesuffix("_url")
+    size = None if data is None else len(data) * 3 // 4 - data[-2:].count("=")
+    file = FileView(place, kind, name, type, size, url)
+    address = f"data:{type};base64,{data}" if file.is_image else None
+    return file, address if address is not None and is_safe_image(address) else None
+
+
+def _source(part: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """Return the media type, the data as base64, and the address of a file, in the forms of several providers."""
+    kind = str(part["type"])
+    given = next((part[name] for name in (kind, "source", "image_url", "file") if name in part), part)
+    if isinstance(given, str):
+        given = {"url": given}
+    if not isinstance(given, Mapping):
+        return None, None, None
+    type = _text_or_none(given.get("mime_type") or given.get("media_type") or part.get("mime_type"))
+    if type is None and kind in ("image", "input_audio"):
+        type = f"audio/{given.get('format')}" if kind == "input_audio" else "image/png"
+    data = next((given[name] for name in ("base64", "data", "file_data") if _text_or_none(given.get(name))), None)
+    url = next((one for one in (given.get("url"), data) if isinstance(one, str) and ":" in one), None)
+    if url is not None and url.startswith("data:"):
+        head, _, data = url.partition(",")
+        type, url = head.removeprefix("data:").partition(";")[0].lower() or type, None
+    return type, data, url if url is not None and is_safe_link(url) else None
+
+
+def _call(call: Any, most: int) -> ToolCallView:
+    given = call if isinstance(call, Mapping) else {"args": call}
+    function = given.get("function")
+    # OpenAI's form, in messages that are dicts.
+    if isinstance(function, Mapping):
+        given = {"name": function.get("name"), "args": function.get("arguments"), "id": given.get("id")}
+    return ToolCallView(str(given.get("name") or "?"), _text_or_none(given.get("id")), view(given.get("args"), most))
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

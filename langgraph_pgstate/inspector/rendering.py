@@ -1,0 +1,187 @@
+"""Pages as HTML or JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from langchain_core.utils.uuid import uuid7
+from starlette.requests import Request
+from starlette.responses import Response
+
+from langgraph_pgstate.inspector import formatting
+from langgraph_pgstate.inspector.drawing import draw
+from langgraph_pgstate.inspector.forms import OUTCOMES, VERBS
+from langgraph_pgstate.inspector.markdown import to_html
+from langgraph_pgstate.inspector.page import Link, Page, PageCall, address
+from langgraph_pgstate.server.json import answer
+
+_STATIC_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+_REFUSALS: Final[Mapping[int, str]] = {
+    401: "Who are you?",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not a page",
+    409: "Not now",
+    422: "Not understood",
+    503: "Not available",
+}
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates. All that they insert is escaped, and a name that they do not know is an error."""
+    made = Environment(
+        loader=PackageLoader("langgraph_pgstate.inspector"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES}
+    made.filters |= {
+        "draw": draw,
+        "clipped": formatting.clipped,
+        "cut": formatting.cut,
+        "duration": formatting.duration,
+        "exact": formatting.exact,
+        "markdown": to_html,
+        "marked": formatting.marked,
+        "money": formatting.money,
+        "number": formatting.number,
+        "plural": formatting.plural,
+        "short": formatting.short,
+        "size": formatting.size,
+        "worker": formatting.worker,
+    }
+    return made
+
+
+def preload() -> None:
+    """Compile all templates, so that no request waits for that."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether a request asks for JSON, by `?format=json` or by the `Accept` header."""
+    asked = request.query_params.get("format")
+    if asked is not None:
+        return asked == "json"
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> Response:
+    """Return a page as the request wants it.
+
+    Args:
+        call: The request.
+        page: The page.
+        navigation: Entries of the navigation.
+        notice: A sentence above the page.
+    """
+    if wants_json(call.request):
+        return answer(page.data, page.status)
+    text = environment().get_template(page.template).render(_shown(call, page, navigation, notice))
+    return Response(text, page.status, media_type="text/html")
+
+
+def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
+    """Return what the template of a page uses. It needs no connection."""
+    now = datetime.now(UTC)
+    query = dict(call.request.query_params)
+    for left_out in ("notice", "of", "answered", "waits", "format"):
+        query.pop(left_out, None)
+
+    def here(**changes: Any) -> str:
+        """Return the address of this page with other parameters; those that are `None` are left out."""
+        if "cursor" in changes:
+            changes.setdefault("past", None)
+        given = {name: value for name, value in {**query, **changes}.items() if value not in (None, "")}
+        path = quote(call.request.scope["path"], safe="/~")
+        return f"{path}?{urlencode(given)}" if given else path
+
+    return {
+        **page.data,
+        "page": page,
+        "call": call,
+        "navigation": navigation,
+        "notice": notice,
+        "goes_on": call.query("of"),
+        "now": now,
+        "nonce": lambda: str(uuid7()),
+        "ago": partial(_ago, now),
+        "link": partial(address, call.base),
+        "here": here,
+        # An action has no page to come back to.
+        "way_back": here() if call.request.method == "GET" else None,
+        "static": partial(static_address, call.base),
+        "query": query,
+        "schema": call.state.schema,
+    }
+
+
+def render_refusal(
+    request: Request,
+    status: int,
+    detail: str,
+    headers: Mapping[str, str] | None,
+    call: PageCall | None = None,
+    navigation: tuple[Link, ...] = (),
+) -> Response:
+    """Return a page that says why a request was refused. It needs no connection.
+
+    Args:
+        request: The request.
+        status: HTTP status.
+        detail: The reason.
+        headers: Headers of the answer.
+        call: The request of somebody who may see pages; the page has the navigation then.
+        navigation: Entries of the navigation.
+    """
+    title = _REFUSALS.get(status, "Something went wrong")
+    data = {"status": status, "detail": detail}
+    if call is None:
+        template, static = "refusal_alone.html", partial(static_address, str(request.scope.get("root_path", "")))
+        shown = {**data, "title": title, "static": static}
+    else:
+        template, shown = "refusal.html", _shown(call, Page("refusal.html", title, data), navigation)
+    text = environment().get_template(template).render(shown)
+    return Response(text, status, dict(headers or {}), "text/html")
+
+
+def static_address(base: str, name: str) -> str:
+    """Return the address of a file that pages use; it changes with the file."""
+    return f"{base}/static/{name}?{_static(name)[1]}"
+
+
+def static_answer(name: str) -> Response | None:
+    """Return a file that pages use; `None` if there is no such file."""
+    if name not in _static_names():
+        return None
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_static(name)[0], 200, headers, _STATIC_TYPES[name.rpartition(".")[2]])
+
+
+@cache
+def _static_names() -> frozenset[str]:
+    return frozenset(entry.name for entry in resources.files(__package__).joinpath("static").iterdir())
+
+
+@cache
+def _static(name: str) -> tuple[bytes, str]:
+    content = resources.files(__package__).joinpath("static", name).read_bytes()
+    return content, hashlib.sha256(content).hexdigest()[:12]
+
+
+def _ago(now: datetime, time: datetime) -> str:
+    return formatting.ago(time, now)

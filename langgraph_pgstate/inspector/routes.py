@@ -1,0 +1,93 @@
+"""The pages and their actions: name, method, path and handler of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from langgraph_pgstate.inspector import (
+    actions,
+    costs,
+    database,
+    interrupts,
+    person,
+    queue,
+    runs,
+    thread,
+    threads,
+    tools,
+)
+from langgraph_pgstate.inspector.page import Link, PageRoute
+
+_THREAD: Final = "/threads/{thread_id}"
+
+# Actions are named after what they act on.
+PAGES: Final = (
+    PageRoute("threads", "GET", "/threads", threads.threads),
+    PageRoute("runs", "GET", "/runs", runs.runs),
+    PageRoute("run", "GET", "/runs/{thread_id}/{run_id}", runs.run),
+    PageRoute(
+        "run.cancel",
+        "POST",
+        "/runs/{thread_id}/{run_id}/cancel",
+        runs.cancel,
+        "The run is cancelled, or ends soon.",
+        question="Cancel this run? It ends where it is; its checkpoints stay.",
+    ),
+    PageRoute("run.retry", "POST", "/runs/{thread_id}/{run_id}/retry", runs.retry, "The run is enqueued again."),
+    PageRoute(
+        "run.discard",
+        "POST",
+        "/runs/{thread_id}/{run_id}/discard",
+        runs.discard,
+        "The run is no dead letter any more.",
+        question="Discard what this run was to do? It cannot be retried any more.",
+    ),
+    PageRoute("interrupts", "GET", "/interrupts", interrupts.interrupts),
+    PageRoute(
+        "interrupt.answer",
+        "POST",
+        "/interrupts/{thread_id}/{interrupt_id}/answer",
+        interrupts.answer,
+        "The answer is stored with your name. A run of the queue goes on; any other does by “Run on” on its thread.",
+    ),
+    PageRoute("tools", "GET", "/tools", tools.tools),
+    PageRoute("tool.action", "GET", "/tools/{thread_id}/{key}", tools.action),
+    PageRoute("tool.settle", "POST", "/tools/{thread_id}/{key}/settle", tools.settle, "The outcome is settled."),
+    PageRoute("queue", "GET", "/queue", queue.queue),
+    PageRoute(
+        "worker.drain",
+        "POST",
+        "/queue/workers/{worker_id}/drain",
+        queue.drain,
+        "The worker was asked to drain; it ends when its runs have stopped.",
+        question="Drain this worker? It gives its runs back and ends; its supervisor has to start it again.",
+    ),
+    PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),
+    PageRoute("schedule.resume", "POST", "/queue/schedules/{name}/resume", queue.resume, "The schedule is resumed."),
+    PageRoute("schedule.trigger", "POST", "/queue/schedules/{name}/trigger", queue.trigger, "A run is enqueued."),
+    PageRoute("costs", "GET", "/costs", costs.costs),
+    PageRoute("database", "GET", "/database", database.database),
+    PageRoute("thread.value", "GET", f"{_THREAD}/value", thread.value),
+    PageRoute("thread.fork", "POST", f"{_THREAD}/fork", actions.fork, "This is the new thread."),
+    PageRoute("thread.run", "POST", f"{_THREAD}/run", actions.run, "The run is in the queue."),
+    PageRoute("thread.ask_for_edit", "GET", f"{_THREAD}/edit", actions.ask_for_edit),
+    PageRoute("thread.edit", "POST", f"{_THREAD}/edit", actions.edit, "The state is changed."),
+    PageRoute("thread.label", "POST", f"{_THREAD}/label", actions.label, "The label is changed."),
+    PageRoute("thread.ask_for_deletion", "GET", f"{_THREAD}/delete", actions.ask_for_deletion),
+    PageRoute("thread.delete", "POST", f"{_THREAD}/delete", actions.delete, "The thread is deleted."),
+    PageRoute("thread", "GET", _THREAD, thread.thread),
+    PageRoute("person", "GET", "/person", person.ask),
+    PageRoute("person.keep", "POST", "/person", person.keep, "Your name is kept by this browser.", needs_person=False),
+)
+"""All pages and actions."""
+
+NAVIGATION: Final = (
+    Link("threads", "Threads", "g t"),
+    Link("runs", "Runs", "g r"),
+    Link("interrupts", "Interrupts", "g i"),
+    Link("tools", "Tools", "g o"),
+    Link("queue", "Queue", "g q"),
+    Link("costs", "Cost", "g c"),
+    Link("database", "Database", "g d"),
+)
+"""The pages that every page links to; the first is the start."""

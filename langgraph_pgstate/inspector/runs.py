@@ -1,0 +1,306 @@
+"""The pages of runs: all runs, and one with its spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from starlette.responses import RedirectResponse, Response
+
+from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.inspector.changes import MOMENT, is_by, last_action, moved, told, within
+from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.threads import time_of
+from langgraph_pgstate.inspector.tools import unknown_effects_of
+from langgraph_pgstate.inspector.values import view
+from langgraph_pgstate.interrupts.pending import question_of
+from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES
+from langgraph_pgstate.record.types import Feedback, Run, Span, Timeline, TimelineSpan
+from langgraph_pgstate.server.errors import missing, refuse
+
+KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
+FAILED: Final = "failed"
+SORTS: Final = ORDERS[1:]
+_PAGE: Final = 50
+_WINDOW: Final = 150
+_TRACEBACK: Final = 16_000
+_INTERRUPTS: Final = 20
+_LATER: Final = 20
+_FEEDBACK: Final = 20
+# Forks of forks that are followed to a run.
+_FORKS: Final = 10
+_CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
+# Where a drawing of spans ends.
+_WIDTH: Final = 1000
+
+
+async def runs(call: PageCall) -> Page:
+    """Show a page of the runs that pass the filters of the address, newest first, or the greatest first."""
+    status, by = call.query("status"), call.query("by")
+    if by not in (None, *SORTS):
+        raise refuse(422, f"by is one of {', '.join(SORTS)}, not {by!r}")
+    if status not in (None, FAILED, *STATUSES):
+        raise refuse(422, f"status is {FAILED} or one of {', '.join(STATUSES)}, not {status!r}")
+    filters: Any = {
+        "agent": call.query("agent"),
+        "user_id": call.query("user"),
+        "tenant_id": call.query("tenant"),
+        "scope": await scope_of(call, _PAGE),
+        "limit": _PAGE,
+        "cursor": call.query("cursor"),
+        **_time_of(call),
+        "by": by or ORDERS[0],
+        # Runs of a model are found among the most expensive ones.
+        "model": call.query("model"),
+    }
+    if filters["model"] is not None and by is None:
+        filters["by"] = by = SORTS[0]
+    if status == FAILED:
+        found = await call.state.runs.failed(**filters)
+    else:
+        found = await call.state.runs.list(status=status, **filters)
+    data = {
+        "runs": [brief(one) for one in found.items],
+        "next": found.next,
+        "statuses": (FAILED, *STATUSES),
+        "periods": tuple(PERIODS),
+        "by": by,
+        "sorts": SORTS,
+        "ranked": RANKED,
+    }
+    return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
+
+
+def _time_of(call: PageCall) -> dict[str, Any]:
+    """Return the time in the address: a day, of UTC, or the name of a time up to now."""
+    if call.query("day") is None:
+        return {"since": None if call.query("since") is None else period_of(call, "")[1]}
+    day = time_of(call, "day")
+    assert day is not None
+    return {"since": day, "until": day + timedelta(days=1)}
+
+
+async def run(call: PageCall) -> Page | Response:
+    """Show a run, a window of its spans, and one of them in full if the address names it.
+
+    The checkpoints of a fork name runs of its source: the browser goes on there.
+    """
+    thread_id = call.path("thread_id")
+    scope = await call.authorize("threads", "read", {"thread_id": thread_id})
+    found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
+    if found is None:
+        thread = await call.state.threads.get(thread_id, scope=scope)
+        if thread is None or thread.forked_from_thread_id is None or call.number("forks", 0) >= _FORKS:
+            raise missing("run", call.path("run_id"))
+        query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}
+        return RedirectResponse(call.link("runs", thread.forked_from_thread_id, call.path("run_id"), **query), 307)
+    key = (found.thread_id, found.run_id)
+    kind, status = call.query("kind"), call.query("status")
+    if kind not in (None, *KINDS):
+        raise refuse(422, f"kind is one of {', '.join(KINDS)}, not {kind!r}")
+    timeline = await call.state.spans.timeline(
+        *key, offset=call.number("offset", 0), limit=_WINDOW, kind=kind, status=status, since=_since(call)
+    )
+    span_id = call.query("span")
+    span = None if span_id is None else await call.state.spans.get(*key, span_id)
+    if span_id is not None and span is None:
+        raise missing("span", span_id)
+    begun = min(filter(None, (timeline.started_at, found.started_at)))
+    # A run that goes on ends where its last span does, on this page.
+    ended = found.ended_at or timeline.ended_at or begun
+    first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
+    seconds = max(0.0, (last - first).total_seconds())
+    offset = (first - begun).total_seconds()
+    asked = await _asked(call, found) if found.status == "interrupted" else []
+    is_answered = any(one["is_answered"] for one in asked)
+    data: dict[str, Any] = {
+        "run": brief(found),
+        "traceback": None if found.error_traceback is None else found.error_traceback[-_TRACEBACK:],
+        "contents": {name: view(value) for name in ("input", "output") if (value := getattr(found, name)) is not None},
+        "metadata": view(found.metadata) if found.metadata else None,
+        "duration": max(0.0, (ended - found.started_at).total_seconds()),
+        "altogether": max(0.0, (ended - begun).total_seconds()),
+        "timeline": timeline,
+        "bars": [bar(one, first, seconds) for one in timeline.spans],
+        "axis": [offset, offset + seconds / 2, offset + seconds],
+        "window": _WINDOW,
+        "span": None if span is None else shown_span(span),
+        "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
+        "kinds": KINDS,
+        # An answered effect is unknown no longer.
+        "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
+        "asked": asked,
+        "next_run_id": await _next_run(call, found) if is_answered else None,
+        # A page of an open span, or of a run that has asked, has other statements.
+        "feedback": () if asked or span else await _feedback(call, found),
+        "before": checkpoint_before(found, timeline),
+        "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
+        "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
+    }
+    return Page("run.html", "Run", data, is_live=found.status in ("pending", "running") and span is None)
+
+
+async def cancel(call: PageCall) -> Done:
+    """Cancel a run."""
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    again = await last_action(call, thread.thread_id, ("retry",), run_id=run_id)
+    if again is not None and call.seen_at is not None and again.created_at > call.seen_at - MOMENT:
+        raise refuse(409, f"the run is not as you have seen it: {told(again)}. Look at it again, then decide")
+    status = await call.state.runs.cancel(thread.thread_id, run_id, call.field("how") or "cancel", by=call.actor)
+    # Of several persons, the first one is recorded.
+    event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
+    if status not in ("running", "cancelled", "interrupted") or event is None:
+        raise refuse(409, f"the run has ended already: {status}")
+    if not is_by(event, call.actor):
+        raise refuse(409, f"the run was {told(event)}")
+    return _done(call, status=status)
+
+
+async def retry(call: PageCall) -> Done:
+    """Enqueue a run again that failed."""
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    found = await _check_end(call, thread.thread_id, run_id)
+    # A run without checkpoints would go on from what another one has left.
+    if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
+        newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
+        if any(one.run_id != run_id for one in newest):
+            raise await moved(call, thread.thread_id)
+        why = "it is in the queue, or was discarded"
+        raise refuse(409, f"the run cannot be retried: {await _what_happened(call, found) or why}")
+    return _done(call)
+
+
+async def discard(call: PageCall) -> Done:
+    """Remove a run from the dead letters."""
+    thread, run_id = await call.thread("update"), call.path("run_id")
+    found = await _check_end(call, thread.thread_id, run_id)
+    if not await call.state.runs.discard(thread.thread_id, run_id, by=call.actor):
+        raise refuse(409, f"the run is no dead letter: {await _what_happened(call, found) or found.status}")
+    return _done(call)
+
+
+async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
+    """Return a run, unless it has been enqueued again since it ended as the page of the form has shown.
+
+    Raises:
+        HTTPException: 404 if there is none, 409 if it has.
+    """
+    found = await call.state.runs.get(thread_id, run_id)
+    if found is None:
+        raise missing("run", run_id)
+    seen = call.field("ended")
+    if seen is not None and seen != (found.ended_at and found.ended_at.isoformat()):
+        raise refuse(409, f"the run is not as you have seen it: {await _what_happened(call, found) or found.status}")
+    return found
+
+
+async def _what_happened(call: PageCall, run: Run) -> str | None:
+    """Return what a person did to a run last; `None` if nobody did."""
+    event = await last_action(call, run.thread_id, ("retry", "discard", "cancel"), run_id=run.run_id)
+    return None if event is None else told(event)
+
+
+def brief(run: Run) -> Mapping[str, Any]:
+    """Return a run without its contents."""
+    found = {field.name: getattr(run, field.name) for field in fields(run) if field.name not in _CONTENTS}
+    return {**found, "error_message": None if run.error_message is None else run.error_message[:400]}
+
+
+def shown_span(span: Span) -> dict[str, Any]:
+    """Return a span with its contents as pages show them."""
+    found = {field.name: getattr(span, field.name) for field in fields(span)}
+    contents = {name: view(found.pop(name)) for name in ("input", "output") if found[name] is not None}
+    attributes = view(span.attributes) if span.attributes else None
+    given = {"input": None, "output": None, "attributes": attributes, "contents": contents}
+    return {**found, **given, "duration": span.duration}
+
+
+def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, float]:
+    """Return place and width of a span in a drawing of its run, which is 1,000 wide."""
+    if seconds <= 0:
+        return 0, _WIDTH
+    start = (span.started_at - begun).total_seconds() / seconds
+    end = 1.0 if span.ended_at is None else (span.ended_at - begun).total_seconds() / seconds
+    left = min(max(start, 0.0), 1.0) * _WIDTH
+    return round(left, 1), round(max(2.0, min(end, 1.0) * _WIDTH - left), 1)
+
+
+def extent(timeline: Timeline) -> tuple[datetime, datetime]:
+    """Return the time that the spans of a window take, without the roots, which may be much longer."""
+    spans = [one for one in timeline.spans if one.depth > 0] or list(timeline.spans)
+    if not spans:
+        now = timeline.started_at or datetime.now(UTC)
+        return now, now
+    return min(one.started_at for one in spans), max(one.ended_at or one.started_at for one in spans)
+
+
+def checkpoint_before(run: Run, timeline: Timeline) -> str | None:
+    """Return the checkpoint of the root namespace from which a run that failed or waits can be tried again."""
+    if run.status not in ("error", "timeout", "cancelled", "interrupted") and not run.is_crashed:
+        return None
+    if run.last_checkpoint_id is not None:
+        return run.last_checkpoint_id
+    if run.status == "interrupted":
+        return run.first_checkpoint_id
+    known = (one.checkpoint_id for one in timeline.spans if one.checkpoint_id and not one.checkpoint_ns)
+    return next(known, None)
+
+
+async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
+    """Return the interrupts of a run, from its last event of them."""
+    events = await call.state.events.list(
+        run.thread_id, kind="interrupt", run_id=run.run_id, newest_first=True, limit=1
+    )
+    found = events.items[0].payload.get("interrupts") if events.items else None
+    asked = [one for one in found if isinstance(one, Mapping)][:_INTERRUPTS] if isinstance(found, list) else []
+    if not asked:
+        return []
+    answers = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=_INTERRUPTS)
+    # The same interrupt may be raised again, and answered again: the oldest answer is to this run.
+    answered_by = {
+        one.payload.get("interrupt_id"): one.payload.get("by")
+        for one in answers.items
+        if one.created_at >= events.items[0].created_at
+    }
+    return [
+        {
+            "question": question_of(one.get("value")),
+            "value": view(one.get("value"), 300),
+            "is_answered": one.get("id") in answered_by,
+            "answered_by": answered_by.get(one.get("id")),
+        }
+        for one in asked
+    ]
+
+
+async def _feedback(call: PageCall, run: Run) -> tuple[Feedback, ...]:
+    """Return the newest feedback on a run."""
+    return (await call.state.runs.feedback.list(thread_id=run.thread_id, run_id=run.run_id, limit=_FEEDBACK)).items
+
+
+async def _next_run(call: PageCall, run: Run) -> str | None:
+    """Return the run of the thread that started first after another one has ended, if it is one of the next few."""
+    later = await call.state.runs.list(thread_id=run.thread_id, since=run.ended_at, limit=_LATER)
+    if later.next is not None:
+        return None
+    return next((one.run_id for one in reversed(later.items) if one.run_id != run.run_id), None)
+
+
+def _since(call: PageCall) -> datetime | None:
+    text = call.query("since")
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if text is not None and (found is None or found.tzinfo is None):
+        raise refuse(422, f"since is a time with a time zone, not {text!r}")
+    return found
+
+
+def _done(call: PageCall, **data: Any) -> Done:
+    """Go back to the page that the form names, or to that of the run."""
+    if call.field("back") == "queue":
+        return Done(call.link("queue", show=call.field("show")), data)
+    return Done(call.link("runs", call.path("thread_id"), call.path("run_id")), data)

@@ -1,0 +1,119 @@
+"""The page of all threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph_pgstate.inspector.page import Page, PageCall
+from langgraph_pgstate.record.types import MessageHit
+from langgraph_pgstate.server.errors import refuse
+
+STATUSES: Final = ("idle", "busy", "interrupted", "error")
+_PAGE: Final = 50
+
+
+async def threads(call: PageCall) -> Page:
+    """Show a page of the threads that pass the filters of the address, most recently updated first."""
+    wanted = call.query("metadata")
+    metadata = None if wanted is None else metadata_of(wanted)
+    # A handler of `Auth` may look at the filters, and may change the metadata.
+    value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
+    scope = await call.authorize_search(value)
+    found = await call.state.threads.search(
+        user_id=call.query("user"),
+        tenant_id=call.query("tenant"),
+        agent=call.query("agent"),
+        status=status_of(call),
+        metadata=metadata,
+        text=call.query("q"),
+        updated_after=time_of(call, "after"),
+        updated_before=time_of(call, "before"),
+        scope=scope,
+        cursor=call.query("cursor"),
+        limit=_PAGE,
+    )
+    text = call.query("q")
+    hits = await call.state.messages.find_hits(text, [one.thread_id for one in found.items]) if text else ()
+    data = {
+        "threads": found.items,
+        "hits": {one.message.thread_id: _hit(one) for one in hits},
+        "next": found.next,
+        "statuses": STATUSES,
+    }
+    return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None)
+
+
+def _hit(found: MessageHit) -> dict[str, str | None]:
+    """Return what the list says of a message, and the parameters of the page that shows it."""
+    message = found.message
+    return {
+        "snippet": found.snippet,
+        "role": message.role,
+        "message": message.message_id,
+        "added": message.checkpoint_id,
+        "ns": message.checkpoint_ns,
+        "channel": message.channel,
+    }
+
+
+def status_of(call: PageCall) -> str | None:
+    """Return the status in the address.
+
+    Raises:
+        HTTPException: 422 if there is no such status.
+    """
+    status = call.query("status")
+    if status is not None and status not in STATUSES:
+        raise refuse(422, f"status is one of {', '.join(STATUSES)}, not {status!r}")
+    return status
+
+
+def metadata_of(text: str) -> dict[str, Any]:
+    """Return metadata that are written as a JSON object, or as `key=value` with commas between them.
+
+    Raises:
+        HTTPException: 422 if it is neither.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise refuse(422, f"metadata {text!r} is no JSON object") from None
+        return dict(found)
+    given: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise refuse(422, f"metadata is a JSON object or key=value, not {text!r}")
+        given[name.strip()] = _plain(value.strip())
+    return given
+
+
+def time_of(call: PageCall, name: str) -> datetime | None:
+    """Return a time in the address: a date, or a time in ISO 8601; UTC unless it names a zone.
+
+    Raises:
+        HTTPException: 422 if it is neither.
+    """
+    text = call.query(name)
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise refuse(422, f"{name} is a date like 2027-01-31, or a time, not {text!r}") from None
+    if not 2 <= found.year <= 9998:
+        raise refuse(422, f"{name} must be in the years 2 to 9998, not {text!r}")
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _plain(text: str) -> Any:
+    """Return a number, `true`, `false` or `null` as such, and other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, Mapping | list) else value

@@ -1,0 +1,336 @@
+"""Answers to interrupts: of a person or by default, and the commands that resume a graph with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from langgraph.types import Command
+
+from langgraph_pgstate.arguments import check_key_size, text_of
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import (
+    AlreadyAnsweredError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    StaleHeadError,
+)
+from langgraph_pgstate.interrupts.pending import Interrupted, Place, read_interrupted
+from langgraph_pgstate.interrupts.types import Answer, PendingInterrupt
+from langgraph_pgstate.runs.enqueue import enqueue
+from langgraph_pgstate.runs.inputs import read_field
+from langgraph_pgstate.runs.options import EnqueueOptions
+from langgraph_pgstate.runs.outcomes import resumption
+from langgraph_pgstate.runs.requests import read_options, request_run
+from langgraph_pgstate.runs.types import EnqueuedRun
+from langgraph_pgstate.schema.queries import Queries
+
+_SHOWN: Final = 60
+_DEFAULT_AGAIN: Final = timedelta(hours=1)
+_UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """A validated and encoded answer.
+
+    Attributes:
+        value: The answer as `(type, bytes)`.
+        answered_by: Name of the answerer.
+        interrupt_id: The interrupt; `None` for the only one.
+        answer_id: Random id of this call, with which a retry recognizes its own answer; also the id of the run that
+            resumes the thread with it.
+        plain: The answer as it was given.
+        is_default: Whether nobody has answered in time.
+    """
+
+    value: tuple[str, bytes]
+    answered_by: str | None
+    interrupt_id: str | None
+    answer_id: str
+    plain: Any
+    is_default: bool = False
+
+
+def request_answer(
+    codec: ValueCodec, value: Any, by: str | None, interrupt_id: str | None, *, is_default: bool = False
+) -> AnswerRequest:
+    """Validate and encode an answer.
+
+    Raises:
+        ConfigurationError: If it is `None`, which LangGraph cannot tell from no answer, or an id cannot be stored.
+        SerializationError: If the value cannot be stored.
+        UnsafeTypeError: If it could not be read again when the graph is resumed.
+    """
+    if value is None:
+        raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
+    encoded = codec.dumps_exactly("answer", value)
+    codec.loads(*encoded, "an answer")
+    by, interrupt_id = text_of("by", by), text_of("interrupt_id", interrupt_id)
+    return AnswerRequest(encoded, by, interrupt_id, str(uuid4()), value, is_default)
+
+
+async def answer(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    request: AnswerRequest,
+    *,
+    must_enqueue: bool = False,
+) -> Answer:
+    """Record the answer to an interrupt and the event, atomically. Each interrupt takes one answer.
+
+    If the interrupted run was enqueued, a run that resumes it with this answer is enqueued in the same transaction.
+
+    Returns:
+        The recorded answer.
+
+    Raises:
+        NotFoundError: If the thread has no such interrupt.
+        AlreadyAnsweredError: If the interrupt is answered already.
+        ConfigurationError: If there are several interrupts and none is named; with `must_enqueue`, also if the
+            interrupted run was not enqueued.
+    """
+    interrupted = await read_interrupted(db, queries, codec, thread_id)
+    interrupt = _chosen(interrupted, thread_id, request)
+    assert interrupted is not None
+    checkpoint_id = interrupted.place[1]
+    await _put_answer(db, queries, codec, interrupted.place, interrupt, request, must_enqueue=must_enqueue)
+    key = {"thread_ids": [thread_id], "checkpoint_ids": [checkpoint_id]}
+    for _, _, interrupt_id, answer_id, answered_at, by, _, _, is_default, run_id in await db.fetch(
+        queries.get_answers, key
+    ):
+        if interrupt_id == interrupt.interrupt_id:
+            if answer_id != request.answer_id:
+                raise AlreadyAnsweredError(thread_id, interrupt_id, by, answered_at, is_default)
+            return Answer(thread_id, checkpoint_id, interrupt_id, request.plain, by, answered_at, is_default, run_id)
+    raise NotFoundError(
+        f"thread {thread_id!r} has just advanced, and interrupt {interrupt.interrupt_id} is no longer pending"
+    )
+
+
+async def resume(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    thread_id: str,
+    checkpoint_id: str,
+    graph: str | None,
+    configurable: Mapping[str, Any],
+    queue: str,
+) -> EnqueuedRun:
+    """Enqueue a run that resumes an interrupted thread with its answers; without any, it goes on as with no input.
+
+    One transaction. If the interrupted run was enqueued, the run has its graph, its queue, its config and its options.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Reads the answers, and encodes the run.
+        thread_id: The thread.
+        checkpoint_id: The newest checkpoint of the thread, as the caller has seen it.
+        graph: The graph of a thread whose interrupted run was not enqueued.
+        configurable: Its config.
+        queue: Its queue.
+
+    Raises:
+        StaleHeadError: If the thread has advanced from the checkpoint.
+        ThreadBusyError: If the thread has a run in the queue.
+        ConfigurationError: If interrupts have no answer yet, or no graph is given and the run was not enqueued.
+        NotFoundError: If there is no thread.
+    """
+    async with db.transaction():
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        head = await db.fetch(queries.get_head, {"thread_id": thread_id})
+        if not head:
+            raise NotFoundError(f"there is no thread {thread_id!r}")
+        if head[0][0] != checkpoint_id:
+            raise StaleHeadError(thread_id, "", checkpoint_id, head[0][0])
+        interrupted = await read_interrupted(db, queries, codec, thread_id)
+        if interrupted is not None and interrupted.open_interrupts:
+            raise ConfigurationError(f"thread {thread_id!r} waits for answers: {_listed(interrupted)}")
+        answers = [] if interrupted is None else interrupted.answers
+        asked_by = None if interrupted is None else interrupted.interrupts[-1].run_id
+        if asked_by is None:
+            rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
+            asked_by = rows[0][0] if rows else None
+        run_id = str(uuid4())
+        # The run of the only answer has its id, by which it is found.
+        if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
+            run_id = interrupted.answer_ids[answers[0].interrupt_id]
+        command = command_of(answers)
+        request = await resumption(db, queries, codec, thread_id, asked_by, run_id, command, checkpoint_id)
+        if request is None:
+            if graph is None:
+                raise ConfigurationError(
+                    f"the interrupted run of thread {thread_id!r} was not enqueued: name its graph"
+                )
+            options: EnqueueOptions = {"thread_id": thread_id, "run_id": run_id, "queue": queue}
+            options["expected_head"] = checkpoint_id
+            options["config"] = {"configurable": dict(configurable)}
+            request = request_run(codec, graph, command=command, **options)
+        return (await enqueue(db, queries, [replace(request, strategy="reject")], notifies=True))[0]
+
+
+async def find_due_defaults(
+    db: Connection, queries: Queries, graphs: Sequence[str], limit: int = 100
+) -> list[tuple[str, str]]:
+    """Return interrupted runs of some graphs whose default answer is due, the longest due first. One round trip."""
+    rows = await db.fetch(queries.find_due_answers, {"graphs": [*graphs], "page_size": limit})
+    return [(thread_id, run_id) for thread_id, run_id in rows]
+
+
+async def answer_by_default(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, run_id: str
+) -> list[Answer]:
+    """Give a run's default answer to those of its interrupts that nobody has answered in time. One transaction.
+
+    As `answer` does, it enqueues runs that resume the thread, and records events, which say that it is the default.
+    Safe to repeat and in many processes. Nothing is done if another transaction has locked the thread. An answer that
+    cannot be read is tried again after an hour.
+
+    Returns:
+        The answers that were given.
+
+    Raises:
+        PGStateError: If the interrupts or the answer cannot be read.
+    """
+    key = {"thread_id": thread_id, "run_id": run_id}
+    try:
+        async with db.transaction():
+            if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+                return []
+            rows = await db.fetch(queries.get_default_answer, key)
+            if not rows:
+                return []
+            data, options, now = rows[0]
+            where = f"run {run_id!r} of thread {thread_id!r}"
+            after = timedelta(seconds=read_options(options, where)["answer_after"])
+            interrupted = await read_interrupted(db, queries, codec, thread_id)
+            asked = [one for one in interrupted.open_interrupts if one.run_id == run_id] if interrupted else []
+            value = read_field(codec, data, "default_answer", where)
+            given = []
+            for interrupt in asked:
+                if interrupted is None or interrupt.error is not None or interrupt.asked_at + after > now:
+                    continue
+                request = request_answer(codec, value, None, interrupt.interrupt_id, is_default=True)
+                if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
+                    place = (*interrupted.place, interrupt.interrupt_id)
+                    given.append(Answer(*place, value, None, now, True, request.answer_id))
+            # The others are raised again by the run that resumes, and are its own then.
+            later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
+            await db.execute(queries.set_answer_at, {**key, "answer_at": later})
+    except PGStateError:
+        rows = await db.fetch(queries.get_default_answer, key)
+        if rows:
+            await db.execute(queries.set_answer_at, {**key, "answer_at": rows[0][2] + _DEFAULT_AGAIN})
+        raise
+    return given
+
+
+async def _put_answer(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    place: Place,
+    interrupt: PendingInterrupt,
+    request: AnswerRequest,
+    *,
+    must_enqueue: bool = False,
+) -> bool:
+    """Store an answer and its event, and enqueue the run that resumes with it. Return false if it is not the first."""
+    thread_id, checkpoint_id = place
+    check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, interrupt.interrupt_id)
+    type_, data = request.value
+    parameters = {
+        "thread_id": thread_id,
+        "checkpoint_id": checkpoint_id,
+        "interrupt_id": interrupt.interrupt_id,
+        "task_id": interrupt.task_id,
+        "answer_id": request.answer_id,
+        "answered_by": request.answered_by,
+        "value_type": type_,
+        "value": data,
+        "is_default": request.is_default,
+    }
+    given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
+    # The id of the call, so that a call that is repeated enqueues the same run.
+    resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, request.answer_id, command_for(given))
+    if resuming is None:
+        if must_enqueue:
+            raise ConfigurationError(
+                f"the interrupted run of thread {thread_id!r} was not enqueued: use threads.answer, and invoke the "
+                "graph with the command that it returns"
+            )
+        return await db.execute(queries.put_answer, parameters) > 0
+    async with db.transaction():
+        # Before the answer, as `answer_by_default` does.
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        if not await db.execute(queries.put_answer, parameters):
+            return False
+        await enqueue(db, queries, [resuming], notifies=True)
+    return True
+
+
+def _chosen(interrupted: Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:
+    """Return the interrupt that an answer is for."""
+    if interrupted is None:
+        raise NotFoundError(f"thread {thread_id!r} has no pending interrupt")
+    if request.interrupt_id is not None:
+        candidates = [one for one in interrupted.interrupts if one.interrupt_id == request.interrupt_id]
+        if not candidates:
+            raise NotFoundError(
+                f"thread {thread_id!r} has no pending interrupt {request.interrupt_id}; pending: {_listed(interrupted)}"
+            )
+    else:
+        # A retry after a lost connection finds its own answer.
+        own = [
+            one for one in interrupted.interrupts if interrupted.answer_ids.get(one.interrupt_id) == request.answer_id
+        ]
+        readable = [one for one in interrupted.open_interrupts if one.error is None]
+        candidates = own or readable or interrupted.open_interrupts or interrupted.interrupts
+        if len(candidates) > 1 and interrupted.open_interrupts:
+            raise ConfigurationError(
+                f"thread {thread_id!r} has several pending interrupts, name one by interrupt_id: {_listed(interrupted)}"
+            )
+    interrupt = candidates[0]
+    if interrupt.error is not None:
+        raise NotFoundError(f"the interrupt of thread {thread_id!r} cannot be read: {interrupt.error}")
+    given = interrupted.answer(interrupt.interrupt_id)
+    if given is not None and interrupted.answer_ids[interrupt.interrupt_id] != request.answer_id:
+        raise AlreadyAnsweredError(
+            thread_id, interrupt.interrupt_id, given.answered_by, given.answered_at, given.is_default
+        )
+    return interrupt
+
+
+def _listed(interrupted: Interrupted) -> str:
+    known = (one for one in interrupted.open_interrupts if one.error is None)
+    return "; ".join(f"{one.interrupt_id} {str(one.value)[:_SHOWN]!r}" for one in known) or "none"
+
+
+def command_for(answer: Answer) -> Command[Any]:
+    """Return the command that resumes a graph with one answer."""
+    if _is_digest(answer.interrupt_id):
+        return Command(resume={answer.interrupt_id: answer.value})
+    # An interrupt without an id of its own.
+    return Command(resume=answer.value)
+
+
+def command_of(answers: Sequence[Answer]) -> Command[Any] | None:
+    """Return the command that resumes a graph with some answers, or `None` if there are none."""
+    if not answers:
+        return None
+    if len(answers) == 1:
+        return command_for(answers[0])
+    return Command(resume={answer.interrupt_id: answer.value for answer in answers})
+
+
+def _is_digest(id: str) -> bool:
+    return len(id) == 32 and all(character in "0123456789abcdef" for character in id)

@@ -1,0 +1,110 @@
+"""Interrupts of threads and their answers."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from langgraph.types import Command
+
+from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.db.runners import blocking
+from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.interrupts import pending as interrupts
+from langgraph_pgstate.interrupts.filters import InterruptFilter
+from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.threads.base import AsyncThreadsBase, ThreadsBase
+
+
+class AsyncInterrupts(AsyncThreadsBase):
+    """Access to the interrupts made with `interrupt()`. Each takes one answer."""
+
+    async def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
+        """Return a page of threads with unanswered interrupts, newest interrupt first.
+
+        Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
+        fewer than `limit` threads and still have a next one: answered interrupts are skipped, some thousand per page,
+        until a prune removes them.
+
+        Args:
+            **filters: See `InterruptFilter`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = interrupts.request_interrupted(**filters)
+        return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
+
+    async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
+        """Return the unanswered interrupts of one thread, oldest first. Three round trips."""
+        found = await self._database.run(
+            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
+        )
+        return found.interrupts if found else ()
+
+    async def answer(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> Command[Any]:
+        """Record the answer to an interrupt, and an event that names the answerer. Atomic; each interrupt takes one
+        answer.
+
+        The interrupt is no longer listed. If the interrupted run was enqueued, a run that resumes it is enqueued in the
+        same transaction, and a worker runs it. Otherwise the graph does not run yet: invoke it with the returned
+        command, or let any process get the command with `resume`. A call repeated after a lost connection finds its own
+        answer.
+
+        Args:
+            thread_id: The thread.
+            value: The answer; any value except `None` that the serializer can store.
+            by: Name of the answerer.
+            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+
+        Returns:
+            The command that resumes the graph with this answer: `graph.invoke(command, config)`.
+
+        Raises:
+            NotFoundError: If the thread has no such interrupt. Nothing was written.
+            AlreadyAnsweredError: If the interrupt is answered already. Nothing was written.
+            ConfigurationError: If there are several interrupts and none is named. The message lists them. Nothing was
+                written.
+            SerializationError: If the value cannot be stored. Nothing was written.
+            UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
+        """
+        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
+        return answers.command_for(found)
+
+    async def answers(self, thread_id: str) -> tuple[Answer, ...]:
+        """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
+        found = await self._database.run(
+            interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
+        )
+        return found.answers if found else ()
+
+    async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
+        """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+
+        `None` if it has no answer, or a prune has removed its checkpoint. Types that may not be built are returned as
+        plain data.
+        """
+        key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
+        return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
+
+    async def resume(self, thread_id: str) -> Command[Any] | None:
+        """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
+
+        The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
+        answers, until the interrupted tasks have stored their results.
+        """
+        return answers.command_of(await AsyncInterrupts.answers(self, thread_id))
+
+
+class Interrupts(ThreadsBase):
+    """Blocking twin of `AsyncInterrupts`."""
+
+    interrupted = blocking(AsyncInterrupts.interrupted)
+    interrupts = blocking(AsyncInterrupts.interrupts)
+    answer = blocking(AsyncInterrupts.answer)
+    answers = blocking(AsyncInterrupts.answers)
+    answered = blocking(AsyncInterrupts.answered)
+    resume = blocking(AsyncInterrupts.resume)

@@ -1,0 +1,255 @@
+"""Interrupted threads: their interrupts, and the answers that these have so far.
+
+A task's interrupts are among its pending writes, in the root namespace even for those of a subgraph. An interrupt is
+pending as long as its checkpoint has no successor and its task has written no result. LangGraph decides likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Unpack
+
+from langgraph.types import Interrupt
+
+from langgraph_pgstate.arguments import request_scope, texts_of
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.codec.writes import unpack_writes
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.interrupts.filters import InterruptFilter
+from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, encode_cursor, page_size
+from langgraph_pgstate.schema.queries import Queries
+
+_KIND: Final = "interrupted"
+# Pages of interrupts read for one result page, including answered interrupts, which are skipped.
+_SCAN_PAGE: Final = 200
+_SCAN_PAGES: Final = 25
+_QUESTIONS: Final = ("question", "description", "message", "prompt")
+_NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+# Thread and checkpoint.
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedRequest:
+    """A validated request for interrupted threads.
+
+    Attributes:
+        owner: User, tenant, agent, and the metadata of threads that the caller may see.
+        answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
+        cursor: Time, thread and task of the last one read.
+        size: Page size.
+        scans: Number of pages of interrupts that are read at most.
+        scan_size: Size of these pages.
+    """
+
+    owner: dict[str, Any]
+    answered: bool
+    cursor: tuple[Any, str, str]
+    size: int
+    scans: int
+    scan_size: int
+
+
+def request_interrupted(**filters: Unpack[InterruptFilter]) -> InterruptedRequest:
+    """Validate a request for interrupted threads.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, InterruptFilter)
+    at, thread_id, task_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", ""))
+    owner: dict[str, Any] = texts_of(filters, "user_id", "tenant_id", "agent")
+    owner["scope"] = request_scope(filters.get("scope"))
+    size, scan = page_size(filters.get("limit", 20)), filters.get("scan")
+    scans = (_SCAN_PAGES, _SCAN_PAGE) if scan is None else (1, page_size(scan, "scan"))
+    return InterruptedRequest(owner, filters.get("answered", False), (at, thread_id, task_id), size, *scans)
+
+
+async def list_interrupted(
+    db: Connection, queries: Queries, codec: ValueCodec, filter: InterruptedRequest
+) -> Page[InterruptedThread]:
+    """Return a page of threads with unanswered interrupts, newest interrupt first. Reads no state.
+
+    Takes three round trips for each page of interrupts that is read, answered ones included. A page may hold
+    fewer threads than requested and have a next one. A prune removes answered interrupts.
+    """
+    found: list[InterruptedThread] = []
+    before = cursor = filter.cursor
+    for _ in range(filter.scans):
+        at, thread_id, task_id = cursor
+        rows = await db.fetch(
+            queries.scan_interrupts,
+            {"cursor_at": at, "cursor_thread": thread_id, "cursor_task": task_id, "page_size": filter.scan_size},
+        )
+        interrupted = await _read_places(db, queries, codec, [(row[0], row[1]) for row in rows], filter.owner)
+        for thread_id, checkpoint_id, at, task_id in rows:
+            place = interrupted.get((thread_id, checkpoint_id))
+            cursor = (at, thread_id, task_id)
+            # A thread whose tasks have several interrupts is listed once, at its newest.
+            if place is None or place.leader != task_id:
+                continue
+            if place.answers if filter.answered else place.open_interrupts:
+                if len(found) == filter.size:
+                    return Page(tuple(found), encode_cursor(_KIND, before))
+                found.append(place.shown())
+            before = cursor
+        if len(rows) < filter.scan_size:
+            return Page(tuple(found), None)
+        before = cursor
+    return Page(tuple(found), encode_cursor(_KIND, cursor))
+
+
+@dataclass(slots=True)
+class Interrupted:
+    """The interrupts and answers of one checkpoint."""
+
+    place: Place
+    owner: tuple[str | None, str | None, str | None, str | None]
+    interrupts: list[PendingInterrupt]
+    answers: list[Answer]
+    answer_ids: dict[str, str]
+    leader: str = ""
+
+    @property
+    def open_interrupts(self) -> list[PendingInterrupt]:
+        """The unanswered interrupts."""
+        return [interrupt for interrupt in self.interrupts if interrupt.interrupt_id not in self.answer_ids]
+
+    def answer(self, interrupt_id: str) -> Answer | None:
+        """Return the answer to an interrupt, or `None`."""
+        return next((answer for answer in self.answers if answer.interrupt_id == interrupt_id), None)
+
+    def shown(self) -> InterruptedThread:
+        """Return the public form."""
+        interrupts = self.open_interrupts
+        since = min(interrupt.asked_at for interrupt in interrupts or self.interrupts)
+        return InterruptedThread(*self.place, since, tuple(interrupts), tuple(self.answers), *self.owner)
+
+
+async def _read_places(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    places: Sequence[Place],
+    owner: Mapping[str, Any],
+    *,
+    strict: bool = False,
+) -> dict[Place, Interrupted]:
+    """Return the interrupts and answers of some checkpoints. Checkpoints without pending interrupts are left out.
+
+    With `strict`, an answer of a type that may not be built is an error; otherwise it is read as plain data.
+    """
+    if not places:
+        return {}
+    reader = codec.lenient()
+    wanted = dict.fromkeys(places)
+    key = {"thread_ids": [place[0] for place in wanted], "checkpoint_ids": [place[1] for place in wanted]}
+    found: dict[Place, Interrupted] = {}
+    latest: dict[Place, tuple[datetime, str]] = {}
+    for thread_id, checkpoint_id, task_id, run_id, asked_at, data, *whose in await db.fetch(
+        queries.get_interrupts, {**key, **owner}
+    ):
+        place = (thread_id, checkpoint_id)
+        interrupted = found.setdefault(place, Interrupted(place, tuple(whose), [], [], {}))
+        interrupted.interrupts += _interrupts_in(reader, place, task_id, run_id, asked_at, data)
+        at, leader = latest.get(place, (asked_at, task_id))
+        if asked_at > at or (asked_at == at and task_id <= leader):
+            latest[place] = (asked_at, task_id)
+            interrupted.leader = task_id
+    if not found:
+        return {}
+    for thread_id, checkpoint_id, interrupt_id, answer_id, answered_at, by, type_, data, *more in await db.fetch(
+        queries.get_answers, key
+    ):
+        interrupted_here = found.get((thread_id, checkpoint_id))
+        if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
+            # The answer was picked up, and its task has continued.
+            continue
+        where = f"the answer to {interrupt_id} of thread {thread_id!r}"
+        value = (codec if strict else reader).loads(type_, data, where)
+        interrupted_here.answer_ids[interrupt_id] = answer_id
+        interrupted_here.answers.append(Answer(thread_id, checkpoint_id, interrupt_id, value, by, answered_at, *more))
+    return found
+
+
+def _interrupts_in(
+    codec: ValueCodec, place: Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
+) -> list[PendingInterrupt]:
+    """Return the interrupts in a task's row. One that cannot be read has an `error`, and does not hide the others."""
+    where = f"an interrupt of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
+    interrupts = []
+    try:
+        for _, _, type_, content in unpack_writes(data, where):
+            value = codec.loads(type_, content, where)
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, Interrupt):
+                    schema = getattr(one, "response_schema", None)
+                    interrupts.append(PendingInterrupt(one.id, one.value, asked_at, schema, task_id, run_id))
+    except PGStateError as error:
+        _logger.error("%s cannot be read: %s", where, error)
+        interrupts.append(PendingInterrupt("", None, asked_at, None, task_id, run_id, str(error)))
+    return interrupts
+
+
+async def get_interrupted(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str
+) -> InterruptedThread | None:
+    """Return one thread's interrupts and answers, or `None` if it is not interrupted. Three round trips."""
+    found = await read_interrupted(db, queries, codec, thread_id)
+    return found.shown() if found is not None else None
+
+
+async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> Interrupted | None:
+    """Return the interrupts at a thread's head, or `None` if it is not interrupted. Three round trips.
+
+    Raises:
+        UnsafeTypeError: If an answer has a type that may not be built.
+    """
+    head = await db.fetch(queries.get_head, {"thread_id": thread_id})
+    if not head:
+        return None
+    place = (thread_id, head[0][0])
+    found = (await _read_places(db, queries, codec, [place], _NO_OWNER, strict=True)).get(place)
+    return found if found is not None and found.interrupts else None
+
+
+async def find_answered(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, interrupt_id: str
+) -> AnsweredInterrupt | None:
+    """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+
+    Types that may not be built are returned as plain data. `None` if it has no answer, or a prune has removed it.
+    """
+    key = {"thread_id": thread_id, "interrupt_id": interrupt_id}
+    for checkpoint_id, task_id, at, by, type_, data, is_default, run_id, asked_in, asked_at, asked in await db.fetch(
+        queries.get_answered, key
+    ):
+        reader, place = codec.lenient(), (thread_id, checkpoint_id)
+        value = reader.loads(type_, data, f"the answer to {interrupt_id} of thread {thread_id!r}")
+        found = [] if asked is None else _interrupts_in(reader, place, task_id, asked_in, asked_at, asked)
+        interrupt = next((one for one in found if one.interrupt_id == interrupt_id), None)
+        return AnsweredInterrupt(Answer(*place, interrupt_id, value, by, at, is_default, run_id), interrupt)
+    return None
+
+
+def question_of(value: Any) -> str | None:
+    """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
+    return split_question(value)[0][:1000] or None
+
+
+def split_question(value: Any) -> tuple[str, Any]:
+    """Return the question in a field of an interrupt's value, or nothing, and the value without it."""
+    if not isinstance(value, Mapping):
+        return "", value
+    name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)
+    if name is None:
+        return "", value
+    return value[name], {key: item for key, item in value.items() if key != name}

@@ -1,0 +1,109 @@
+"""Leases of threads: holding one for a block of code, and listing them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import thread_id_of
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
+from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
+from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.paging import FIRST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.schema.queries import Queries
+
+_KIND: Final = "leases"
+
+
+def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
+    """Validate a request for leases, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, thread_id = decode_cursor(_KIND, cursor, (FIRST, ""))
+    return {"cursor_at": at, "cursor_id": thread_id, "page_size": page_size(limit) + 1}
+
+
+async def list_leases(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
+    """Return a page of the live leases, the earliest to expire first. One round trip."""
+    rows = await db.fetch(queries.list_leases, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: Lease(*row), _KIND, _position)
+
+
+def _position(lease: Lease) -> tuple[datetime, str]:
+    return lease.expires_at, lease.thread_id
+
+
+class AsyncLeases:
+    """Methods that hold and list the leases of threads; `state.leases`.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        manager: Renews the leases. Pass the saver's manager, so that its runs write under the held leases.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, manager: AsyncLeaseManager) -> None:
+        self._database = database
+        self._queries = queries
+        self._manager = manager
+
+    @asynccontextmanager
+    async def hold(
+        self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None
+    ) -> AsyncIterator[Lease]:
+        """Hold a thread's lease for a `with` block. Runs and writes of the block belong to the lease.
+
+        The lease is renewed in the background and released at the end. If the saver has `guard="lease"`, no other
+        process or run can write to the thread meanwhile. Without it, only those that also request the lease are
+        excluded. A nested block on the same thread shares the lease.
+
+        Args:
+            thread_id: The thread.
+            on_busy: `raise` or `wait` if the lease is held; by default the saver's setting.
+            wait_timeout: Maximum seconds to wait.
+
+        Raises:
+            LeaseHeldError: If another process or run holds the lease.
+            LeaseLostError: At the end of the block, if the lease was taken over, for example because the process was
+                paused.
+            ThreadDeletedError: If the thread was deleted.
+        """
+        async with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+            yield held.lease
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Lease]:
+        """Return a page of the live leases, the earliest to expire first. One round trip.
+
+        A lease renewed between two pages can appear on both.
+
+        Args:
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return await self._database.run(list_leases, self._queries, request_leases(limit, cursor))
+
+
+class Leases:
+    """Blocking twin of `AsyncLeases`."""
+
+    def __init__(self, database: Database, queries: Queries, manager: LeaseManager) -> None:
+        self._database = BlockingRunner(database)
+        self._queries = queries
+        self._manager = manager
+
+    @contextmanager
+    def hold(self, thread_id: str, *, on_busy: str | None = None, wait_timeout: float | None = None) -> Iterator[Lease]:
+        """Blocking twin of `AsyncLeases.hold`."""
+        with self._manager.hold(thread_id_of(thread_id), on_busy, wait_timeout) as held:
+            yield held.lease
+
+    list = blocking(AsyncLeases.list)

@@ -1,0 +1,249 @@
+"""Guards, which refuse a write whose precondition no longer holds, within its own transaction and round trip.
+
+A guard is one or two statements sent ahead of a write. The first locks the rows on which the write depends, and waits
+for concurrent holders. The second sees what those have committed, and checks it. If the check fails, the whole
+transaction fails, including the write and the statements of hooks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_pgstate.arguments import Address, configurable_of
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
+from langgraph_pgstate.langgraph_compat import REPLAY_STATE
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+# Without the quotation marks around it, which each language of the server has of its own.
+_MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
+_SWEEP_PAGE: Final = 1000
+
+
+class PastId(str):
+    """The id of a checkpoint that had children when it was read. It equals its plain string.
+
+    LangGraph passes the ids it got from the saver back to `put`. A put can so tell a run that named a past checkpoint,
+    and forks deliberately, from one that read the head and was then overtaken.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The preconditions of one write.
+
+    Attributes:
+        head: Whether no other run may have advanced the branch.
+        thread: Whether the thread must not have been deleted.
+        fencing_token: The lease that must not have been taken over.
+        holder_id: The lease's holder.
+        renew_for: Seconds for which the lease is renewed with the write.
+        asked_at: When that was asked for, by the clock of the holder's leases.
+        own_child: The child with which the writing run itself advanced the branch, if it did.
+        makes_thread: Whether the thread's row is created, because it is known to be missing.
+    """
+
+    head: bool = False
+    thread: bool = False
+    fencing_token: int | None = None
+    holder_id: str | None = None
+    renew_for: float | None = None
+    asked_at: float = 0.0
+    own_child: str | None = None
+    makes_thread: bool = False
+
+    def before_put(self, queries: Queries, address: Address, parent: Address | None) -> list[Statement]:
+        """Return the statements to send ahead of a checkpoint."""
+        is_first = self.head and parent is None
+        held_id = parent.checkpoint_id if self.head and parent is not None else None
+        # Without a parent, the thread's row is the only one to lock.
+        found = self._hold(queries, address, held_id, makes_thread=is_first or (self.thread and parent is None))
+        if is_first:
+            found.append((queries.check_empty, {**_key(address), "own_id": address.checkpoint_id}))
+        elif held_id is not None:
+            parameters = {**_key(address), "held_id": held_id, "own_id": address.checkpoint_id}
+            found.append((queries.check_head, parameters))
+        return found
+
+    def before_writes(self, queries: Queries, address: Address) -> list[Statement]:
+        """Return the statements to send ahead of a task's writes. They need no lock on the checkpoint."""
+        found = self._hold(queries, address, None)
+        if self.head:
+            parameters = {**_key(address), "held_id": address.checkpoint_id, "own_id": self.own_child}
+            found.append((queries.check_head, parameters))
+        return found
+
+    def _hold(
+        self, queries: Queries, address: Address, held_id: str | None, makes_thread: bool = False
+    ) -> list[Statement]:
+        key = {"thread_id": address.thread_id}
+        found: list[Statement] = []
+        if makes_thread or self.makes_thread:
+            found.append((queries.make_thread, key))
+            if self.thread:
+                # A more specific error than that of the lease, which was deleted with the thread.
+                found.append((queries.check_deleted, key))
+        if self.thread or self.fencing_token is not None or held_id is not None:
+            parameters = {
+                **_key(address),
+                "holds_thread": self.thread,
+                "fencing_token": self.fencing_token,
+                "held_id": held_id,
+                "own_id": address.checkpoint_id,
+            }
+            found.append((queries.hold_for_write, parameters))
+        if self.renew_for is not None:
+            lease = {"fencing_token": self.fencing_token, "holder_id": self.holder_id, "ttl": self.renew_for}
+            found.append((queries.renew_lease, {**key, **lease}))
+        if self.thread and not (makes_thread or self.makes_thread):
+            found.append((queries.check_deleted, key))
+        return found
+
+    def with_thread(self) -> Guard:
+        """Return this guard with creation of the thread's row."""
+        return replace(self, makes_thread=True)
+
+    def broken(self, error: BaseException, address: Address, parent_id: str | None) -> PGStateError | None:
+        """Return the error for a transaction that failed because of this guard, else `None`.
+
+        Args:
+            error: The driver's error.
+            address: The checkpoint of the write.
+            parent_id: The checkpoint on which it depends.
+        """
+        found = _reason(error)
+        if found is None:
+            return None
+        reason, detail = found
+        if reason == "lease":
+            return LeaseLostError(address.thread_id, self.fencing_token or 0)
+        if reason == "deleted":
+            return ThreadDeletedError(address.thread_id, datetime.fromtimestamp(float(detail), UTC))
+        if reason == "head":
+            return StaleHeadError(address.thread_id, address.checkpoint_ns, parent_id or "", detail or None)
+        return None
+
+    def misses_thread(self, error: BaseException) -> bool:
+        """Return whether a transaction failed because the thread's row is missing and was not created."""
+        found = _reason(error)
+        return found is not None and found[0] == "thread" and not self.makes_thread
+
+
+def broken_condition(error: BaseException) -> str | None:
+    """Return which condition of a guard made a transaction fail; `None` if it failed for another reason."""
+    found = _reason(error)
+    return None if found is None else found[0]
+
+
+def _reason(error: BaseException) -> tuple[str, str] | None:
+    if getattr(error, "sqlstate", None) != "22P02":
+        return None
+    found = _MARK.search(str(error))
+    return None if found is None else (found[1], found[2])
+
+
+def _key(address: Address) -> dict[str, Any]:
+    return {"thread_id": address.thread_id, "checkpoint_ns": address.checkpoint_ns}
+
+
+def names_past(config: Mapping[str, Any]) -> bool:
+    """Return whether a write's config names a checkpoint that already had children, which is a deliberate fork."""
+    return type(configurable_of(config).get("checkpoint_id")) is PastId
+
+
+def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
+    """Return whether a put forks deliberately.
+
+    Args:
+        config: Config of the put.
+        source: The `source` of its metadata.
+    """
+    if names_past(config):
+        return True
+    configurable = configurable_of(config)
+    # A copy of a first checkpoint, or a subgraph that had not begun at the checkpoint from which its graph is replayed.
+    return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
+
+
+def with_past_parent(loaded: CheckpointTuple) -> CheckpointTuple:
+    """Return a checkpoint whose parent's id is marked as having children."""
+    if loaded.parent_config is None:
+        return loaded
+    return loaded._replace(parent_config=_as_past(loaded.parent_config))
+
+
+def as_past(loaded: CheckpointTuple) -> CheckpointTuple:
+    """Return a checkpoint whose ids are marked as having children."""
+    loaded = with_past_parent(loaded)
+    checkpoint: Any = {**loaded.checkpoint, "id": PastId(loaded.checkpoint["id"])}
+    return loaded._replace(config=_as_past(loaded.config), checkpoint=checkpoint)
+
+
+def _as_past(config: Any) -> Any:
+    configurable = config["configurable"]
+    return {**config, "configurable": {**configurable, "checkpoint_id": PastId(configurable["checkpoint_id"])}}
+
+
+async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
+    """Return whether a checkpoint has children. One round trip."""
+    return bool((await db.fetch(queries.has_child, address._asdict()))[0][0])
+
+
+async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
+    """Store a tombstone for a thread that is about to be deleted, and wait for its holders. Call it in a transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        seconds: Seconds for which late writes are refused.
+    """
+    key = {"thread_id": thread_id}
+    # Writers lock the thread's row, so it must exist. Lock it at once in full: a holder of a weaker lock may need to
+    # update it, which would deadlock.
+    if not await db.fetch(queries.lock_thread_for_update, key):
+        await db.execute(queries.make_thread, key)
+        await db.fetch(queries.lock_thread_for_update, key)
+    await db.execute(queries.put_tombstone, {**key, "seconds": seconds})
+
+
+async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Raise if a thread was deleted and not revived. One round trip.
+
+    Raises:
+        ThreadDeletedError: If it has a tombstone.
+    """
+    if found := await db.fetch(queries.get_tombstone, {"thread_id": thread_id}):
+        raise ThreadDeletedError(thread_id, found[0][0])
+
+
+async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> bool:
+    """Remove a thread's tombstone. One statement; safe to repeat.
+
+    Returns:
+        Whether there was a tombstone.
+    """
+    return await db.execute(queries.delete_tombstone, {"thread_id": thread_id}) > 0
+
+
+async def sweep(db: Connection, queries: Queries) -> int:
+    """Remove expired tombstones, and leases without a holder for a day. Page by page; safe to repeat.
+
+    Returns:
+        The number of removed rows.
+    """
+    gone = 0
+    for query in (queries.sweep_tombstones, queries.sweep_leases):
+        while swept := await db.execute(query, {"page_size": _SWEEP_PAGE}):
+            gone += swept
+            if swept < _SWEEP_PAGE:
+                break
+    return gone

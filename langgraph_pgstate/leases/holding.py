@@ -1,0 +1,84 @@
+"""Leases: taking, renewing and releasing them. Rows with compare-and-swap, by the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConflictError, LeaseHeldError, ThreadDeletedError
+from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.schema.queries import Queries
+
+_ATTEMPTS: Final = 5
+
+
+async def take(
+    db: Connection, queries: Queries, thread_id: str, holder_id: str, ttl: float, free_tokens: Sequence[int] = ()
+) -> Lease:
+    """Take a thread's lease. One statement; safe to repeat under the same `holder_id`.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        holder_id: The holder; a new id for each lease.
+        ttl: Seconds until the lease expires, unless it is renewed.
+        free_tokens: Leases that may be taken over before they expire, because their holders are gone.
+
+    Raises:
+        LeaseHeldError: If another holder has the lease; its `fencing_token` is that of the other lease.
+        ThreadDeletedError: If the thread was deleted.
+    """
+    parameters = {"thread_id": thread_id, "holder_id": holder_id, "ttl": ttl, "free_tokens": list(free_tokens)}
+    for _ in range(_ATTEMPTS):
+        rows = await db.fetch(queries.take_lease, parameters)
+        for _, deleted_at, *_ in rows:
+            if deleted_at is not None:
+                raise ThreadDeletedError(thread_id, deleted_at)
+        for is_taken, _, holder, token, acquired_at, renewed_at, expires_at, run_id in rows:
+            if not is_taken:
+                raise LeaseHeldError(thread_id, holder, expires_at, token, acquired_at, run_id)
+            return Lease(thread_id, holder, token, acquired_at, renewed_at, expires_at)
+        # The lease was taken or released while the statement ran; the next statement sees the change.
+    raise ConflictError(f"the lease of thread {thread_id!r} changes too often")
+
+
+async def renew(
+    db: Connection, queries: Queries, leases: Sequence[tuple[str, int]], ttl: float
+) -> set[tuple[str, int]]:
+    """Renew leases for `ttl` seconds from now. One statement; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        leases: Thread and fencing token of each.
+        ttl: Seconds.
+
+    Returns:
+        The renewed leases; the others were lost.
+    """
+    if not leases:
+        return set()
+    thread_ids, tokens = zip(*leases, strict=True)
+    parameters = {"thread_ids": list(thread_ids), "fencing_tokens": list(tokens), "ttl": ttl}
+    return {(thread_id, token) for thread_id, token in await db.fetch(queries.renew_leases, parameters)}
+
+
+async def release(
+    db: Connection, queries: Queries, thread_id: str, fencing_token: int | None, holder_id: str | None = None
+) -> bool:
+    """Release a lease. One statement; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        fencing_token: The lease's number, if it is known.
+        holder_id: The holder that may have taken it, if that is uncertain.
+
+    Returns:
+        Whether the lease was still held.
+    """
+    parameters = {"thread_id": thread_id, "fencing_token": fencing_token, "holder_id": holder_id}
+    return await db.execute(queries.release_lease, parameters) > 0

@@ -1,1 +1,0 @@
-"""Migrations, maintenance, checks and sizes of a schema."""

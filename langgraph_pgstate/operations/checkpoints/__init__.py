@@ -1,1 +1,0 @@
-"""Checkpoints: plan, write, read, list, compare and upcast them."""

@@ -1,1 +1,0 @@
-"""Leases and the guards of writes."""

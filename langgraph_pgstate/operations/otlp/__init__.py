@@ -1,1 +1,0 @@
-"""The queue of spans for OpenTelemetry, and the process that exports them."""

@@ -1,1 +1,0 @@
-"""The queue of runs: enqueueing, claiming, ending, cancelling and listing them."""

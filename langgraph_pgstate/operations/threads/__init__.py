@@ -1,1 +1,0 @@
-"""Search, copy, deletion, pruning and expiry of threads; their branches and interrupts."""

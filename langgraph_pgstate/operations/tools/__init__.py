@@ -1,1 +1,0 @@
-"""Tool executions: intents and outcomes."""

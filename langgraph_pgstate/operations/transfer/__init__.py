@@ -1,1 +1,0 @@
-"""Copies between this package's tables and those of LangGraph's own saver."""

@@ -1,0 +1,400 @@
+"""Options of the saver and of its connections, with their defaults and checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, cast
+
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+DEFAULT_SCHEMA = "pgstate"
+# A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
+MAX_KEY_BYTES = 2600
+
+TtlStrategy = Literal["delete", "keep_latest"]
+"""What happens to an expired thread: it is deleted, or all but its newest checkpoints are pruned."""
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+# Names of settings classes end so; found in the annotation of an option.
+_SETTINGS = re.compile(r"(?:Settings|Policy|Keys)\b")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
+    """Refuse unknown options, and values of another type for options that take settings.
+
+    Args:
+        owner: The class that takes the options, for the error.
+        options: The options.
+        known: A typed dictionary of those that exist.
+
+    Raises:
+        ArgumentTypeError: If there is one, with its name.
+    """
+    for name, value in options.items():
+        if name not in known.__annotations__:
+            raise ArgumentTypeError(
+                f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
+            )
+        # As text, because most settings are imported only by those who use them.
+        expected = getattr(known.__annotations__[name], "__forward_arg__", "")
+        kinds = {"None"} if value is None else {kind.__name__ for kind in type(value).__mro__}
+        if _SETTINGS.search(expected) and kinds.isdisjoint(expected.split(" | ")):
+            raise ArgumentTypeError(f"{name} must be {expected.replace(' | ', ' or ')}, not {type(value).__name__}")
+
+
+def age(text: str) -> timedelta:
+    """Read an age like `30d`, `12h`, `90m` or `2w`.
+
+    Raises:
+        ConfigurationError: If it is not one.
+    """
+    match = _AGE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no age: write a number and s, m, h, d or w, like 30d or 12h")
+    try:
+        return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
+    except OverflowError:
+        raise ConfigurationError(f"{text!r} is longer than any calendar") from None
+
+
+def check_ttl(name: str, ttl: Any) -> timedelta:
+    """Return a time to live that is usable.
+
+    Raises:
+        ConfigurationError: If it is no timedelta, not positive, or longer than PostgreSQL's clock goes.
+    """
+    if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= timedelta(days=366_000):
+        raise ConfigurationError(f"{name} must be a timedelta of more than 0 and less than 1,000 years, not {ttl!r}")
+    return ttl
+
+
+def check_ttl_strategy(name: str, strategy: Any) -> TtlStrategy:
+    """Return what happens to an expired thread.
+
+    Raises:
+        ConfigurationError: If it is neither `delete` nor `keep_latest`.
+    """
+    if strategy not in ("delete", "keep_latest"):
+        raise ConfigurationError(f"{name} must be 'delete' or 'keep_latest', not {strategy!r}")
+    return "delete" if strategy == "delete" else "keep_latest"
+
+
+def check_schema_name(schema: str) -> str:
+    """Return `schema` if it can be written into SQL without quoting surprises.
+
+    Raises:
+        ConfigurationError: If it is not a lower-case identifier of at most 63 characters, or it is PostgreSQL's own.
+    """
+    if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
+        raise ConfigurationError(
+            f"schema {schema!r} must be a lower-case PostgreSQL identifier: a letter or underscore, "
+            "then letters, digits, _ or $, 63 at most"
+        )
+    if schema.startswith("pg_") or schema == "information_schema":
+        raise ConfigurationError(f"schema {schema!r} is PostgreSQL's own: name another, such as 'pgstate'")
+    return schema
+
+
+DEFAULT_EMBEDDED_PATH = ".pgstate"
+DSN_VARIABLE = "PGSTATE_DSN"
+
+
+def dsn_from_environment(environment: Mapping[str, str]) -> str | None:
+    """Return the connection string that `PGSTATE_DSN` names; `None` if it is not set.
+
+    Raises:
+        ConfigurationError: If it is set, but empty.
+    """
+    dsn = environment.get(DSN_VARIABLE)
+    if dsn is not None and not dsn.strip():
+        raise ConfigurationError(
+            f"{DSN_VARIABLE} is empty: set it to a connection string, or unset it to use the embedded PostgreSQL"
+        )
+    return dsn
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Size and patience of a connection pool.
+
+    Attributes:
+        min_size: Connections kept open.
+        max_size: Connections opened at most; this many calls run at once. If they keep all of them, one more is opened
+            for a moment to renew leases and the liveness of tool executions.
+        timeout: Seconds a call waits for connections in all, however often it is tried, before `UnavailableError`; and
+            seconds to wait for the server when a pool is opened. In an outage the calls that follow the first one
+            count from when it began, and wait two seconds at least: a run fails once, not once for each of its calls.
+        max_idle: Seconds an unused connection above `min_size` stays open.
+        max_lifetime: Seconds after which a connection is replaced: failover and new credentials are noticed.
+    """
+
+    min_size: int = 1
+    max_size: int = 10
+    timeout: float = 30.0
+    max_idle: float = 300.0
+    max_lifetime: float = 1800.0
+
+    @classmethod
+    def of(cls, pool: PoolSettings | bool | int) -> PoolSettings | None:
+        """Read the `pool=` argument: settings, a maximal size, `True` for the defaults, `False` for one connection."""
+        if isinstance(pool, PoolSettings):
+            return pool
+        if pool is True:
+            return cls()
+        if pool is False:
+            return None
+        if pool < 1:
+            raise ConfigurationError(f"pool must be at least 1 connection, not {pool}")
+        return cls(max_size=pool)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of tries of an idempotent operation, and the delays between them.
+
+    The delays are part of the time that `PoolSettings.timeout` allows (30 seconds without a pool). A write that is
+    refused because the server only reads is tried once more, on a new connection.
+
+    Attributes:
+        attempts: Tries in all, the first included.
+        base_delay: Seconds before the second try; doubles with each further one.
+        max_delay: Seconds between two tries at most.
+    """
+
+    attempts: int = 6
+    base_delay: float = 0.05
+    max_delay: float = 2.0
+
+    def delay(self, attempt: int, jitter: float) -> float:
+        """Return the seconds to wait after the failed try number `attempt` (from 1); `jitter` is random in [0, 1)."""
+        ceiling = min(self.max_delay, self.base_delay * 2.0 ** (attempt - 1))
+        return ceiling * (0.5 + jitter / 2)
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Options of connections that are opened from a connection string.
+
+    Attributes:
+        pool: Pool settings, a maximal size, `True` for 1 to 10 connections (the default), `False` for one connection.
+        prepare_threshold: Executions of a statement after which it is prepared on its connection; `None` never
+            prepares, for poolers that don't track prepared statements.
+    """
+
+    pool: PoolSettings | bool | int
+    prepare_threshold: int | None
+
+
+AllowedTypes = Iterable[type | str | tuple[str, str]]
+"""Types that may be built from stored state: classes, or names like `shop.state:Order`."""
+
+Guard = str | Sequence[str] | None
+"""Writes that a saver refuses: `"head"`, `"lease"`, both, or none."""
+
+Upcaster = Callable[..., Mapping[str, Any]]
+"""Function from the channel values of one version to those of the next; a second parameter gets the namespace."""
+
+DEFAULT_CACHE_BYTES = 128 * 1024 * 1024
+MAX_LEASE_SECONDS = 366 * 24 * 3600.0
+_DEFAULT_LEASE_TTL = 30.0
+_DEFAULT_WAIT_TIMEOUT = 60.0
+_DEFAULT_TOMBSTONES = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadKeys:
+    """Keys of `configurable` and `metadata` that name a thread's owner; of several, the first that has a value.
+
+    Attributes:
+        tenant: Keys of the tenant.
+        user: Keys of the user.
+        agent: Keys of the agent or graph.
+    """
+
+    tenant: tuple[str, ...] = ("tenant_id",)
+    user: tuple[str, ...] = ("user_id", "owner", "langgraph_auth_user_id")
+    agent: tuple[str, ...] = ("agent", "graph_id", "assistant_id")
+
+    def __post_init__(self) -> None:
+        for name in ("tenant", "user", "agent"):
+            keys = getattr(self, name)
+            if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+                raise ArgumentTypeError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """Writes that are refused, and how long a run waits for a lease.
+
+    Attributes:
+        head: Whether a checkpoint is refused whose parent is no longer the head of its branch.
+        lease: Whether a run takes a lease on its thread, without which it writes nothing.
+        lease_ttl: Seconds after which a lease expires that is not renewed; renewed every third of it.
+        on_busy: What a run does when another run holds the lease: `raise` or `wait`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused; zero for not at all.
+    """
+
+    head: bool = False
+    lease: bool = False
+    lease_ttl: float = _DEFAULT_LEASE_TTL
+    on_busy: str = "raise"
+    wait_timeout: float = _DEFAULT_WAIT_TIMEOUT
+    tombstones_for: timedelta = timedelta(0)
+
+    @classmethod
+    def of(cls, options: SaverOptions) -> GuardSettings:
+        """Check a saver's options. With a guard, tombstones are kept for a day unless another time is given.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        guard = options.get("guard")
+        lease_ttl = options.get("lease_ttl", _DEFAULT_LEASE_TTL)
+        on_busy = options.get("on_busy", "raise")
+        wait_timeout = options.get("wait_timeout", _DEFAULT_WAIT_TIMEOUT)
+        tombstones_for = options.get("tombstones_for")
+        if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
+            raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
+        names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
+        if unknown := [name for name in names if name not in ("head", "lease")]:
+            raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {unknown[0]!r}')
+        if on_busy not in ("raise", "wait"):
+            raise ConfigurationError(f'on_busy is "raise" or "wait", not {on_busy!r}')
+        for name, value in (("lease_ttl", lease_ttl), ("wait_timeout", wait_timeout)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEASE_SECONDS:
+                raise ConfigurationError(f"{name} must be seconds, more than 0 and less than a year, not {value!r}")
+        if tombstones_for is None:
+            tombstones_for = _DEFAULT_TOMBSTONES if names else timedelta(0)
+        if not isinstance(tombstones_for, timedelta) or tombstones_for < timedelta(0):
+            raise ConfigurationError(f"tombstones_for must be a timedelta that is not negative, not {tombstones_for!r}")
+        return cls("head" in names, "lease" in names, float(lease_ttl), on_busy, float(wait_timeout), tombstones_for)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any write is guarded."""
+        return self.head or self.lease or self.keeps_tombstones
+
+    @property
+    def keeps_tombstones(self) -> bool:
+        """Whether a deleted thread leaves a tombstone, and writes look for one."""
+        return self.tombstones_for > timedelta(0)
+
+
+class SaverOptions(TypedDict, total=False):
+    """Options of a saver and of a state.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables; `pgstate` by default.
+        serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
+            which types it builds. With any but LangGraph's own, a state stores no chat messages in a table of their
+            own: what a serializer encrypts must not stand beside it in clear text.
+        allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
+            named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
+            imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
+            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
+        strict: Whether only LangGraph's own types and `allowed_types` are built, as with
+            `LANGGRAPH_STRICT_MSGPACK=true`.
+        retry: How operations are repeated when a connection is lost.
+        thread_keys: Keys of `configurable` and `metadata` that name a thread's tenant, user and agent.
+        state_version: Version of the state that this program's graph has; checkpoints carry it. A checkpoint without
+            one counts as version 1.
+        upcasters: By version, the function that makes channel values of that version from those of the version before,
+            like `{2: rename_user, 3: split_name}`. They are applied when older checkpoints are read; nothing is
+            rewritten until the thread goes on. A function with a second parameter gets the subgraph's namespace,
+            without task ids, and is called for checkpoints of subgraphs, too.
+        on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
+            an entry in the log and an event of the thread.
+        guard: Writes that are refused: `"head"`, a checkpoint whose branch another process has advanced since it was
+            read; `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both
+            in a tuple. By default none, as in LangGraph.
+        lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
+        on_busy: What a run does when another holds the lease: `"raise"` or `"wait"`.
+        wait_timeout: Seconds that it waits.
+        tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
+            revived: a day with a guard, not at all without one, by default.
+        cache_bytes: Memory for what was written and read last, so that it need not be fetched again: 128 MB by
+            default; 0 for none, which costs each put a round trip more.
+    """
+
+    schema: str
+    serde: SerializerProtocol | None
+    allowed_types: AllowedTypes
+    strict: bool
+    retry: RetryPolicy | None
+    thread_keys: ThreadKeys | None
+    state_version: int | None
+    upcasters: Mapping[int, Upcaster] | None
+    on_corrupt: str
+    guard: Guard
+    lease_ttl: float
+    on_busy: str
+    wait_timeout: float
+    tombstones_for: timedelta | None
+    cache_bytes: int
+
+
+class OpenSaverOptions(SaverOptions, ConnectionOptions, total=False):
+    """Options of a saver and of its connections."""
+
+
+class DatabaseOptions(ConnectionOptions, total=False):
+    """Options that `Database.open` takes.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables.
+        retry: How operations are repeated when a connection is lost.
+    """
+
+    schema: Required[str]
+    retry: RetryPolicy | None
+
+
+def schema_of(options: SaverOptions) -> str:
+    """Return the schema that some options name.
+
+    Raises:
+        ConfigurationError: If it is not usable.
+    """
+    return check_schema_name(options.get("schema", DEFAULT_SCHEMA))
+
+
+def database_options(options: SaverOptions) -> DatabaseOptions:
+    """Return those of some options that `Database.open` takes.
+
+    Raises:
+        ConfigurationError: If the schema is not usable.
+    """
+    taken = {name: value for name, value in options.items() if name in DatabaseOptions.__annotations__}
+    return cast("DatabaseOptions", {**taken, "schema": schema_of(options)})
+
+
+def check_allowed_types(
+    allowed: AllowedTypes, option: str = "allowed_types"
+) -> tuple[type | tuple[str, str], ...] | Literal[True]:
+    """Return types that may be built as classes or `(module, name)`; `True` for `"*"`, which stands for all.
+
+    Raises:
+        ConfigurationError: If one is neither a class nor named like `shop.state:Order`.
+    """
+    if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+        raise ConfigurationError(f"{option} is a list of classes and of names like shop.state:Order, not {allowed!r}")
+    given = list(allowed)
+    if given == ["*"]:
+        return True
+    found: list[type | tuple[str, str]] = []
+    for one in given:
+        pair = tuple(one.split(":", 1)) if isinstance(one, str) else one
+        if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) and part for part in pair):
+            found.append((pair[0], pair[1]))
+        elif isinstance(one, type):
+            found.append(one)
+        else:
+            raise ConfigurationError(f"{option} names types like shop.state:Order, not {one!r}")
+    return tuple(found)

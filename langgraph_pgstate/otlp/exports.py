@@ -1,0 +1,190 @@
+"""The queue of ended spans, from which one process at a time exports.
+
+A span is queued by the transaction that stores its end, so none is passed over, however late a transaction commits.
+What is exported is deleted afterwards: a span may be exported twice, with the same ids, but never not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.paging import LAST
+from langgraph_pgstate.schema.queries import Queries
+
+FORGET_AFTER: Final = timedelta(days=7)
+_PAGE: Final = 200
+_MOST_SPANS: Final = 256
+_DROP_PAGE: Final = 1000
+
+Cursor = tuple[datetime, str, str]
+
+
+class Export(NamedTuple):
+    """Some ended spans of a run, which were queued together.
+
+    Attributes:
+        thread_id: The thread.
+        export_id: Their id in the queue.
+        run_id: The run.
+        span_ids: The spans.
+        started_ats: Start of each.
+    """
+
+    thread_id: str
+    export_id: str
+    run_id: str
+    span_ids: Sequence[str]
+    started_ats: Sequence[datetime]
+
+
+class EndedSpan(NamedTuple):
+    """A span that has ended, with what an exporter needs of its run and its parent.
+
+    Attributes:
+        thread_id: The thread.
+        run_id: The run.
+        span_id: The span.
+        started_at: Its start.
+        ended_at: Its end.
+        parent_span_id: Its parent; `None` for the root of an attempt.
+        parent_started_at: Start of the parent; `None` if there is no such span.
+        kind: As in `Span`.
+        name: As in `Span`.
+        status: As in `Span`.
+        checkpoint_ns: As in `Span`.
+        step: As in `Span`.
+        node: As in `Span`.
+        agent: As in `Span`.
+        cost: As in `Span`.
+        error_type: As in `Span`.
+        attributes: As in `Span`.
+        semconv_version: Version of the names of the attributes.
+        tenant_id: Tenant of the run.
+        user_id: User of the run.
+        traceparent: The caller's span, if the run belongs to its trace.
+        error_message: Content: as in `Span`.
+        input: Content: as in `Span`; for the root of an attempt, that of the run.
+        output: Content: as in `Span`; for the root of an attempt, that of the run.
+    """
+
+    thread_id: str
+    run_id: str
+    span_id: str
+    started_at: datetime
+    ended_at: datetime
+    parent_span_id: str | None
+    parent_started_at: datetime | None
+    kind: str
+    name: str
+    status: str
+    checkpoint_ns: str | None
+    step: int | None
+    node: str | None
+    agent: str | None
+    cost: float | None
+    error_type: str | None
+    attributes: dict[str, Any]
+    semconv_version: str
+    tenant_id: str | None
+    user_id: str | None
+    traceparent: str | None
+    error_message: str | None = None
+    input: Any = None
+    output: Any = None
+
+
+async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, ttl: float) -> bool | None:
+    """Become the process that exports, or stay it. One statement; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        holder_id: This process.
+        endpoint: The address to which it exports, without credentials.
+        ttl: Seconds from now after which another process may take over, by the database's clock.
+
+    Returns:
+        Whether spans are queued from now on only, because there was no exporter; `None` if another process exports.
+    """
+    rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
+    return bool(rows[0][0]) if rows else None
+
+
+async def release(db: Connection, queries: Queries, holder_id: str) -> None:
+    """Let another process export at once. One statement; safe to repeat."""
+    await db.execute(queries.release_exporter, {"holder_id": holder_id})
+
+
+async def queue_runs(
+    db: Connection, queries: Queries, since: datetime | timedelta, after: Cursor | None = None
+) -> Cursor | None:
+    """Queue the spans of a page of earlier runs, newest first; they may have been exported before. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        since: Only runs that started at this time or later; a timedelta counts back from now.
+        after: Result of the previous call; by default the first page.
+
+    Returns:
+        Where the next page begins; `None` if this was the last one.
+    """
+    started_at, thread_id, run_id = (LAST, "", "") if after is None else after
+    rows = await db.fetch(
+        queries.queue_runs,
+        {
+            "since": since if isinstance(since, datetime) else None,
+            "age": since if isinstance(since, timedelta) else None,
+            "cursor_started_at": started_at,
+            "cursor_thread": thread_id,
+            "cursor_run": run_id,
+            "page_size": _PAGE,
+            "most_spans": _MOST_SPANS,
+        },
+    )
+    return None if len(rows) < _PAGE else (rows[-1][0], rows[-1][1], rows[-1][2])
+
+
+async def list_exports(db: Connection, queries: Queries, most_spans: int) -> list[Export]:
+    """Return what was queued first, with about as many spans as are asked for. One statement."""
+    return [Export(*row) for row in await db.fetch(queries.list_exports, {"most_spans": most_spans})]
+
+
+async def read_spans(
+    db: Connection, queries: Queries, keys: Sequence[tuple[str, str, str, datetime]], *, with_content: bool
+) -> list[EndedSpan]:
+    """Return spans that have ended, by thread, run and start. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        keys: Thread, run, span and start of each. Those that were deleted are left out.
+        with_content: Whether messages of errors, inputs and outputs are read, unless a serializer may encrypt the
+            state of the run.
+    """
+    query = queries.read_ended_spans_content if with_content else queries.read_ended_spans
+    names = ("thread_ids", "run_ids", "span_ids", "started_ats")
+    parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
+    return [EndedSpan(*row) for row in await db.fetch(query, parameters)]
+
+
+async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -> None:
+    """Remove exported spans from the queue. One statement; safe to repeat."""
+    parameters = {
+        "thread_ids": [export.thread_id for export in exports],
+        "export_ids": [export.export_id for export in exports],
+    }
+    await db.execute(queries.delete_exports, parameters)
+
+
+async def forget(db: Connection, queries: Queries) -> None:
+    """Remove exporters that have not run for a week, so that nothing is queued any more, and then what was queued.
+
+    Several small transactions; safe to repeat.
+    """
+    await db.execute(queries.forget_exporters, {"age": FORGET_AFTER})
+    while await db.execute(queries.drop_exports, {"page_size": _DROP_PAGE}) == _DROP_PAGE:
+        pass

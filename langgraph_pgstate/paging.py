@@ -1,0 +1,149 @@
+"""Pages of lists: their filters, cursors and limits."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypedDict, TypeVar
+
+import orjson
+
+from langgraph_pgstate.arguments import text_of
+from langgraph_pgstate.db.protocol import Row, Rows
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+T = TypeVar("T")
+
+MAX_PAGE = 1000
+FIRST, LAST = "-infinity", "infinity"
+
+
+def page_size(limit: int, name: str = "limit") -> int:
+    """Return a validated page size, the argument of this name.
+
+    Raises:
+        ConfigurationError: If it is not from 1 to `MAX_PAGE`.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
+        raise ConfigurationError(f"{name} must be from 1 to {MAX_PAGE}, not {limit!r}; follow `next` for more")
+    return limit
+
+
+def offset_of(offset: int) -> int:
+    """Return a validated number of items that are left out.
+
+    Raises:
+        ConfigurationError: If it is negative, or no integer.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**31:
+        raise ConfigurationError(f"offset must be 0 or more, not {offset!r}")
+    return offset
+
+
+def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters `by`, `ascending`, `offset` and `page_size` of a list that is read by offset.
+
+    Args:
+        filters: The caller's filters.
+        noun: The listed objects, in the plural, for the error.
+        keys: The keys by which they can be sorted, the default first.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+    """
+    by, ascending = filters.get("by", keys[0]), filters.get("ascending", False)
+    if by not in keys:
+        raise ConfigurationError(f"{noun} are sorted by {', '.join(keys)}, not {by!r}")
+    if not isinstance(ascending, bool):
+        raise ArgumentTypeError(f"ascending must be true or false, not {ascending!r}")
+    place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
+    return {"by": by, "ascending": ascending, **place}
+
+
+def encode_cursor(kind: str, values: Sequence[Any]) -> str:
+    """Return a position in one kind of list as opaque text."""
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
+    return base64.urlsafe_b64encode(orjson.dumps([kind, *plain])).decode().rstrip("=")
+
+
+def decode_cursor(kind: str, cursor: str | None, first: Sequence[Any]) -> list[Any]:
+    """Return the position of a cursor. Its values have the types of `first`, which is the position without a cursor.
+
+    Raises:
+        ConfigurationError: If it is not a cursor of this kind of list.
+    """
+    if cursor is None:
+        return list(first)
+    try:
+        found = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if type(found) is not list or found[:1] != [kind] or [*map(type, found[1:])] != [*map(type, first)]:
+            raise ValueError(cursor)
+        for value, start in zip(found[1:], first, strict=True):
+            if start in (FIRST, LAST):
+                datetime.fromisoformat(value)
+    except (ValueError, TypeError, AttributeError, binascii.Error):
+        raise ConfigurationError(
+            f"{cursor!r} is not a cursor of {kind}: pass the `next` of a page that the same call returned"
+        ) from None
+    return [text_of("cursor", value) if isinstance(value, str) else value for value in found[1:]]
+
+
+def page_of(
+    rows: Rows, size: int, make: Callable[[Row], T], kind: str, position: Callable[[T], Sequence[Any]]
+) -> Page[T]:
+    """Return a page made from rows, of which one more than the page size was fetched."""
+    items = tuple(make(row) for row in rows[:size])
+    return Page(items, encode_cursor(kind, position(items[-1])) if len(rows) > size else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a longer result.
+
+    Attributes:
+        items: The items, in order.
+        next: The `cursor=` of the following page; `None` at the end.
+    """
+
+    items: tuple[T, ...]
+    next: str | None
+
+
+class PageFilter(TypedDict, total=False):
+    """The part of a list that is returned.
+
+    Attributes:
+        limit: Page size, 1,000 at most; by default 20, or 100 for spans.
+        cursor: `next` of the previous page.
+    """
+
+    limit: int
+    cursor: str | None
+
+
+class OwnerFilter(PageFilter, total=False):
+    """The owner of what is returned.
+
+    Attributes:
+        user_id: Only what belongs to this user.
+        tenant_id: Only what belongs to this tenant.
+        agent: Only what belongs to this agent.
+    """
+
+    user_id: str | None
+    tenant_id: str | None
+    agent: str | None
+
+
+def check_filters(filters: Mapping[str, Any], known: type) -> None:
+    """Refuse filters that a typed dictionary does not have.
+
+    Raises:
+        ArgumentTypeError: If there is one, with its name.
+    """
+    for name in filters:
+        if name not in known.__annotations__:
+            raise ArgumentTypeError(f"there is no filter {name!r} here, but {', '.join(sorted(known.__annotations__))}")

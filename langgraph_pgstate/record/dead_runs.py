@@ -1,0 +1,67 @@
+"""Runs of processes that died: finding and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.schema.queries import Queries
+
+if TYPE_CHECKING:
+    pass
+
+_PAGE = 500
+
+RunningRun = tuple[str, str, str | None, bool]
+"""A running run: thread id, run id, holder id, and whether the holder's liveness has expired."""
+
+
+async def find_running(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[RunningRun]:
+    """Return the running runs of some threads."""
+    return [(*row,) for row in await db.fetch(queries.find_running, {"thread_ids": list(thread_ids)})]
+
+
+async def list_running(db: Connection, queries: Queries, after: tuple[str, str] = ("", "")) -> list[RunningRun]:
+    """Return a page of all running runs after a key; empty at the end."""
+    parameters = {"cursor_thread_id": after[0], "cursor_run_id": after[1], "page_size": _PAGE}
+    return [(*row,) for row in await db.fetch(queries.list_running, parameters)]
+
+
+def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -> dict[str, list[RunningRun]]:
+    """Return the runs whose process has died, by thread. Their last field is true if that is known for certain.
+
+    Args:
+        running: Running runs.
+        is_dead: Returns whether a holder is known to be dead.
+    """
+    dead: dict[str, list[RunningRun]] = {}
+    for thread_id, run_id, holder_id, has_expired in running:
+        known = holder_id is not None and is_dead(holder_id)
+        if has_expired or known:
+            dead.setdefault(thread_id, []).append((thread_id, run_id, holder_id, known))
+    return dead
+
+
+async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
+    """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One transaction; safe to repeat.
+
+    A run whose process has renewed its liveness meanwhile stays.
+
+    Returns:
+        The runs that were still running.
+    """
+    parameters = {
+        "thread_id": thread_id,
+        "run_ids": [run_id for _, run_id, _, _ in dead],
+        "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
+        "known_dead": [run_id for _, run_id, _, known in dead if known],
+    }
+    # One transaction: an ended run is not found again, so nothing may be left to do.
+    async with db.transaction():
+        settled = [row[0] for row in await db.fetch(queries.settle_runs, parameters)]
+        if settled:
+            # The tokens and cost so far count, whether or not another attempt follows.
+            await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
+            await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
+    return settled

@@ -1,0 +1,50 @@
+-- name: find_running
+-- Return the running runs of some threads, with the id of their process and whether its time limit (`alive_until`) has
+-- passed.
+SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
+FROM /*schema*/runs WHERE thread_id = ANY(:thread_ids::text[]) AND status = 'running';
+
+-- name: list_running
+-- Return a page of all running runs, by key.
+SELECT thread_id, run_id, holder_id, coalesce(alive_until < now(), true)
+FROM /*schema*/runs
+WHERE status = 'running' AND (thread_id, run_id) > (:cursor_thread_id::text, :cursor_run_id::text)
+ORDER BY thread_id, run_id LIMIT :page_size;
+
+-- name: settle_runs
+-- End the runs of a thread whose process has died, with their spans, and return the runs that were still running. A run
+-- that was enqueued does not end so: another worker goes on with it.
+WITH dead AS (
+    UPDATE /*schema*/runs SET
+        status = 'error', ended_at = least(now(), coalesce(alive_until, now())), alive_until = NULL,
+        error_type = 'ProcessDied', error_message = 'the process that ran it has died'
+    FROM unnest(:run_ids::text[], :holder_ids::text[]) AS given (run_id, holder_id)
+    WHERE runs.thread_id = :thread_id AND runs.run_id = given.run_id
+        AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
+        AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
+        AND NOT EXISTS (
+            -- The end is in the journal, but not in the tables yet.
+            SELECT 1 FROM /*schema*/journal j
+            WHERE j.thread_id = :thread_id AND j.run_id = runs.run_id AND j.is_alone
+        )
+    RETURNING runs.thread_id, runs.run_id, runs.ended_at
+), ended AS (
+    UPDATE /*schema*/spans SET
+        status = 'error', ended_at = greatest(spans.started_at, dead.ended_at), error_type = 'ProcessDied',
+        error_message = 'the process that ran it has died'
+    FROM dead
+    WHERE spans.thread_id = :thread_id AND dead.thread_id = :thread_id AND spans.run_id = dead.run_id
+        AND spans.ended_at IS NULL
+    RETURNING spans.run_id, spans.span_id, spans.started_at
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
+    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+    FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
+), noted AS (
+    INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, payload)
+    SELECT dead.thread_id, to_char(dead.ended_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-died-' || dead.run_id,
+        'status', dead.run_id, jsonb_build_object('status', 'error', 'error_type', 'ProcessDied')
+    FROM dead WHERE dead.thread_id = :thread_id
+    ON CONFLICT (thread_id, event_id) DO NOTHING
+)
+SELECT run_id FROM dead;

@@ -1,0 +1,142 @@
+"""Writes of a superstep to a DeltaChannel, converted to changes of its messages.
+
+Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the writes of the superstep's tasks, which
+are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
+only notes that there were writes, and this module reads them, maybe in a process without the graph. It applies them as
+a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ, the
+put notes what this one does (`MessageRules`). Other effects of a reducer are recorded with the channel's next snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import orjson
+from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages
+
+from langgraph_pgstate.checkpoints.journal_entry import COMPARED, WRITTEN
+from langgraph_pgstate.checkpoints.reading import WritesRow, flatten_writes
+from langgraph_pgstate.codec.serializer import plain_serializer
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import REMOVE_ALL_MESSAGES
+from langgraph_pgstate.record.message_hook import content_id, fitting_ids, message_row
+from langgraph_pgstate.schema.queries import Queries
+
+_log = logging.getLogger("langgraph_pgstate.record")
+
+Place = tuple[str, str]
+"""A thread and a namespace."""
+
+
+async def resolve_written(
+    db: Connection, queries: Queries, changes: Sequence[tuple[str, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Replace changes of kind `WRITTEN` by changes made from the writes. One round trip per namespace.
+
+    Writes that cannot be read are logged and left out.
+    """
+    noted = [orjson.loads(change) if kind == WRITTEN else None for kind, change in changes]
+    wanted: dict[Place, set[str]] = defaultdict(set)
+    for each in noted:
+        if each is not None:
+            wanted[_place(each)].add(each["parent_checkpoint_id"])
+    writes: dict[Place, dict[str, list[WritesRow]]] = {}
+    for place, ids in wanted.items():
+        key = {"thread_id": place[0], "checkpoint_ns": place[1], "checkpoint_ids": sorted(ids)}
+        found = writes[place] = defaultdict(list)
+        for checkpoint_id, task_id, task_path, idx, data in await db.fetch(queries.get_writes, key):
+            found[checkpoint_id].append(WritesRow(task_id, task_path, idx, data))
+    resolved = []
+    for pair, each in zip(changes, noted, strict=True):
+        if each is None:
+            resolved.append(pair)
+        elif change := _read(each, writes[_place(each)][each["parent_checkpoint_id"]]):
+            resolved.append((COMPARED, orjson.dumps(change)))
+    return resolved
+
+
+@cache
+def _plain_codec() -> ValueCodec:
+    # Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+    return ValueCodec(plain_serializer())
+
+
+def _place(noted: Mapping[str, Any]) -> Place:
+    return noted["thread_id"], noted["checkpoint_ns"]
+
+
+def _read(noted: Mapping[str, Any], rows: Sequence[WritesRow]) -> dict[str, Any] | None:
+    where = f"checkpoint {noted['parent_checkpoint_id']!r} of thread {noted['thread_id']!r}"
+    try:
+        values = [
+            _plain_codec().loads(type_, data, f"a write to {noted['channel']!r} at {where}")
+            for _, _, (_, channel, type_, data) in flatten_writes(rows, where)
+            if channel == noted["channel"]
+        ]
+    except PGStateError as error:
+        _log.error("messages of %s are left out until the next snapshot: %s", where, error)
+        return None
+    return _fold(noted, values)
+
+
+def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the change that some writes add up to, in their order, or `None` if they have no message."""
+    rows: dict[str, dict[str, Any]] = {}
+    gone: set[str] = set()
+    is_emptied = False
+    hears = noted["hears_remove_all"]
+    # An entry of an earlier version has one rule for both.
+    for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
+        if isinstance(message, RemoveMessage):
+            if message.id == REMOVE_ALL_MESSAGES:
+                if hears:
+                    rows, gone, is_emptied = {}, set(), True
+                continue
+            rows.pop(message.id or "", None)
+            gone.add(message.id or "")
+            continue
+        id = message.id if type(message.id) is str and message.id else content_id(message)
+        # An edited message keeps its place, unless it was removed before.
+        rows[id] = {"message_id": id, **message_row(message), "is_moved": id in gone}
+    if not (rows or gone or is_emptied):
+        return None
+    messages = [{**row, "position": place} for place, row in enumerate(rows.values())]
+    thread_id = noted["thread_id"]
+    present = fitting_ids(thread_id, messages)
+    absent = fitting_ids(thread_id, [{"message_id": id} for id in sorted(gone - rows.keys())])
+    known = ("thread_id", "checkpoint_ns", "checkpoint_id", "run_id", "channel")
+    return {
+        **{name: noted[name] for name in known},
+        "messages": messages,
+        "present_ids": present,
+        # The state of all other messages is unknown.
+        "named_ids": None if is_emptied else present + absent,
+    }
+
+
+def _messages(values: Sequence[Any], *, keeps_place: bool) -> Iterator[BaseMessage]:
+    """Return the written messages in order.
+
+    Args:
+        values: The writes.
+        keeps_place: See `MessageRules`.
+    """
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        last = {getattr(item, "id", None): item for item in items} if keeps_place else {}
+        for item in items:
+            if isinstance(item, BaseMessage):
+                if isinstance(item, RemoveMessage) and not isinstance(last.get(item.id, item), RemoveMessage):
+                    continue
+                yield item
+            elif isinstance(item, dict) and "content" in item and ("role" in item or "type" in item):
+                try:
+                    yield from convert_to_messages([item])
+                except (ValueError, NotImplementedError):
+                    continue

@@ -1,0 +1,339 @@
+"""The journal, which stores records durably with a checkpoint until they are moved into the tables.
+
+A put stores an entry in its own statement. A background writer moves entries into the tables, many at a time. If it
+dies, the next writer does so. An entry is self-contained, so any process may move it. Removing an entry and writing its
+rows is one transaction, so each is moved once, and rows of a thread or run that was deleted meanwhile do not come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from langgraph_pgstate.checkpoints.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_refusal
+from langgraph_pgstate.errors import UnreadableFormatError
+from langgraph_pgstate.record.dead_runs import choose_dead, find_running, settle_runs
+from langgraph_pgstate.record.delta_messages import resolve_written
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+_SEMCONV_VERSION: Final = "1.41.1"
+"""URL of the OpenTelemetry semantic conventions used in `attributes`."""
+
+_log = logging.getLogger("langgraph_pgstate.record")
+_MOST_ROWS: Final = 1000
+# A batch that fits a socket's buffer is sent even if the event loop is busy.
+_MOST_BYTES: Final = 128 * 1024
+_PAGE: Final = 200
+# `take_entries` raises an error with this prefix if an entry was taken already.
+_TAKEN: Final = "pgstate-journal:"
+_THREAD_PAGE: Final = 200
+
+
+def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
+    """Return an entry without a checkpoint, in the form that `put_entry` takes.
+
+    Args:
+        key: Thread and run.
+        entry_id: The entry's id.
+        journal_entry: The records.
+    """
+    return {"thread_id": key[0], "run_id": key[1], "entry_id": entry_id, "entry": journal_entry.pack()}
+
+
+async def put_entry(db: Connection, queries: Queries, entry: dict[str, Any], seconds_left: Callable[[], float]) -> None:
+    """Store an entry without a checkpoint. One statement; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        entry: A result of `entry_of`.
+        seconds_left: Returns the seconds left for the statement.
+    """
+    await db.execute_within(seconds_left(), queries.put_entry, entry)
+
+
+async def write(
+    db: Connection,
+    queries: Queries,
+    thread_ids: Sequence[str],
+    more: JournalEntry | None = None,
+    is_dead: Callable[[str], bool] | None = None,
+    own: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Move the journal entries of some threads into the tables, then further rows; safe to repeat.
+
+    Each batch is a transaction that is sent at once, so that no lock is held while the event loop is busy. Rows that
+    the database refuses are logged and left out; the others are written. If a run begins, earlier runs of dead
+    processes on its thread are ended.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_ids: The threads.
+        more: Further rows that are in no journal, of these or other threads.
+        is_dead: Returns whether a holder is known to be dead; without it no run is ended.
+        own: Thread and id of this process's runs in progress.
+
+    Returns:
+        The number of moved entries.
+    """
+    threads = sorted({*thread_ids, *(more.thread_ids if more is not None else ())})
+    begun: set[str] = set()
+    ended: set[str] = set()
+    moved = 0
+    while True:
+        try:
+            rows = await db.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            known = await _storable(db, queries, threads)
+            if len(known) == len(threads):
+                raise
+            threads, more = known, None if more is None else more.of_threads(known)
+            continue
+        is_last = len(rows) < _PAGE
+        moved_before, is_taken = moved, False
+        for batch in _gather(_unpack(rows), more if is_last else None):
+            if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
+                batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
+            if not await _move(db, queries, batch):
+                # Another writer took one of the entries; read the rest again.
+                is_last, is_taken = False, True
+                break
+            moved += len(batch.entries)
+            begun.update(thread_id for thread_id, _ in batch.journal_entry.begun)
+            ended.update(thread_id for thread_id, _, _ in batch.journal_entry.ended)
+        if is_last or (moved == moved_before and not is_taken):
+            break
+    if begun and is_dead is not None:
+        running = [run for run in await find_running(db, queries, sorted(begun)) if run[:2] not in own]
+        for thread_id, dead in choose_dead(running, is_dead).items():
+            await settle_runs(db, queries, thread_id, dead)
+    if changed := begun | ended:
+        await db.execute(queries.refresh_thread_statuses, {"thread_ids": sorted(changed)})
+    return moved
+
+
+async def recover(
+    db: Connection,
+    queries: Queries,
+    seconds: float = 0.0,
+    is_dead: Callable[[str], bool] | None = None,
+    own: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Move entries that are at least some seconds old into the tables, thread by thread; safe to repeat.
+
+    Returns:
+        The number of moved entries.
+    """
+    moved = 0
+    while True:
+        found = await db.fetch(queries.find_entries, {"seconds": seconds, "page_size": _THREAD_PAGE})
+        count = await write(db, queries, [row[0] for row in found], None, is_dead, own) if found else 0
+        moved += count
+        if len(found) < _THREAD_PAGE or not count:
+            return moved
+
+
+async def _storable(db: Connection, queries: Queries, threads: Sequence[str]) -> list[str]:
+    """Return the threads whose ids the database can store: not all, if its encoding is not UTF8."""
+    found = []
+    for thread_id in threads:
+        try:
+            await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": 1})
+            found.append(thread_id)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            _log.error("the record of thread %r is left out: %s", thread_id, error)
+    return found
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are moved together.
+
+    Attributes:
+        journal_entry: Their rows.
+        entries: Their threads and ids; empty for rows that are in no journal.
+        size: Bytes of their rows.
+    """
+
+    journal_entry: JournalEntry = field(default_factory=JournalEntry)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    size: int = 0
+
+
+def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], JournalEntry]]:
+    kept: set[str] = set()
+    for thread_id, entry_id, data in rows:
+        if thread_id in kept:
+            continue
+        try:
+            journal_entry = JournalEntry.unpack(thread_id, data)
+        except UnreadableFormatError as error:
+            # Keep it, and what follows it, for a process that can read it; other threads do not wait for that.
+            _log.warning("the journal of thread %r is kept for a newer process: %s", thread_id, error)
+            kept.add(thread_id)
+            continue
+        except Exception as error:
+            _log.error("entry %s in the journal of thread %r is left out: %s", entry_id, thread_id, error)
+            journal_entry = JournalEntry(thread_ids=[thread_id])
+        yield (thread_id, entry_id), journal_entry
+
+
+def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: JournalEntry | None) -> Iterator[_Batch]:
+    """Combine entries into few batches of limited size. No run begins twice in one batch."""
+    batch = _Batch()
+    begun: set[tuple[str, str]] = set()
+    given: list[tuple[tuple[str, str] | None, JournalEntry]] = [*entries]
+    if more is not None:
+        given.append((None, more))
+    for entry, journal_entry in given:
+        size = journal_entry.size
+        is_full = len(batch.journal_entry) + len(journal_entry) > _MOST_ROWS or batch.size + size > _MOST_BYTES
+        # Rows from no journal get a batch of their own, which cannot fail because of a taken entry.
+        if (batch.entries or batch.journal_entry) and (
+            is_full or entry is None or not begun.isdisjoint(journal_entry.begun)
+        ):
+            yield batch
+            batch, begun = _Batch(), set()
+        batch.journal_entry.extend(journal_entry)
+        batch.size += size
+        begun.update(journal_entry.begun)
+        if entry is not None:
+            batch.entries.append(entry)
+    if batch.entries or batch.journal_entry:
+        yield batch
+
+
+async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
+    """Write a batch's rows and remove its entries, or neither. Return false if another writer has taken an entry."""
+    taking: list[Statement] = []
+    if batch.entries:
+        taken = {
+            "taken_thread_ids": [thread_id for thread_id, _ in batch.entries],
+            "taken_entry_ids": [entry_id for _, entry_id in batch.entries],
+            "thread_ids": sorted({thread_id for thread_id, _ in batch.entries}),
+        }
+        taking.append((queries.take_entries, taken))
+    try:
+        await db.execute_together([*taking, *_statements(queries, batch.journal_entry)])
+        return True
+    except Exception as error:
+        if _is_taken(error):
+            return False
+        if not is_refusal(error):
+            raise
+    # The database refuses a row: write the others without it.
+    try:
+        async with db.transaction():
+            if taking:
+                await db.fetch(*taking[0])
+            await _write(db, queries, batch.journal_entry)
+    except Exception as error:
+        if not _is_taken(error):
+            raise
+        return False
+    return True
+
+
+def _is_taken(error: Exception) -> bool:
+    return is_refusal(error) and _TAKEN in str(error)
+
+
+async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry) -> None:
+    try:
+        await db.execute_together(_statements(queries, journal_entry))
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if len(journal_entry) > 1:
+            for half in journal_entry.halves():
+                await _write(db, queries, half)
+        else:
+            _log.error("PostgreSQL refuses %s: %s", _describe(journal_entry), error)
+
+
+def _describe(journal_entry: JournalEntry) -> str:
+    for name in ("runs", "spans", "events", "forks"):
+        for row in getattr(journal_entry, name):
+            found = orjson.loads(row)
+            return f"the row {found.get('span_id') or found.get('event_id') or found.get('run_id')} of {name}"
+    return f"messages of {', '.join(journal_entry.thread_ids)}"
+
+
+def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement]:
+    """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks."""
+    among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
+    found: list[Statement] = []
+    begun = {
+        "thread_ids": [thread_id for thread_id, _ in journal_entry.begun],
+        "run_ids": [run_id for _, run_id in journal_entry.begun],
+    }
+    if journal_entry.runs:
+        rows = _array(journal_entry.runs)
+        if journal_entry.begun:
+            found.append((queries.put_new_threads, {"rows": rows}))
+        found.append((queries.put_runs, {**among, "rows": rows, "ttl": journal_entry.ttl}))
+    if journal_entry.spans:
+        found.append(
+            (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})
+        )
+    if journal_entry.begun:
+        # After the spans, some of which an earlier attempt may have left running in the same batch.
+        found.append((queries.settle_attempts, begun))
+    if journal_entry.events:
+        found.append((queries.put_events, {**among, "rows": _array(journal_entry.events)}))
+    if journal_entry.forks:
+        found.append((queries.put_forks, {**among, "rows": _array(journal_entry.forks)}))
+    if journal_entry.ended:
+        ended = {
+            "thread_ids": [thread_id for thread_id, _, _ in journal_entry.ended],
+            "run_ids": [run_id for _, run_id, _ in journal_entry.ended],
+        }
+        found.append((queries.total_runs, ended))
+    if journal_entry.begun or journal_entry.ended:
+        # In this transaction, so that a crash after it cannot leave the thread `busy`.
+        found.append(
+            (
+                queries.refresh_thread_statuses,
+                {"thread_ids": sorted({row[0] for row in (*journal_entry.begun, *journal_entry.ended)})},
+            )
+        )
+    return found + list(_messages(queries, journal_entry))
+
+
+def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:
+    """Return statements for changes of messages in their order, with adjacent changes of one kind combined."""
+    waiting: list[bytes] = []
+    kind_before = ADDED
+
+    def added() -> Iterator[Statement]:
+        if waiting:
+            query = queries.add_messages if kind_before == ADDED else queries.add_subgraph_messages
+            yield query, {"thread_ids": journal_entry.thread_ids, "changes": _array(waiting)}
+            waiting.clear()
+
+    for kind, change in journal_entry.messages:
+        if kind != kind_before:
+            yield from added()
+            kind_before = kind
+        if kind == COMPARED:
+            given = {"named_ids": None, **orjson.loads(change)}
+            given["message_ids"] = [message["message_id"] for message in given["messages"]]
+            yield queries.reconcile_messages, {**given, "messages": orjson.dumps(given["messages"]).decode()}
+        else:
+            waiting.append(change)
+    yield from added()
+
+
+def _array(rows: Sequence[bytes]) -> str:
+    return (b"[" + b",".join(rows) + b"]").decode()

@@ -1,0 +1,260 @@
+"""A hook that records chat messages: each once, where it first appeared, and its later edits and removals.
+
+The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
+entry. If a list changed otherwise, or this process does not know the earlier record, the ids of all its messages are
+noted in order and compared with the branch. For a DeltaChannel without a value, the hook only notes that the superstep
+wrote to it. The writes are stored under the checkpoint's parent (see `record/delta_messages.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+import xxhash
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from langgraph_pgstate.checkpoints.delta_channels import rules_of
+from langgraph_pgstate.checkpoints.journal_entry import ADDED, ADDED_IN_SUBGRAPH, COMPARED, WRITTEN
+from langgraph_pgstate.checkpoints.list_changes import ListChange, list_changes, split_digests
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.checkpoints.requests import PutRequest
+from langgraph_pgstate.codec.messages import is_message
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.states import Elements
+from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
+from langgraph_pgstate.options import MAX_KEY_BYTES
+from langgraph_pgstate.schema.queries import Statement
+
+# LangGraph's own channels; except these two, which hold the whole state of a list graph and of a function.
+_OWN_CHANNELS: Final = "__"
+_STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
+_ID_BYTES: Final = 256
+_FAMILIAR_LIMIT: Final = 50_000
+
+# Position in the list, message, and recorded id.
+_Named = tuple[int, BaseMessage, str]
+
+
+class MessageHook:
+    """A hook that records the messages of each put. Safe to share between threads.
+
+    A process's first put on a thread sends all messages of its channels, which records those stored without this hook.
+    Existing rows are kept. The messages of a DeltaChannel are completed by its next snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._familiar: set[tuple[str, str]] = set()
+        # Channels in which several messages had one id at the same time.
+        self._doubled: set[tuple[str, str, str]] = set()
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Add the new messages of each channel to the journal entry. Returns no statement."""
+        request = plan.request
+        whole = request.parent is not None and not self._is_familiar(plan)
+        changes: list[tuple[str, bytes]] = []
+        for change in list_changes(plan, all_channels=whole):
+            if not _is_of_messages(change):
+                continue
+            named, given = self._identify(request, change)
+            skipped = _recorded_by_root(plan, change)
+            rows = [
+                {"message_id": id, "position": place, **message_row(message)}
+                for place, message, id in given
+                if place not in skipped
+            ]
+            if change.is_appended and not rows:
+                continue
+            fitting_ids(request.address.thread_id, rows)
+            found: dict[str, Any] = {
+                **request.address._asdict(),
+                "run_id": request.columns_without_owner["run_id"],
+                "channel": change.channel,
+                "messages": rows,
+            }
+            kind = ADDED_IN_SUBGRAPH if request.address.checkpoint_ns else ADDED
+            if not change.is_appended:
+                kind = COMPARED
+                present = [{"message_id": id} for _, _, id in named]
+                found["present_ids"] = fitting_ids(request.address.thread_id, present)
+            changes.append((kind, orjson.dumps(found)))
+        if counters := request.merged_metadata.get(DELTA_COUNTERS):
+            changes += self._written(request, counters)
+        assert plan.journal_entry is not None
+        plan.journal_entry.messages += changes
+        return ()
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Note that the next put needs to send differences only."""
+        address = plan.request.address
+        if len(self._familiar) >= _FAMILIAR_LIMIT:
+            self._familiar, self._doubled = set(), set()
+        self._familiar.add((address.thread_id, address.checkpoint_ns))
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Make the next put compare all messages with the branch."""
+        self._familiar = {key for key in self._familiar if key[0] != thread_id}
+
+    def _identify(self, request: PutRequest, change: ListChange) -> tuple[Sequence[_Named], Sequence[_Named]]:
+        """Return the messages of a list, or only the appended ones, and those whose rows must be sent."""
+        key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
+        named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
+        if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
+            # If one of several messages with one id is removed, another takes the id, so known ids prove nothing.
+            self._doubled.add(key)
+        if change.is_appended or not change.is_known or key in self._doubled:
+            return named, named
+        fresh = set(change.fresh)
+        return named, [one for one in named if one[0] in fresh]
+
+    def _written(self, request: PutRequest, counters: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+        """Return the DeltaChannels that the superstep wrote to, except those with a snapshot."""
+        if request.parent is None:
+            return
+        values = request.checkpoint["channel_values"]
+        for channel in request.new_versions:
+            if channel in counters and channel not in values:
+                found = {
+                    **request.address._asdict(),
+                    "parent_checkpoint_id": request.parent.checkpoint_id,
+                    "run_id": request.columns_without_owner["run_id"],
+                    "channel": channel,
+                    **rules_of(channel)._asdict(),
+                }
+                yield WRITTEN, orjson.dumps(found)
+
+    def _is_familiar(self, plan: PutPlan) -> bool:
+        address = plan.request.address
+        return (address.thread_id, address.checkpoint_ns) in self._familiar
+
+
+def message_row(message: BaseMessage) -> dict[str, Any]:
+    """Return a message as its columns, without id and position."""
+    calls: Sequence[Any] = ()
+    usage: Mapping[str, Any] = {}
+    call_id = None
+    # `isinstance` of another pydantic class runs Python code, so test the type first.
+    if type(message) is not HumanMessage:
+        if isinstance(message, AIMessage):
+            calls, usage = message.tool_calls, message.usage_metadata or {}
+        elif isinstance(message, ToolMessage):
+            call_id = message.tool_call_id
+    # Value by value, because most need no conversion.
+    return {
+        "role": _safe(message.type),
+        "agent": _safe(message.name),
+        "content": _safe(_text_of(message.content)),
+        "tool_calls": _safe([{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None),
+        "tool_call_id": _safe(call_id),
+        "input_tokens": _tokens(usage.get("input_tokens")),
+        "output_tokens": _tokens(usage.get("output_tokens")),
+    }
+
+
+def _safe(value: Any) -> Any:
+    if value is None or (type(value) is str and value.isascii() and "\0" not in value):
+        return value
+    return to_json(value)[0]
+
+
+def _tokens(count: Any) -> int | None:
+    return count if type(count) is int and 0 <= count < 2**63 else None
+
+
+def _text_of(content: Any) -> str | None:
+    """Return the text of a message's content, without images and other media."""
+    if isinstance(content, str):
+        return content
+    parts = [
+        part if isinstance(part, str) else part["text"]
+        for part in content
+        if isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+    ]
+    return "\n".join(parts) if parts else None
+
+
+def may_hold_messages(channel: str) -> bool:
+    """Return whether a channel is one of the application's, whose messages are recorded."""
+    return not channel.startswith(_OWN_CHANNELS) or channel in _STATE_CHANNELS
+
+
+def _is_of_messages(change: ListChange) -> bool:
+    if not may_hold_messages(change.channel):
+        return False
+    if not change.value:
+        # A list that was emptied; if it held no messages, none are found.
+        return not change.is_appended
+    return any(is_message(element) for element in change.value)
+
+
+def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
+    """Return the messages at some positions of a list, each with an id unique in the list.
+
+    The id is the message's own, or is derived from its content. Repeated ids have a number appended.
+    """
+    found = [(place, message) for place in places if is_message(message := change.value[place])]
+    ids = [message.id if type(message.id) is str and message.id else None for _, message in found]
+    distinct = {*ids}
+    others = () if len(places) == len(change.value) else change.value[: places[0]] if places else ()
+    is_clear = None not in distinct and len(distinct) == len(ids)
+    if is_clear and distinct.isdisjoint([getattr(element, "id", None) for element in others]):
+        return [(place, message, id) for (place, message), id in zip(found, ids, strict=True) if id is not None]
+    ordinals = _ordinals(change)
+    return [
+        (place, message, (id or content_id(message)) + (f"-{ordinals[place]}" if ordinals[place] > 1 else ""))
+        for (place, message), id in zip(found, ids, strict=True)
+    ]
+
+
+def _ordinals(change: ListChange) -> list[int]:
+    """Return, by position, the number of an element, from 1, among those with its id, or its equals if it has none."""
+    fingerprints: Sequence[Any] = (
+        split_digests(change.digests)
+        if change.digests is not None
+        else [content_id(element) if is_message(element) else None for element in change.value]
+    )
+    seen: Counter[Any] = Counter()
+    ordinals = []
+    for element, mark in zip(change.value, fingerprints, strict=True):
+        id = getattr(element, "id", None)
+        key = ("id", id) if type(id) is str and id else mark
+        seen[key] += 1
+        ordinals.append(seen[key])
+    return ordinals
+
+
+def content_id(message: BaseMessage) -> str:
+    """Return an id derived from a message's content. Unlike the codec's fingerprints, it is equal in all processes."""
+    return xxhash.xxh3_128_hexdigest(orjson.dumps(to_json(message.__dict__)[0]))
+
+
+def fitting_ids(thread_id: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the rows' ids. Ids that PostgreSQL cannot store or index are replaced by fingerprints."""
+    limit = min(_ID_BYTES, (MAX_KEY_BYTES - len(thread_id.encode())) // 2)
+    for row in rows:
+        id = row["message_id"]
+        if not (id.isascii() and len(id) <= limit and "\0" not in id):
+            row["message_id"] = _fitting_id(id, limit)
+    return [row["message_id"] for row in rows]
+
+
+def _fitting_id(id: str, limit: int) -> str:
+    encoded = id.encode("utf-8", "surrogatepass")
+    fits = len(encoded) <= limit and "\0" not in id and encoded == id.encode("utf-8", "replace")
+    return id if fits else xxhash.xxh3_128_hexdigest(encoded)
+
+
+def _recorded_by_root(plan: PutPlan, change: ListChange) -> set[int]:
+    """Return the positions of elements that the root's checkpoint also has: most of a subgraph's initial list."""
+    root = plan.request.root
+    if root is None or change.digests is None:
+        return set()
+    known = {
+        digest
+        for other in root.entries.values()
+        if isinstance(other, Elements) and other.fingerprints is not None
+        for digest in split_digests(other.fingerprints.digests)
+    }
+    return {place for place, digest in enumerate(split_digests(change.digests)) if digest in known}

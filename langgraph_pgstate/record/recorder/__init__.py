@@ -1,0 +1,1 @@
+"""The recorder, which captures runs and writes them."""

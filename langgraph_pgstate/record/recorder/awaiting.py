@@ -1,0 +1,66 @@
+"""Callbacks that LangChain's async managers await, and its blocking managers call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+from langgraph_pgstate.record.recorder.records import RunRecord
+
+
+async def _coroutine() -> None:
+    """Make `inspect.iscoroutinefunction` accept `Awaited`."""
+
+
+class Awaited(functools.partial[Any]):
+    """A callback that LangChain's async managers await and its blocking managers call.
+
+    The async managers await a callback if `inspect.iscoroutinefunction` is true, which looks through a partial. The
+    blocking managers call it and run a returned coroutine in another thread while the event loop is blocked. LangGraph
+    uses them even inside an event loop, for the function of a conditional edge. The awaitable returned here is no
+    coroutine.
+    """
+
+    _callback: Callable[..., Awaitable[None]]
+
+    def __new__(cls, callback: Callable[..., Awaitable[None]]) -> Awaited:
+        self = super().__new__(cls, _coroutine)
+        self._callback = callback
+        return self
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Awaitable[None]:
+        return self._callback(*args, **kwargs)
+
+
+class _Nothing:
+    """An awaitable that is already done."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class Mark:
+    """An awaitable that marks a run as one whose callbacks are awaited."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._run.is_awaited = True
+        return
+        yield
+
+
+class Later:
+    """An awaitable that starts when it is awaited."""
+
+    def __init__(self, begin: Callable[[], Awaitable[None]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._begin().__await__()
+
+
+NOTHING = _Nothing()

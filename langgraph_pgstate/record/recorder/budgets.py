@@ -1,0 +1,238 @@
+"""Budgets of money: model calls are refused once what was spent today has reached the budget."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import BudgetExceededError, PGStateError
+from langgraph_pgstate.record.budgets import Owner, cost_of, read_spending
+from langgraph_pgstate.record.recorder.awaiting import Awaited
+from langgraph_pgstate.record.recorder.genai import describe_llm
+from langgraph_pgstate.record.recorder.records import RunRecord, SpanRecord
+from langgraph_pgstate.record.types import Price
+from langgraph_pgstate.schema.queries import Queries
+
+_log = logging.getLogger("langgraph_pgstate.record")
+
+_ZERO: Final = Decimal(0)
+# What others spend is known so many seconds late. Reading it takes at most a twentieth of the time.
+_FRESH_SECONDS: Final = 2.0
+_SHARE: Final = 20
+_READ_SECONDS: Final = 5.0
+# Owners that are not seen for so long are not read any more.
+_OWNER_SECONDS: Final = 60.0
+# Calls of this process that ended so long before the last reading are in the tables.
+_OWN_SECONDS: Final = 120.0
+
+
+class _Known(NamedTuple):
+    """What is known of an owner.
+
+    Attributes:
+        reading: Number of the reading.
+        read_at: When it ended, by the monotonic clock.
+        budget: The amount, and what others than the calls of this process have spent; `None` without a budget.
+    """
+
+    reading: int
+    read_at: float
+    budget: tuple[Decimal, Decimal] | None
+
+
+class _Started(NamedTuple):
+    """A model call of this process that is in progress."""
+
+    run: RunRecord
+    owners: tuple[Owner, ...]
+    model: str
+
+
+class _Call(NamedTuple):
+    """A model call of this process that has ended."""
+
+    span_id: str
+    owners: tuple[Owner, ...]
+    cost: Decimal
+    started_at: float
+    ended: float
+
+
+class Budgets:
+    """Check of budgets before model calls. Thread-safe.
+
+    The runs of a process share one account. A call is admitted and entered in it at once, with the cost of the last
+    call of its model; when it ends, with its own. Costs of other processes are read from the record, at most every two
+    seconds.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+    """
+
+    def __init__(self, runner: Runner, queries: Queries) -> None:
+        self._runner, self._queries = runner, queries
+        self._lock = threading.Lock()
+        self._prices: Sequence[Price] = ()
+        self._has_budgets = False
+        self._day = 0.0
+        # Until then no call is checked: there are no budgets, or they could not be read.
+        self._unchecked_until = float("-inf")
+        self._fresh_for = _FRESH_SECONDS
+        self._readings = itertools.count(1)
+        self._newest = self._in_progress = 0
+        self._succeeded_at = float("-inf")
+        self._seen: dict[Owner, float] = {}
+        self._known: dict[Owner, _Known] = {}
+        self._started: dict[UUID, _Started] = {}
+        self._calls: deque[_Call] = deque()
+        # What the last call of a model has cost.
+        self._usual: dict[str, Decimal] = {}
+
+    def is_known(self, run: RunRecord) -> bool:
+        """Return whether a call of a run can be decided without reading what was spent."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._unchecked_until:
+                return True
+            # While somebody reads, others go on with what they know.
+            oldest = now - self._fresh_for * (2 if self._in_progress else 1)
+            known = [self._known.get(owner) for owner in owners_of(run)]
+            return all(one is not None and one.read_at > oldest for one in known)
+
+    async def read(self, run: RunRecord) -> None:
+        """Read what was spent by the owners of a run, and by other owners. If that fails, nothing is refused."""
+        began = time.monotonic()
+        with self._lock:
+            self._in_progress += 1
+            number = next(self._readings)
+            self._seen |= dict.fromkeys(owners_of(run), began)
+            self._seen = {owner: seen for owner, seen in self._seen.items() if seen > began - _OWNER_SECONDS}
+            asked = frozenset(self._seen)
+            self._known = {owner: known for owner, known in self._known.items() if owner in asked}
+            while self._calls and self._calls[0].ended < self._succeeded_at - _OWN_SECONDS:
+                self._calls.popleft()
+        try:
+            spending = await self._runner.run_within(
+                _READ_SECONDS, read_spending, self._queries, asked, self._counted_ids
+            )
+        except PGStateError as error:
+            _log.warning("what was spent of budgets is not known: %s", error)
+            spending = None
+        finally:
+            with self._lock:
+                self._in_progress -= 1
+        now = time.monotonic()
+        with self._lock:
+            self._fresh_for = max(_FRESH_SECONDS, _SHARE * (now - began))
+            if spending is None:
+                self._unchecked_until = now + self._fresh_for
+                return
+            # A reading that began earlier may end later.
+            for owner in asked:
+                if owner not in self._known or self._known[owner].reading < number:
+                    self._known[owner] = _Known(number, now, spending.budgets.get(owner))
+            if number > self._newest:
+                self._newest, self._succeeded_at = number, began
+                self._has_budgets, self._day, self._prices = spending.has_budgets, spending.day, spending.prices
+                self._unchecked_until = float("-inf") if spending.has_budgets else now + self._fresh_for
+
+    def admit(self, run: RunRecord, id: UUID, model: str) -> BudgetExceededError | None:
+        """Enter a call of a run that is about to begin. Return the error if a budget is used up, and enter nothing.
+
+        Args:
+            run: The run.
+            id: The call, whose end `settle` or `release` is told.
+            model: The model, as it is known before the call.
+        """
+        owners = owners_of(run)
+        with self._lock:
+            if not self._has_budgets:
+                return None
+            self._seen |= dict.fromkeys(owners, time.monotonic())
+            # Calls that were abandoned with their runs report no end.
+            self._started = {id: one for id, one in self._started.items() if one.run.ended_at is None}
+            for owner in owners:
+                known = self._known.get(owner)
+                if known is None or known.budget is None:
+                    continue
+                amount, spent = known.budget
+                ended = [one for one in self._calls if owner in one.owners and one.started_at >= self._day]
+                begun = [one for one in self._started.values() if owner in one.owners]
+                spent += sum((one.cost for one in ended), _ZERO)
+                reserved = sum((self._usual.get(one.model, _ZERO) for one in begun), _ZERO)
+                if spent + reserved >= amount:
+                    return BudgetExceededError(*owner, spent, amount, reserved)
+            self._started[id] = _Started(run, owners, model)
+        return None
+
+    def settle(self, span: SpanRecord) -> None:
+        """Enter the cost of a model call that has ended."""
+        with self._lock:
+            started = self._started.pop(span.id, None)
+            prices = self._prices
+        if not prices:
+            return
+        facts = describe_llm(span)
+        cost = cost_of(prices, facts["model"], facts["provider"], facts, span.started_at)
+        if cost:
+            owners = owners_of(span.run)
+            with self._lock:
+                self._calls.append(_Call(span.text_id, owners, cost, span.started_at, time.monotonic()))
+                if started is not None:
+                    self._usual[started.model] = cost
+
+    def release(self, id: UUID) -> None:
+        """Remove a model call that has failed."""
+        with self._lock:
+            self._started.pop(id, None)
+
+    def _counted_ids(self) -> list[str]:
+        """Return the spans that are entered here, and not counted from the record."""
+        with self._lock:
+            return [call.span_id for call in self._calls]
+
+
+def owners_of(run: RunRecord) -> tuple[Owner, ...]:
+    """Return whose budgets a run uses."""
+    named = (("tenant", run.tenant_id), ("user", run.user_id), ("agent", run.agent), ("key", run.queue_key))
+    return tuple(Owner(scope, name) for scope, name in named if name)
+
+
+class BudgetGuard(BaseCallbackHandler):
+    """A callback handler that refuses model calls. Apart from the recorder, whose own errors must end no run.
+
+    Args:
+        check: Called with the id of the span that makes a call, the id of the call and the name of its model. Raises if
+            it is refused; what it returns is awaited by async managers.
+    """
+
+    raise_error = True
+    run_inline = True
+    ignore_agent = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self, check: Callable[[UUID | None, UUID, str], Awaitable[None]]) -> None:
+        self._check = check
+        self.on_chat_model_start = Awaited(self._on_start)  # type: ignore[method-assign]
+        self.on_llm_start = Awaited(self._on_start)  # type: ignore[method-assign]
+
+    def _on_start(
+        self,
+        *args: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Awaitable[None]:
+        model = (metadata or {}).get("ls_model_name") or kwargs.get("name")
+        return self._check(parent_run_id, run_id, str(model))

@@ -1,0 +1,537 @@
+"""The blocking and async recorders, which write in a background thread or in a task of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.db.connecting import bounded_dsn
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.finishing import pause
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
+from langgraph_pgstate.options import RetryPolicy, ThreadKeys
+from langgraph_pgstate.record.options import DEFAULT_STREAM_TTL, RecorderSettings
+from langgraph_pgstate.record.recorder.awaiting import NOTHING, Awaited, Later, Mark
+from langgraph_pgstate.record.recorder.budgets import BudgetGuard, Budgets
+from langgraph_pgstate.record.recorder.handler import RecordingHandler, attach
+from langgraph_pgstate.record.recorder.records import RunRecord
+from langgraph_pgstate.record.recorder.tracker import Tracker
+from langgraph_pgstate.record.recorder.write_queue import WriteQueue
+from langgraph_pgstate.record.recorder.writer import Writer
+from langgraph_pgstate.record.types import MaintenanceReport
+from langgraph_pgstate.schema.queries import queries
+
+_log = logging.getLogger("langgraph_pgstate.record")
+G = TypeVar("G", bound=Any)
+
+
+class _RecorderBase(RecordingHandler):
+    """The queue and the writer of either recorder, and the callbacks with which a run may end."""
+
+    def __init__(
+        self,
+        database: Database | AsyncDatabase,
+        settings: RecorderSettings,
+        keys: ThreadKeys | None,
+        is_encrypted: bool,
+    ) -> None:
+        self._owner = database
+        self._is_borrowed = database.is_borrowed
+        self._settings = settings
+        self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
+        self._tracker = Tracker(self._queue, keys, is_encrypted)
+        runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
+        self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
+        self._budgets = Budgets(runner, queries(database.schema))
+        self._guard = BudgetGuard(self._check_budget)
+        self._is_idle = False
+        self._is_closed = False
+        # These shadow the methods; see `Awaited`.
+        self.on_chain_end = Awaited(self._on_chain_end)  # type: ignore[method-assign]
+        self.on_chain_error = Awaited(self._on_chain_error)  # type: ignore[method-assign]
+
+    def record(self, graph: G) -> G:
+        """Return the graph with this recorder attached. Does not wait.
+
+        Raises:
+            ConfigurationError: If the graph is remote or cannot take callbacks.
+        """
+        # The guard is first, so that a refused call has no span.
+        return attach(graph, self._guard, self)
+
+    def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
+        """Refuse a model call if a budget of its run is used up; on an event loop, once the result is awaited.
+
+        Raises:
+            BudgetExceededError: If one is.
+        """
+        span = None if span_id is None else self._tracker.find(span_id)
+        if span is None:
+            return NOTHING
+        admit = partial(self._admit, span.run, id, model)
+        if self._budgets.is_known(span.run):
+            admit()
+            return NOTHING
+        return self._read_budgets(span.run, admit)
+
+    def _admit(self, run: RunRecord, id: UUID, model: str) -> None:
+        error = self._budgets.admit(run, id, model)
+        if error is not None:
+            self._tracker.refused(run, error)
+            close_waiting_callbacks()
+            raise error
+
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
+        """Read what was spent, then admit the call or refuse it."""
+        raise NotImplementedError
+
+    def _on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, outputs))
+
+    def _on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        return self._wait_for(self._tracker.end(run_id, error=error))
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """Return an awaitable for the end of a chain, and of its run if one is given."""
+        raise NotImplementedError
+
+
+class Recorder(_RecorderBase):
+    """A LangGraph callback handler that records runs and writes them in a background thread.
+
+    A span's row is written within a second of its start, and its end in the same batch or a later one. The end of a run
+    is committed to the journal before the run returns. `flush`, `catch_up` and `close` move everything into the tables.
+    If the recorder is also the saver's hook, records of a superstep are committed in the transaction of its checkpoint.
+    If the database is unavailable, graphs continue; rows stay queued and are written later.
+
+    Args:
+        database: The database. On a single connection of the caller's, nothing runs in the background: the rows of a
+            run are written when the run ends.
+        settings: Recorder settings.
+        keys: Config keys that name a thread's user, tenant and agent; use the saver's.
+        is_encrypted: Whether the state is stored by a serializer that may encrypt, so that no content is exported.
+
+    Example:
+        >>> recorder = Recorder(database)
+        >>> graph = recorder.record(builder.compile(checkpointer=saver))
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: RecorderSettings | None = None,
+        *,
+        keys: ThreadKeys | None = None,
+        is_encrypted: bool = False,
+    ) -> None:
+        super().__init__(database, settings or RecorderSettings(), keys, is_encrypted)
+        self._turn = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._asked = 0
+        self._done = 0
+        self._error: PGStateError | None = None
+        self.on_chain_start = Awaited(self._on_chain_start)  # type: ignore[assignment, method-assign]
+
+    def learn_clock(self) -> None:
+        """Read the database's clock, so that the first run is dated by it. One round trip.
+
+        Otherwise a run that continues in a process whose clock is behind would seem older than its first attempt.
+
+        Raises:
+            PGStateError: If the database does not respond.
+        """
+        run_blocking(self._writer.learn_clock())
+
+    def flush(self, patience: float | None = None) -> None:
+        """Write all queued rows and wait until they are written.
+
+        Args:
+            patience: Maximum seconds to wait; by default that of the settings.
+
+        Raises:
+            PGStateError: If the rows could not be written. They stay queued and are tried again.
+        """
+        if not self._queue.is_busy:
+            return
+        if self._write(self._settings.patience if patience is None else patience):
+            error, self._error = self._error, None
+            if error is None:
+                return
+            raise error
+        raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
+
+    def catch_up(self) -> None:
+        """Bring the tables up to date for a reader: write queued rows, and recover those of dead processes.
+
+        Recovery runs at most once a second. Errors are logged, and the rows are tried again.
+        """
+        run_blocking(self._writer.recover_if_due())
+        if self._queue.has_news:
+            with suppress(PGStateError):
+                self.flush()
+
+    def recover(self, seconds: float = 0.0) -> int:
+        """Move journal entries of other processes that are at least this old into the tables.
+
+        Safe to repeat, and safe while the other process moves the same entries.
+
+        Returns:
+            The number of entries.
+        """
+        return run_blocking(self._writer.recover(seconds))
+
+    def close(self) -> None:
+        """Write all queued rows and stop the thread. Rows that could not be written are lost; their number is logged.
+
+        Raises:
+            PGStateError: If some rows could not be written.
+        """
+        try:
+            if not self._is_closed and not self._owner.is_forked:
+                self.flush()
+        except PGStateError:
+            _log.warning("%d spans and events were not written", self._queue.waiting)
+            raise
+        finally:
+            with self._turn:
+                self._is_closed = True
+                self._turn.notify_all()
+            if self._thread is not None and self._thread.is_alive():
+                self._thread.join(self._settings.patience)
+
+    def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
+        """Create partitions, end the runs of dead processes, drop old events and optionally old spans. Safe to repeat.
+
+        Also removes outdated tombstones, and pending writes that are older than a day and have no checkpoint.
+
+        Args:
+            months: Number of months ahead for which partitions are created.
+            drop_older_than: Drop the spans of months that lie entirely more than this many months before the current
+                one.
+            stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
+        """
+        return run_blocking(self._writer.maintain(months, drop_older_than, stream_ttl))
+
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
+        def read() -> None:
+            run_blocking(self._budgets.read(run))
+            admit()
+
+        if _in_loop() is not None and not self._is_borrowed:
+            return Later(lambda: asyncio.to_thread(read))
+        read()
+        return NOTHING
+
+    def _on_chain_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> Awaitable[None]:
+        RecordingHandler.on_chain_start(self, *args, run_id=run_id, **kwargs)
+        span = self._tracker.find(run_id) if _in_loop() is not None else None
+        return NOTHING if span is None or span.parent is not None else Mark(span.run)
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """Write the end of a run. On an event loop, do so in another thread and return an awaitable for it."""
+        if run is None:
+            self._ended(None)
+        elif run.is_awaited and not self._is_borrowed:
+            return Later(lambda: asyncio.to_thread(self._write_end, run))
+        else:
+            self._write_end(run)
+        return NOTHING
+
+    def _ended(self, run: RunRecord | None) -> None:
+        if run is not None:
+            if self._is_borrowed or _in_loop():
+                # The event loop must not block; the thread writes the rows soon.
+                self._write(0)
+            else:
+                self._write_end(run)
+        elif self._queue.waiting >= self._settings.queue_size and not _in_loop():
+            self._write(self._settings.patience)
+
+    def _write_end(self, run: RunRecord) -> None:
+        """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
+        try:
+            if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
+                self._write(self._settings.patience)
+        finally:
+            self._started()
+
+    def _started(self) -> None:
+        if self._is_borrowed:
+            # Only the caller uses its connection; no background thread may.
+            return
+        if self._thread is None or not self._thread.is_alive():
+            with self._turn:
+                if (self._thread is None or not self._thread.is_alive()) and not self._is_closed:
+                    self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
+                    self._thread.start()
+        elif self._is_idle:
+            # A busy thread looks again after its interval.
+            with self._turn:
+                self._turn.notify_all()
+
+    def _write(self, patience: float) -> bool:
+        """Make the thread write all queued rows, and return whether it finished in time."""
+        if self._is_borrowed:
+            self._error = run_blocking(self._writer.write(True))
+            return True
+        try:
+            self._started()
+        except RuntimeError:
+            # From 3.12 on, Python starts no threads while the process exits.
+            self._thread = None
+            self._error = run_blocking(self._writer.write(True))
+            return True
+        with self._turn:
+            self._asked += 1
+            mine = self._asked
+            self._turn.notify_all()
+            return patience > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, patience)
+
+    def _work(self) -> None:
+        while not self._is_closed:
+            with self._turn:
+                if self._asked == self._done and not self._wait():
+                    continue
+                asked = self._asked
+                include_recent = asked > self._done
+                if not include_recent and (self._is_closed or not self._queue.is_busy):
+                    continue
+            self._error = run_blocking(self._writer.write(include_recent)) or (None if include_recent else self._error)
+            with self._turn:
+                self._done = asked
+                self._turn.notify_all()
+
+    def _wait(self) -> bool:
+        """Wait until rows are due. Return false if there was nothing to do before the wait."""
+        # Set before checking, so that a concurrent `_started` notifies.
+        self._is_idle = True
+        if not self._queue.is_busy:
+            if not self._is_closed:
+                self._turn.wait()
+            self._is_idle = False
+            return False
+        self._is_idle = False
+        if not self._is_closed:
+            self._turn.wait(self._settings.interval)
+        return True
+
+
+class AsyncRecorder(_RecorderBase):
+    """Async twin of `Recorder`: a task of the event loop writes. Bound to the event loop of the first run."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        settings: RecorderSettings | None = None,
+        *,
+        keys: ThreadKeys | None = None,
+        is_encrypted: bool = False,
+    ) -> None:
+        super().__init__(database, settings or RecorderSettings(), keys, is_encrypted)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._is_urgent = False
+
+    @property
+    def _is_loop_running(self) -> bool:
+        # A forked child has a copy of the loop, which nothing runs.
+        return self._loop is not None and self._loop.is_running() and not self._owner.is_forked
+
+    def write_at_exit(self) -> None:
+        """Write all queued rows on a connection of its own, once the event loop has ended.
+
+        Raises:
+            PGStateError: If the rows could not be written.
+        """
+        if not self._queue.has_news or self._is_borrowed:
+            return
+        schema = self._owner.schema
+        with Database.open(
+            bounded_dsn(self._owner.dsn, self._settings.patience), schema=schema, pool=False, retry=RetryPolicy(1)
+        ) as database:
+            writer = Writer(BlockingRunner(database), queries(schema), self._queue, self._tracker)
+            if (error := run_blocking(writer.write(True))) is not None:
+                raise error
+
+    async def learn_clock(self) -> None:
+        """Async twin of `Recorder.learn_clock`."""
+        # Blocking runs in other threads write on this loop, too.
+        self._loop = self._loop or asyncio.get_running_loop()
+        await self._writer.learn_clock()
+
+    async def flush(self, patience: float | None = None) -> None:
+        """Async twin of `Recorder.flush`."""
+        if not self._queue.is_busy:
+            return
+        try:
+            async with asyncio.timeout(self._settings.patience if patience is None else patience):
+                error = await self._write_now(True)
+        except TimeoutError:
+            error = PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
+        if error is not None:
+            raise error
+
+    async def catch_up(self) -> None:
+        """Async twin of `Recorder.catch_up`."""
+        await self._writer.recover_if_due()
+        if self._queue.has_news:
+            with suppress(PGStateError):
+                await self.flush()
+
+    async def recover(self, seconds: float = 0.0) -> int:
+        """Async twin of `Recorder.recover`."""
+        return await self._writer.recover(seconds)
+
+    async def close(self) -> None:
+        """Async twin of `Recorder.close`."""
+        try:
+            if not self._is_closed:
+                await self.flush()
+        except PGStateError:
+            _log.warning("%d spans and events were not written", self._queue.waiting)
+            raise
+        finally:
+            self._is_closed = True
+            self._wake.set()
+            if self._task is not None:
+                with suppress(asyncio.CancelledError):
+                    self._task.cancel()
+                    await self._task
+
+    async def maintain(
+        self,
+        *,
+        months: int = 2,
+        drop_older_than: int | None = None,
+        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
+    ) -> MaintenanceReport:
+        """Async twin of `Recorder.maintain`."""
+        return await self._writer.maintain(months, drop_older_than, stream_ttl)
+
+    def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
+        """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""
+        if run is None and self._queue.waiting < self._settings.queue_size:
+            return NOTHING
+        here = _in_loop()
+        if here is not None and here is self._loop:
+            return Later(self._flush_patiently) if run is None else Later(lambda: self._write_end(run))
+        if run is None or not self._is_loop_running:
+            self._ended(run)
+            return NOTHING
+        # A blocking run beside the loop, or a run on another loop.
+        assert self._loop is not None
+        writing = asyncio.run_coroutine_threadsafe(self._write_end(run), self._loop)
+        if here is not None:
+            return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
+        with suppress(TimeoutError):
+            writing.result(self._settings.patience)
+        return NOTHING
+
+    def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
+        async def read() -> None:
+            await self._budgets.read(run)
+            admit()
+
+        here = _in_loop()
+        if here is not None and (self._loop is None or here is self._loop):
+            return Later(read)
+        if not self._is_loop_running:
+            return NOTHING
+        # A blocking run beside the loop, or a run on another loop.
+        assert self._loop is not None
+        reading = asyncio.run_coroutine_threadsafe(read(), self._loop)
+        if here is not None:
+            return Later(lambda: asyncio.shield(asyncio.wrap_future(reading)))
+        reading.result()
+        return NOTHING
+
+    async def _flush_patiently(self) -> None:
+        # The error is logged; it must not fail the graph.
+        with suppress(PGStateError):
+            await self.flush()
+
+    async def _write_end(self, run: RunRecord) -> None:
+        """Async twin of `Recorder._write_end`."""
+        if self._is_borrowed:
+            await self._write_now(True)
+            return
+        try:
+            if not await self._writer.write_end(run):
+                await self._flush_patiently()
+        except asyncio.CancelledError:
+            # The writer is not cancelled with the run: make it write at once.
+            self._is_urgent = True
+            self._notify()
+            raise
+        finally:
+            self._started()
+
+    def _ended(self, run: RunRecord | None) -> None:
+        if run is not None:
+            self._notify()
+
+    def _started(self) -> None:
+        if self._is_borrowed:
+            return
+        loop = _in_loop()
+        if (self._task is None or self._task.done()) and loop is not None and not self._is_closed:
+            self._loop = loop
+            self._task = loop.create_task(self._work(), name="pgstate-recorder", context=Context())
+        elif self._is_idle:
+            # A busy task looks again after its interval.
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._loop is None:
+            return
+        if _in_loop() is self._loop:
+            self._wake.set()
+        else:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _work(self) -> None:
+        while not self._is_closed:
+            # As in `Recorder._wait`.
+            self._is_idle = True
+            if not self._queue.is_busy:
+                await pause(self._wake)
+                self._is_idle = False
+                self._wake.clear()
+                continue
+            self._is_idle = False
+            self._wake.clear()
+            await pause(self._wake, self._settings.interval)
+            if not self._is_closed:
+                is_urgent, self._is_urgent = self._is_urgent, False
+                await self._write_now(is_urgent)
+
+    async def _write_now(self, include_recent: bool) -> PGStateError | None:
+        async with self._writing:
+            return await self._writer.write(include_recent)
+
+
+def _in_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,317 @@
+"""The records of a recorder that are not written yet, and the journals that are not moved yet. Does no I/O.
+
+Callbacks add records under a lock that is held only for dict operations. `take` and `collect` make rows of them outside
+the callbacks. A record stays until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
+from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.record.recorder.records import EventRecord, RunRecord, SpanRecord
+
+_BATCH_RECORDS = 500
+_BATCH_BYTES = 4_000_000
+# A put in progress holds these records; they are written after this time if it fails.
+_TAKEN_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Pending:
+    """Records that are being written, each with the version that its row has.
+
+    Attributes:
+        journal_entry: The rows.
+        runs: Runs and their versions.
+        spans: Spans and their versions.
+        events: Events.
+        is_complete: Whether no record was left out.
+    """
+
+    journal_entry: JournalEntry
+    runs: list[tuple[RunRecord, int]] = field(default_factory=list)
+    spans: list[tuple[SpanRecord, int]] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    is_complete: bool = True
+
+
+class WriteQueue:
+    """Changed runs and spans, and new events, until they are written.
+
+    Args:
+        settings: Recorder settings.
+        has_writer: Whether a background writer writes records that have waited for a while.
+
+    Attributes:
+        waiting: Number of spans and events in the queue.
+    """
+
+    def __init__(self, settings: RecorderSettings, *, has_writer: bool = True) -> None:
+        self.settings = settings
+        self.waiting = 0
+        self._has_writer = has_writer
+        self._lock = threading.Lock()
+        self._runs: dict[UUID, RunRecord] = {}
+        # Number of journal entries of each thread since its journal was empty.
+        self._journaled: dict[str, int] = {}
+        self._renewed_at = time.monotonic()
+
+    def add(self, run: RunRecord) -> None:
+        """Add a new run."""
+        with self._lock:
+            self._runs[run.root_id] = run
+
+    def run_changed(self, run: RunRecord, **values: Any) -> None:
+        """Set attributes of a run, and mark it as changed."""
+        with self._lock:
+            for name, value in values.items():
+                setattr(run, name, value)
+            run.version += 1
+            run.is_changed = True
+
+    def span_changed(self, span: SpanRecord) -> None:
+        """Mark a span as changed."""
+        dirty = span.run.dirty
+        with self._lock:
+            span.version += 1
+            if span.id not in dirty:
+                dirty[span.id] = span
+                span.waits_since = time.monotonic()
+                self.waiting += 1
+
+    def event_happened(self, event: EventRecord) -> None:
+        """Add an event."""
+        with self._lock:
+            event.run.events[event.event_id] = event
+            self.waiting += 1
+
+    def discard(self, run: RunRecord) -> None:
+        """Remove a run's records, without writing them."""
+        with self._lock:
+            self.waiting -= len(run.dirty) + len(run.events)
+            run.dirty.clear()
+            run.events.clear()
+            run.is_changed = False
+
+    def note_journaled(self, thread_id: str) -> None:
+        """Note that an entry was added to the journal of a thread."""
+        with self._lock:
+            self._journaled[thread_id] = self._journaled.get(thread_id, 0) + 1
+
+    def journaled_threads(self) -> dict[str, int]:
+        """Return the threads with journal entries, each with a number that changes when entries are added."""
+        with self._lock:
+            return dict(self._journaled)
+
+    def note_moved(self, threads: dict[str, int]) -> None:
+        """Note that the journal entries of these threads were moved to the tables."""
+        with self._lock:
+            for thread_id, number in threads.items():
+                if self._journaled.get(thread_id) == number:
+                    del self._journaled[thread_id]
+
+    def take(
+        self,
+        run: RunRecord,
+        *,
+        with_run: bool = False,
+        put: tuple[str, int | None] | None = None,
+        journal_entry: JournalEntry | None = None,
+    ) -> Pending | None:
+        """Return a run's rows for its journal. The caller must `acknowledge` them once they are committed.
+
+        Args:
+            run: The run.
+            with_run: Also return the run's own row if it was written before.
+            put: Namespace and step of the checkpoint that is put. Rows that a later put can take are left out.
+            journal_entry: The put's journal entry, to which the rows are added.
+        """
+        put = put if self._has_writer else None
+        pending = self._rows(
+            [run], include_recent=True, with_runs=with_run or run.is_new, put=put, journal_entry=journal_entry
+        )
+        now = time.monotonic()
+        for span, _ in pending.spans:
+            span.taken_at = now
+        return pending if pending.runs or pending.spans or pending.events else None
+
+    def collect(self, include_recent: bool = True) -> Pending | None:
+        """Return the next rows to write, at most some hundred, or `None` if there are none.
+
+        Args:
+            include_recent: Also return recent records that the next put could take, and those of a put in progress.
+        """
+        pending = self._rows(self._writable_runs(), include_recent=include_recent)
+        return pending if pending.journal_entry else None
+
+    def acknowledge(self, pending: Pending) -> None:
+        """Remove committed records from the queue. A record that changed since then stays."""
+        with self._lock:
+            for run, version in pending.runs:
+                run.is_new = False
+                run.is_unsettled = False
+                run.written_at = time.monotonic()
+                if run.version == version:
+                    run.is_changed = False
+            for span, version in pending.spans:
+                if span.version == version and span.run.dirty.pop(span.id, None) is not None:
+                    self.waiting -= 1
+            for event in pending.events:
+                if event.run.events.pop(event.event_id, None) is not None:
+                    self.waiting -= 1
+            for run in {id(run): run for run, _ in pending.runs}.values():
+                self._forget_if_done(run)
+            for span, _ in pending.spans:
+                self._forget_if_done(span.run)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is in progress or the journal has entries."""
+        return bool(self._runs or self._journaled)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether some records are not in the tables yet."""
+        return bool(self._journaled) or any(run.is_changed or run.dirty or run.events for run in self._writable_runs())
+
+    def own_runs(self) -> list[tuple[str, str]]:
+        """Return thread and run id of the runs in progress."""
+        return [run.key for run in list(self._runs.values()) if run.ended_at is None]
+
+    def due_renewals(self) -> list[tuple[str, str]]:
+        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
+        now = time.monotonic()
+        if now - self._renewed_at < self.settings.ttl / 3:
+            return []
+        self._renewed_at = now
+        return self.own_runs()
+
+    def _writable_runs(self) -> list[RunRecord]:
+        """Return the runs that may be written now, which are those that have begun or ended."""
+        return [run for run in list(self._runs.values()) if run.is_begun or run.ended_at is not None]
+
+    def _forget_if_done(self, run: RunRecord) -> None:
+        if run.ended_at is not None and not (run.is_changed or run.dirty or run.events):
+            self._runs.pop(run.root_id, None)
+
+    def _rows(
+        self,
+        among: Sequence[RunRecord],
+        *,
+        include_recent: bool,
+        with_runs: bool = True,
+        put: tuple[str, int | None] | None = None,
+        journal_entry: JournalEntry | None = None,
+    ) -> Pending:
+        """Return rows of these runs.
+
+        Args:
+            among: The runs.
+            include_recent: Also return recent records, and those of a put in progress.
+            with_runs: Also return the runs' own rows.
+            put: Namespace and step of the checkpoint that is put; leaves out spans that a later put can take.
+            journal_entry: A journal entry of the same thread to which the rows are added.
+        """
+        runs: list[tuple[RunRecord, int]] = []
+        spans: list[tuple[SpanRecord, int]] = []
+        events: list[EventRecord] = []
+        now = time.monotonic()
+        # Half the interval for spans: puts may leave them to the writer, which runs once per interval.
+        arrived, begun, taken = now - self.settings.interval, now - self.settings.interval / 2, now - _TAKEN_SECONDS
+        is_complete = True
+        with self._lock:
+            for run in among:
+                space = _BATCH_RECORDS - len(spans) - len(events)
+                if space <= 0:
+                    is_complete = False
+                    break
+                is_due = include_recent or run.written_at < arrived
+                found = [
+                    (span, span.version)
+                    for span in run.dirty.values()
+                    if (
+                        put is None or span.waits_since < begun or not _is_early(span, *put)
+                        if include_recent
+                        else span.waits_since < begun and span.taken_at < taken
+                    )
+                ]
+                spans += found[:space]
+                if is_due:
+                    events += list(run.events.values())[: max(0, space - len(found))]
+                # Spans need their run's row first; a run is never due later than its spans.
+                if with_runs and run.is_changed and is_due:
+                    runs.append((run, run.version))
+                is_complete = is_complete and len(found) <= space
+        return self._pack(runs, spans, events, journal_entry, is_complete=is_complete)
+
+    def _pack(
+        self,
+        runs: list[tuple[RunRecord, int]],
+        spans: list[tuple[SpanRecord, int]],
+        events: list[EventRecord],
+        journal_entry: JournalEntry | None = None,
+        *,
+        is_complete: bool = True,
+    ) -> Pending:
+        """Return rows of these records, as many as fit. Without all spans, no run counts as completely written.
+
+        A run's totals are computed from its spans, so its end must be written with or after the last of them.
+        """
+        settings = self.settings
+        given = len(spans)
+        run_rows, runs = _dumps(runs, lambda pair: orjson.dumps(pair[0].row(settings)))
+        span_rows, spans = _dumps(spans, lambda pair: pair[0].dump(settings))
+        is_complete = is_complete and len(spans) == given
+        if not is_complete:
+            runs = [(run, -1) for run, _ in runs]
+        event_rows, events = _dumps(events, lambda event: orjson.dumps(event.row(settings)))
+        if journal_entry is None:
+            threads = {run.key[0] for run, _ in runs}
+            threads.update([span.run.key[0] for span, _ in spans])
+            threads.update([event.run.key[0] for event in events])
+            journal_entry = JournalEntry(thread_ids=sorted(threads), ttl=settings.ttl)
+        journal_entry.ttl = max(journal_entry.ttl, settings.ttl)
+        journal_entry.spans += span_rows
+        if runs:
+            journal_entry.runs += run_rows
+            journal_entry.begun += [run.key for run, _ in runs if run.is_unsettled]
+            journal_entry.ended += [
+                (*run.key, run.started_at) for run, at in runs if run.ended_at is not None and at >= 0
+            ]
+        journal_entry.events += event_rows
+        return Pending(journal_entry, runs, spans, events, is_complete)
+
+
+def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:
+    """Return rows as JSON, as many as fit a statement, and their records."""
+    rows: list[bytes] = []
+    if not records:
+        return rows, records
+    size = 0
+    for record in records:
+        rows.append(dump(record))
+        size += len(rows[-1])
+        if size > _BATCH_BYTES:
+            break
+    return rows, records[: len(rows)]
+
+
+def _is_early(span: SpanRecord, namespace: str, step: int | None) -> bool:
+    """Return whether a recently changed span should wait for a later put, so that it is written once instead of twice.
+
+    True if it has only begun and has no children, or if it belongs to a superstep after the next one. Nodes can run
+    ahead of puts, so the checkpoint from which such a span starts is not stored yet.
+    """
+    if span.is_leaf and span.ended_at is None:
+        return True
+    later = span.step
+    return later is not None and step is not None and later > step + 1 and span.graph_ns == namespace

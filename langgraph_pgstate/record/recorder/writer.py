@@ -1,0 +1,144 @@
+"""The writing of a recorder's queue, for the blocking and the async recorder.
+
+Awaits only its runner: over a blocking database it never suspends, so the blocking recorder runs it with one `send`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from datetime import timedelta
+
+from langgraph_pgstate.codec.ids import new_entry_id
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.leases import guards
+from langgraph_pgstate.otlp import exports
+from langgraph_pgstate.process_identity import holder_id, is_known_dead
+from langgraph_pgstate.record import deleted_costs, journal, recording
+from langgraph_pgstate.record.dead_runs import choose_dead, list_running, settle_runs
+from langgraph_pgstate.record.recorder.records import RunRecord
+from langgraph_pgstate.record.recorder.tracker import Tracker
+from langgraph_pgstate.record.recorder.write_queue import WriteQueue
+from langgraph_pgstate.record.types import MaintenanceReport
+from langgraph_pgstate.schema.partitions import drop_days, drop_months, make_days, make_months
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads import orphans
+
+_log = logging.getLogger("langgraph_pgstate.record")
+# Older journal entries belong to processes that died.
+_LEFT_SECONDS = 30.0
+# A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
+_STUCK_SECONDS = 1.0
+_LOCK_TIMEOUT = "500ms"
+_CLOCK_SECONDS = 60.0
+
+
+class Writer:
+    """Writing of the rows of a queue, and recovery of those that dead processes left.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        queue: The queue.
+        tracker: Is told how far the database's clock is ahead.
+    """
+
+    def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue, tracker: Tracker) -> None:
+        self._runner, self._queries = runner, queries
+        self._queue, self._tracker = queue, tracker
+        self._clock_at = self._recovered_at = float("-inf")
+
+    async def learn_clock(self) -> None:
+        """Read the database's clock."""
+        before = time.time()
+        database = await self._runner.run(recording.tell_time, self._queries)
+        self._tracker.offset = database - (before + time.time()) / 2
+
+    async def write(self, include_recent: bool) -> PGStateError | None:
+        """Write the rows that are due, or all. Return the error if that fails; it is logged, and the rows are kept."""
+        try:
+            if time.monotonic() - self._clock_at > _CLOCK_SECONDS:
+                await self.learn_clock()
+                self._clock_at = time.monotonic()
+                await self.recover(_LEFT_SECONDS)
+            ttl = self._queue.settings.ttl
+            await self._runner.run(
+                recording.write_pending, self._queries, self._queue, is_known_dead, holder_id(), ttl, include_recent
+            )
+        except PGStateError as error:
+            self._log(error)
+            return error
+        except Exception as error:
+            _log.exception("%d spans and events are not written yet", self._queue.waiting)
+            return PGStateError(str(error))
+        return None
+
+    async def write_end(self, run: RunRecord) -> bool:
+        """Commit the remaining rows of a run to the journal. On an error or timeout they are left to a later `write`.
+
+        Returns:
+            Whether that was tried; false if the rows are too many for one entry, or there are none.
+        """
+        patience = self._queue.settings.patience
+        pending = self._queue.take(run, with_run=True)
+        if pending is None or not pending.is_complete:
+            return False
+        entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
+        until = time.monotonic() + patience
+        try:
+            await self._runner.run_within(
+                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
+            )
+        except PGStateError as error:
+            self._log(error)
+        else:
+            self._queue.note_journaled(run.key[0])
+            self._queue.acknowledge(pending)
+        return True
+
+    async def recover(self, seconds: float) -> int:
+        """Move journal entries of other processes that are at least this old into the tables. Return their number."""
+        own = self._queue.own_runs()
+        return await self._runner.run(journal.recover, self._queries, seconds, is_known_dead, own)
+
+    async def recover_if_due(self) -> None:
+        """Recover the entries that have no writer, at most once a second. Errors are ignored."""
+        now, before = time.monotonic(), self._recovered_at
+        if now - before < _STUCK_SECONDS:
+            return
+        self._recovered_at = now
+        with suppress(PGStateError):
+            await self.recover(0.0 if before < 0 else _STUCK_SECONDS)
+
+    async def maintain(self, months: int, drop_older_than: int | None, stream_ttl: timedelta) -> MaintenanceReport:
+        """Create partitions, end runs of dead processes, drop old events and optionally old spans. Safe to repeat."""
+        run, queries = self._runner.run, self._queries
+        made = await run(make_months, queries, months, strayed=True)
+        await run(make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
+        days = await run(drop_days, queries, stream_ttl)
+        dropped = []
+        if drop_older_than is not None:
+            dropped = await run(drop_months, queries, drop_older_than)
+        await self.recover(0.0)
+        settled, after = 0, ("", "")
+        while page := await run(list_running, queries, after):
+            after = page[-1][:2]
+            for thread_id, dead in choose_dead(page, is_known_dead).items():
+                try:
+                    settled += len(await run(settle_runs, queries, thread_id, dead))
+                except PGStateError as error:
+                    if error.retryable:
+                        raise
+                    _log.error("runs of thread %r whose process died cannot be ended: %s", thread_id, error)
+        swept = await run(guards.sweep, queries)
+        orphaned = await run(orphans.sweep, queries)
+        await run(exports.forget, queries)
+        await run(deleted_costs.forget, queries)
+        return MaintenanceReport(
+            tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned, days_dropped=tuple(days)
+        )
+
+    def _log(self, error: PGStateError) -> None:
+        _log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)

@@ -1,0 +1,120 @@
+"""Writing of a recorder's rows: the journals of its threads, and rows that are in no journal yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import Queries
+
+
+class PendingRows(Protocol):
+    """Rows that are in no journal yet.
+
+    Attributes:
+        journal_entry: The rows.
+        is_complete: Whether no row was left out.
+    """
+
+    journal_entry: JournalEntry
+    is_complete: bool
+
+
+R = TypeVar("R", bound=PendingRows)
+
+
+class RowSource(Protocol[R]):
+    """A source of rows. Rows that are not acknowledged are collected again."""
+
+    def collect(self, include_recent: bool = True) -> R | None:
+        """Return the next rows that are in no journal, or `None` if there are none."""
+        ...
+
+    def acknowledge(self, pending: R) -> None:
+        """Remove committed rows."""
+        ...
+
+    def journaled_threads(self) -> dict[str, int]:
+        """Return the threads with journal entries, each with a number that changes when entries are added."""
+        ...
+
+    def note_moved(self, threads: dict[str, int]) -> None:
+        """Note that the journal entries of these threads were moved to the tables."""
+        ...
+
+    def own_runs(self) -> list[tuple[str, str]]:
+        """Return thread and id of the runs in progress in this process."""
+        ...
+
+    def due_renewals(self) -> list[tuple[str, str]]:
+        """Return the runs whose liveness must be renewed now; empty if it was renewed recently."""
+        ...
+
+
+async def write_pending(
+    db: Connection,
+    queries: Queries,
+    source: RowSource[R],
+    is_dead: Callable[[str], bool],
+    holder_id: str,
+    ttl: float,
+    include_recent: bool = True,
+) -> None:
+    """Write all pending rows and renew the liveness of this process's runs. Rows that fail are kept for the next call.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        source: Source of the rows.
+        is_dead: Returns whether a holder is known to be dead.
+        holder_id: The id of this process.
+        ttl: Seconds for which it is considered alive.
+        include_recent: Also write recent rows, and those of a put in progress.
+    """
+    if mine := source.due_renewals():
+        await renew_runs(db, queries, mine, holder_id, ttl)
+    while True:
+        # Collect rows before the journal: rows on which they depend are then in the journal or in the tables.
+        pending = source.collect(include_recent)
+        threads = source.journaled_threads()
+        if pending is None and not threads:
+            return
+        more = None if pending is None else pending.journal_entry
+        await journal.write(db, queries, list(threads), more, is_dead, source.own_runs())
+        source.note_moved(threads)
+        if pending is None:
+            return
+        source.acknowledge(pending)
+        if pending.is_complete:
+            # Rows that arrived meanwhile are left to the next call, so that the caller does not wait without end.
+            return
+
+
+async def renew_runs(
+    db: Connection, queries: Queries, runs: Sequence[tuple[str, str]], holder_id: str, ttl: float
+) -> None:
+    """Renew the liveness of the process that runs these runs. One statement; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        runs: Thread and id of each.
+        holder_id: The process.
+        ttl: Seconds from now, by the database's clock.
+    """
+    parameters: dict[str, Any] = {
+        "thread_ids": [thread_id for thread_id, _ in runs],
+        "run_ids": [run_id for _, run_id in runs],
+        "holder_id": holder_id,
+        "ttl": ttl,
+    }
+    await db.execute(queries.renew_runs, parameters)
+
+
+async def tell_time(db: Connection, queries: Queries) -> float:
+    """Return the database's clock, in seconds since 1970."""
+    seconds: float = (await db.fetch(queries.tell_time, {}))[0][0]
+    return seconds

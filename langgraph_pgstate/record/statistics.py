@@ -1,0 +1,105 @@
+"""Statistics of tools and of model usage over many threads, limited to a time range that an index serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from langgraph_pgstate.arguments import Moment, request_scope, since_of, text_of, texts_of, time_of
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.paging import page_size
+from langgraph_pgstate.record.types import Costs, OwnerCosts, ToolStatistics, Usage
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
+
+USAGE_KEYS = ("agent", "model", "tenant", "user", "day")
+_COST_FILTERS = ("agent", "model", "user_id", "tenant_id")
+
+
+def request_statistics(
+    since: Moment | None, until: datetime | None, agent: str | None, limit: int, newest: int | None = None
+) -> dict[str, Any]:
+    """Validate a request for tool statistics, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if newest is not None and (isinstance(newest, bool) or not isinstance(newest, int) or newest < 1):
+        raise ConfigurationError(f"newest must be a whole number, 1 or more, not {newest!r}")
+    times = {**since_of(since), "until": time_of("until", until)}
+    return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit), "newest": newest}
+
+
+async def measure_tools(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
+    """Return calls, errors and durations of each tool by its spans, the most called first. One round trip."""
+    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_tools, parameters))
+
+
+async def measure_executions(
+    db: Connection, queries: Queries, parameters: dict[str, Any]
+) -> tuple[ToolStatistics, ...]:
+    """Return actions, errors, unknown outcomes and durations of each tool by the tool ledger. One round trip."""
+    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_executions, parameters))
+
+
+def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
+    """Validate a request for usage, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If a key is not in `USAGE_KEYS`, or another argument is invalid.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    if unknown := [key for key in keys if key not in USAGE_KEYS]:
+        raise ConfigurationError(f"usage cannot be grouped by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
+    return {"by": keys, **since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
+
+
+async def sum_usage(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
+    """Return tokens and cost by the requested keys, the most expensive first. One round trip."""
+    return tuple(Usage(*row) for row in await db.fetch(queries.sum_usage, parameters))
+
+
+def request_costs(
+    *,
+    since: Moment | None,
+    until: datetime | None,
+    agent: str | None,
+    model: str | None,
+    user_id: str | None,
+    tenant_id: str | None,
+    scope: Scope | None,
+    limit: int,
+) -> dict[str, Any]:
+    """Validate a request for costs, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    texts = texts_of({"agent": agent, "model": model, "user_id": user_id, "tenant_id": tenant_id}, *_COST_FILTERS)
+    times = {**since_of(since), "until": time_of("until", until)}
+    return {**times, **texts, "scope": request_scope(scope), "page_size": page_size(limit)}
+
+
+async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Costs:
+    """Return what model calls cost by day, model, agent and user, and together. Two round trips."""
+    query = queries.sum_costs
+    if parameters["scope"] is not None:
+        query = queries.sum_costs_owned_scoped
+    elif any(parameters[name] is not None for name in ("agent", "user_id", "tenant_id")):
+        query = queries.sum_costs_owned
+    parts: dict[str, list[Usage]] = {}
+    for part, provider, model, day, *sums in await db.fetch(query, parameters):
+        parts.setdefault(part, []).append(Usage(None, provider, model, None, None, day, *sums))
+    owners: dict[str, list[OwnerCosts]] = {}
+    if parameters["model"] is None:
+        for part, *row in await db.fetch(queries.sum_owner_costs, parameters):
+            owners.setdefault(part, []).append(OwnerCosts(*row))
+    return Costs(
+        parts["all"][0],
+        tuple(parts.get("day", ())),
+        tuple(parts.get("model", ())),
+        tuple(owners.get("agent", ())),
+        tuple(owners.get("user", ())),
+    )

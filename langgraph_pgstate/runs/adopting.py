@@ -1,0 +1,72 @@
+"""Adoption of runs that were invoked outside of the queue and lost their process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.runs.enqueue import enqueue
+from langgraph_pgstate.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.runs.options import DEFAULT_QUEUE
+from langgraph_pgstate.runs.requests import request_run
+from langgraph_pgstate.runs.types import EnqueuedRun
+from langgraph_pgstate.schema.queries import Queries
+
+_PAGE: Final = 200
+
+
+async def adopt(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    is_dead: Callable[[str], bool],
+    graphs: Collection[str] | None = None,
+    queue: str = DEFAULT_QUEUE,
+) -> list[EnqueuedRun]:
+    """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
+
+    A run is crashed if its process has died, or has not said for a while that it is alive. Runs of threads that went on
+    since, and runs that have stored no checkpoint, are left out. One transaction for each run. Threads that another
+    transaction has locked are left to the next call.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        codec: Encodes requests.
+        is_dead: Returns whether a process is known to be dead.
+        graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+        queue: The queue.
+    """
+    adopted: list[EnqueuedRun] = []
+    after = ("", "")
+    while True:
+        rows = await db.fetch(
+            queries.find_adoptable,
+            {
+                "graphs": None if graphs is None else list(graphs),
+                "cursor_thread_id": after[0],
+                "cursor_run_id": after[1],
+                "page_size": _PAGE,
+            },
+        )
+        for thread_id, run_id, graph, holder_id, is_expired in rows:
+            after = (thread_id, run_id)
+            if is_expired or (holder_id is not None and is_dead(holder_id)):
+                try:
+                    request = request_run(codec, graph, thread_id=thread_id, run_id=run_id, queue=queue, adopts=True)
+                    async with db.transaction():
+                        await db.fetch(*bounded_waits(queries))
+                        if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+                            continue
+                        found = await enqueue(db, queries, [request])
+                except Exception as error:
+                    # Its thread was deleted meanwhile, or another process was first.
+                    if is_of_one_row(error) or is_locked(error):
+                        continue
+                    raise
+                adopted += [one for one in found if one.is_new]
+        if len(rows) < _PAGE:
+            return adopted

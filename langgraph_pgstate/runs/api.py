@@ -1,0 +1,501 @@
+"""Runs: enqueueing them, waiting for them, reading their events, cancelling, retrying and answering them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from typing import Any, Required, Unpack
+
+from langgraph.types import Command
+
+from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import (
+    AsyncDatabase,
+    AsyncPsycopgConnection,
+    Database,
+    PsycopgConnection,
+    join,
+    join_async,
+)
+from langgraph_pgstate.db.runners import blocking
+from langgraph_pgstate.errors import ArgumentTypeError
+from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.options import ThreadKeys
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.record.feedback import AsyncRunFeedback, RunFeedback
+from langgraph_pgstate.runs import adopting, cancelling, outcomes
+from langgraph_pgstate.runs import enqueue as enqueueing
+from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor, held_once
+from langgraph_pgstate.runs.following import AsyncFollower, Follower
+from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
+from langgraph_pgstate.runs.notifying import EndListener, on_loop
+from langgraph_pgstate.runs.options import EnqueueOptions, KeySource
+from langgraph_pgstate.runs.queue import AsyncRunQueue, RunQueue
+from langgraph_pgstate.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.types import EnqueuedRun, RunIds, StreamEvent, ThreadEvent
+from langgraph_pgstate.schema.queries import Queries
+
+
+class EnqueueRequest(EnqueueOptions, total=False):
+    """One run of a batch.
+
+    Attributes:
+        graph: Name of the graph.
+        input: The graph's input.
+        command: A command instead of it.
+    """
+
+    graph: Required[str]
+    input: Any
+    command: Command[Any] | None
+
+
+class _Requests:
+    """Encoding of runs, for both APIs."""
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        keys: ThreadKeys | None,
+        graphs: Collection[str] | None,
+        run_key: KeySource | None = None,
+    ) -> None:
+        self.codec, self._keys, self._graphs, self._run_key = codec, keys or ThreadKeys(), graphs, run_key
+
+    def one(self, graph: str, input: Any, command: Command[Any] | None, options: EnqueueOptions) -> RunRequest:
+        known: Any = {"known_graphs": self._graphs, "keys": self._keys, "run_key": self._run_key}
+        return request_run(self.codec, graph, input, command, **known, **options)
+
+    def many(self, runs: Sequence[EnqueueRequest]) -> list[RunRequest]:
+        found = []
+        for run in runs:
+            options: Any = dict(run)
+            if "graph" not in options:
+                raise ArgumentTypeError("each run of a batch names its graph")
+            graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
+            found.append(self.one(graph, input, command, options))
+        return found
+
+
+def _key(thread_id: str, run_id: str) -> tuple[str, str]:
+    return thread_id_of(thread_id), identifier("run_id", str(run_id))
+
+
+class AsyncRuns(AsyncRunQueue):
+    """The queue of runs, and their history.
+
+    Lists of the history are paged, newest first; pass `page.next` as `cursor` for the next page.
+
+    Args:
+        database: The database, in which what is recorded can be read.
+        queries: The queries of its schema.
+        queue: The database for the queue; by default the same.
+        codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
+        versions: Upcasts states.
+        keys: Keys of the config that name a thread's owner.
+        graphs: The graphs that may be enqueued; any by default.
+        run_key: Source of the key of runs that are given none.
+
+    Attributes:
+        feedback: Scores and comments on runs.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        queue: AsyncDatabase | None = None,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+        run_key: KeySource | None = None,
+    ) -> None:
+        super().__init__(database, queries, queue)
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = AsyncRunFeedback(database, queries, codec)
+        self._versions = versions
+        self._end_listener = EndListener(self._queue)
+        self._follower = AsyncFollower(self._queue, queries, self._end_listener)
+
+    async def enqueue(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        command: Command[Any] | None = None,
+        connection: AsyncPsycopgConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> AsyncRunHandle:
+        """Enqueue a run of a graph; a worker runs it. Atomic; one round trip. Idempotent with a `run_id`.
+
+        The runs of a thread are run one after the other, in the order in which they were enqueued.
+
+        Args:
+            graph: Name of the graph, as the workers know it.
+            input: The graph's input; `None` to go on from the thread's newest checkpoint.
+            command: A command instead of an input.
+            connection: A connection of the caller's. The run is enqueued in its transaction, which the caller commits;
+                a connection in autocommit mode without a transaction commits it at once.
+            options: See `EnqueueOptions`.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
+            SerializationError: If a value cannot be stored; it is named.
+            NotFoundError: If the checkpoint from which the run starts does not exist.
+            ThreadBusyError: If the strategy is `reject` and the thread has another run.
+            ThreadDeletedError: If the thread was deleted.
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If that is so when the run
+                begins, the run ends with this error.
+        """
+        return (await self._enqueue([self._requests.one(graph, input, command, options)], connection))[0]
+
+    async def enqueue_batch(
+        self, runs: Sequence[EnqueueRequest], *, connection: AsyncPsycopgConnection | None = None
+    ) -> list[AsyncRunHandle]:
+        """Enqueue several runs: all or none, in one round trip.
+
+        Args:
+            runs: Dicts of the arguments and options of `enqueue`.
+            connection: As for `enqueue`.
+
+        Raises:
+            ConfigurationError: As for `enqueue`, or if one of several runs of a thread has a strategy but `enqueue`.
+        """
+        return await self._enqueue(self._requests.many(runs), connection)
+
+    async def _enqueue(
+        self, requests: list[RunRequest], connection: AsyncPsycopgConnection | None
+    ) -> list[AsyncRunHandle]:
+        if not requests:
+            return []
+        if connection is None:
+            found = await self._put(requests)
+        else:
+            database = await join_async(connection, self._queries.schema)
+            found = await database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
+        return [AsyncRunHandle(self, *_parts(run)) for run in found]
+
+    async def _put(self, requests: Sequence[RunRequest]) -> Sequence[EnqueuedRun]:
+        notifies = self._notifier.take_turn()
+        found = await self._queue.run(enqueueing.enqueue, self._queries, requests, notifies=notifies)
+        if not notifies and any(run.is_new for run in found):
+            await self._notifier.notify()
+        return found
+
+    def handle(self, thread_id: str, run_id: str) -> AsyncRunHandle:
+        """Return the handle of a run, without looking for it."""
+        return AsyncRunHandle(self, *_key(thread_id, run_id), is_known=False)
+
+    async def status(self, thread_id: str, run_id: str) -> str:
+        """Return a run's status. One round trip.
+
+        Raises:
+            NotFoundError: If there is no such run.
+        """
+        return await self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
+
+    async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """Wait until a run ends, and return the state that it left.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            timeout: Seconds to wait; without it as long as it takes.
+
+        Returns:
+            The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
+            `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
+            Empty if the run has deleted its thread. Of an `@entrypoint`, what it returned.
+
+        Raises:
+            RunFailedError: If the run ended with an error or took too long.
+            RunCancelledError: If it was cancelled, or rolled back meanwhile.
+            RunTimeoutError: If it has not ended in time. It goes on.
+            NotFoundError: If there is no such run.
+        """
+        return await self._wait(thread_id, run_id, timeout)
+
+    async def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:  # noqa: ASYNC109
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
+        with ExitStack() as stack:
+            while True:
+                (status, values), is_known = await self._outcome(key, is_known), True
+                pause = pauses.next(status)
+                if pause is None:
+                    return values
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], on_loop(ended.set)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await ended.wait()
+                ended.clear()
+
+    async def _outcome(self, key: tuple[str, str], is_known: bool) -> tuple[str, Any]:
+        return await self._queue.run(
+            outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key, is_known=is_known
+        )
+
+    def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
+        """Yield a run's events, past and live, each once and in order, from any process; the last one is `end`.
+
+        A run that another worker goes on with, after a crash, a drain or an error, goes on here, too. While a thread or
+        task waits, one of those that wait reads for all of this state, every 50 ms. The iterator can be abandoned.
+
+        Args:
+            run: The run: a handle, or anything with a `thread_id` and a `run_id`.
+            last_event_id: Id of the last event that the caller has; all events by default.
+
+        Raises:
+            NotFoundError: If there is no such run, and no `last_event_id`.
+            ConfigurationError: If the run has no such event.
+        """
+        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+
+    def join_thread(
+        self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
+    ) -> AsyncIterator[ThreadEvent]:
+        """Yield the events of a thread's runs, past and live, one run after another; without end. As `join` does.
+
+        Without `last_event_id`, they begin with the first event of the runs that have not ended, or else of the run
+        that ended last.
+
+        Args:
+            thread_id: The thread. It may have no runs yet.
+            last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before that
+                run did, also in an attempt since, do not come.
+            since: Without `last_event_id`: a time with a time zone; the runs that ended after it come too, oldest
+                first, of the last hundred.
+
+        Raises:
+            ConfigurationError: If the run has no such event.
+        """
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
+
+    async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
+        while not cursor.has_ended:
+            for held in map(held_once, cursor.take(await self._follower.next(cursor))):
+                yield held.pop()
+
+    async def cancel(self, thread_id: str, run_id: str, action: str = "cancel", *, by: str | None = None) -> str:
+        """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
+                deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+                prevails, or else the first.
+            by: Name of the person who does it. An event of the kind `action` names it.
+
+        Returns:
+            The run's status; `running` if its worker was asked. A run that has ended keeps its status.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
+            ConfigurationError: If the action is unknown.
+        """
+        status = await self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action, by)
+        await self._notifier.notify()
+        return status
+
+    async def retry(
+        self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
+    ) -> bool:
+        """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
+        checkpoint. One round trip; safe to repeat.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            by: Name of the person who does it. An event of the kind `action` names it.
+            unless_run_within: Leave it alone if another run of its thread was enqueued or began within this time: since
+                the caller looked. `None`: a run without checkpoints is enqueued behind it.
+
+        Returns:
+            Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
+            checkpoints and another run of its thread has gone on since, or is about to.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
+        """
+        key = _key(thread_id, run_id)
+        is_enqueued = await self._queue.run(cancelling.retry, self._queries, *key, by, unless_run_within)
+        await self._notifier.notify()
+        return is_enqueued
+
+    async def adopt(self, graphs: Collection[str] | None = None) -> list[AsyncRunHandle]:
+        """Enqueue runs of a plain `graph.invoke` that lost their process, to go on from their newest checkpoints.
+
+        They keep their ids. Runs of threads that went on since, and runs that have stored nothing, are left out. For
+        the start of an application, for example. Safe to repeat.
+
+        Args:
+            graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+        """
+        return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
+
+    async def _adopt(self, graphs: Collection[str] | None) -> Sequence[EnqueuedRun]:
+        found = await self._queue.run(adopting.adopt, self._queries, self._requests.codec, is_known_dead, graphs)
+        await self._notifier.notify()
+        return found
+
+    async def answer(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> AsyncRunHandle:
+        """Answer an interrupt of an enqueued run as `threads.answer` does, and return the run that resumes it.
+
+        Args:
+            thread_id: The thread.
+            value: The answer; any value except `None` that the serializer can store.
+            by: Name of the answerer.
+            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+
+        Raises:
+            ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
+                named. Nothing was written.
+            PGStateError: As `threads.answer` does.
+        """
+        return AsyncRunHandle(self, *await self._answer(thread_id, value, by, interrupt_id))
+
+    async def _answer(
+        self, thread_id: str, value: Any, by: str | None, interrupt_id: str | None
+    ) -> tuple[str, str, bool]:
+        codec, thread_id = self._requests.codec, thread_id_of(thread_id)
+        request = answers.request_answer(codec, value, by, interrupt_id)
+        found = await self._queue.run(answers.answer, self._queries, codec, thread_id, request, must_enqueue=True)
+        return found.thread_id, request.answer_id, True
+
+    async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
+        """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
+
+        Args:
+            thread_id: The thread.
+            run_id: The run.
+            by: Name of the person who does it. An event of the kind `action` names it.
+
+        Returns:
+            Whether it was one.
+
+        Raises:
+            NotFoundError: If there is no such run, or it was not enqueued.
+        """
+        return await self._queue.run(cancelling.discard, self._queries, *_key(thread_id, run_id), by)
+
+
+class Runs(RunQueue):
+    """Blocking twin of `AsyncRuns`."""
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        queue: Database | None = None,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        keys: ThreadKeys | None = None,
+        graphs: Collection[str] | None = None,
+        run_key: KeySource | None = None,
+    ) -> None:
+        super().__init__(database, queries, queue)
+        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.feedback = RunFeedback(database, queries, codec)
+        self._versions = versions
+        self._end_listener = EndListener(queue or database)
+        self._follower = Follower(queue or database, queries, self._end_listener)
+
+    def enqueue(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        command: Command[Any] | None = None,
+        connection: PsycopgConnection | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> RunHandle:
+        """Blocking twin of `AsyncRuns.enqueue`."""
+        return self._enqueue([self._requests.one(graph, input, command, options)], connection)[0]
+
+    def enqueue_batch(
+        self, runs: Sequence[EnqueueRequest], *, connection: PsycopgConnection | None = None
+    ) -> list[RunHandle]:
+        """Blocking twin of `AsyncRuns.enqueue_batch`."""
+        return self._enqueue(self._requests.many(runs), connection)
+
+    def _enqueue(self, requests: list[RunRequest], connection: PsycopgConnection | None) -> list[RunHandle]:
+        if not requests:
+            return []
+        if connection is None:
+            found = self._put(requests)
+        else:
+            database = join(connection, self._queries.schema)
+            found = database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
+        return [RunHandle(self, *_parts(run)) for run in found]
+
+    _put = blocking(AsyncRuns._put)
+
+    def handle(self, thread_id: str, run_id: str) -> RunHandle:
+        """Blocking twin of `AsyncRuns.handle`."""
+        return RunHandle(self, *_key(thread_id, run_id), is_known=False)
+
+    status = blocking(AsyncRuns.status)
+
+    def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:
+        """Blocking twin of `AsyncRuns.wait`."""
+        return self._wait(thread_id, run_id, timeout)
+
+    def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:
+        key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), threading.Event()
+        with ExitStack() as stack:
+            while True:
+                (status, values), is_known = self._outcome(key, is_known), True
+                pause = pauses.next(status)
+                if pause is None:
+                    return values
+                if pauses.is_first:
+                    stack.enter_context(self._end_listener.calling(key[1], ended.set))
+                ended.wait(pause)
+                ended.clear()
+
+    _outcome = blocking(AsyncRuns._outcome)
+
+    def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
+        """Blocking twin of `AsyncRuns.join`."""
+        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+
+    def join_thread(
+        self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
+    ) -> Iterator[ThreadEvent]:
+        """Blocking twin of `AsyncRuns.join_thread`."""
+        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
+
+    def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
+        while not cursor.has_ended:
+            yield from cursor.take(self._follower.next(cursor))
+
+    cancel = blocking(AsyncRuns.cancel)
+    retry = blocking(AsyncRuns.retry)
+
+    def adopt(self, graphs: Collection[str] | None = None) -> list[RunHandle]:
+        """Blocking twin of `AsyncRuns.adopt`."""
+        return [RunHandle(self, *_parts(run)) for run in self._adopt(graphs)]
+
+    _adopt = blocking(AsyncRuns._adopt)
+
+    def answer(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> RunHandle:
+        """Blocking twin of `AsyncRuns.answer`."""
+        return RunHandle(self, *self._answer(thread_id, value, by, interrupt_id))
+
+    _answer = blocking(AsyncRuns._answer)
+    discard = blocking(AsyncRuns.discard)
+
+
+def _parts(run: EnqueuedRun) -> tuple[str, str, bool]:
+    return run.thread_id, run.run_id, run.is_new

@@ -1,0 +1,175 @@
+"""Cancelling, retrying and discarding of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection, Parameters, Query, Rows
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.record.events import note_action
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.rows import delete_runs_of
+
+ACTIONS: Final = ("cancel", "interrupt", "rollback")
+SUPERSEDING: Final = ("interrupt", "rollback")
+_STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
+
+
+async def cancel(
+    db: Connection, queries: Queries, thread_id: str, run_id: str, action: str = "cancel", by: str | None = None
+) -> str:
+    """Cancel a run. A pending one ends at once; the worker of a running one is asked to end it. One transaction.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        run_id: The run.
+        action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
+            deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+            prevails, or else the first.
+        by: Name of the person who does it, for an event. Of several who ask the same, the first has one.
+
+    Returns:
+        The run's status; `running` if its worker was asked. A run that has ended keeps its status.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+        ConfigurationError: If the action is unknown.
+    """
+    if action not in ACTIONS:
+        raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
+    key = {"thread_id": thread_id, "run_id": run_id}
+    async with db.transaction():
+        await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        rows = await db.fetch(queries.lock_queued, key)
+        if rows:
+            await _end(db, queries, thread_id, rows, action)
+            if by is not None and _changes(rows[0], action):
+                await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
+        found = await db.fetch(queries.get_run_status, key)
+    # A pending one that was rolled back is gone.
+    return "cancelled" if rows and not found else _status_of(found, key)
+
+
+def _changes(row: Sequence[Any], action: str) -> bool:
+    """Return whether a run from `lock_queued` is not yet being ended in such a way."""
+    _, status, asked = row
+    return status == "pending" or asked is None or (action == "rollback" and asked != action)
+
+
+def _status_of(rows: Rows, key: dict[str, str]) -> str:
+    """Return the status of an enqueued run from the rows of `get_run_status`.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+    """
+    if not rows or not rows[0][3]:
+        raise NotFoundError(f"thread {key['thread_id']!r} has no enqueued run {key['run_id']!r}")
+    return str(rows[0][0])
+
+
+async def supersede(db: Connection, queries: Queries, thread_id: str, action: str) -> None:
+    """End the pending and running runs of a thread that are not enqueued for later. Call it in a transaction that holds
+    the thread's row.
+    """
+    rows = await db.fetch(queries.lock_queued, {"thread_id": thread_id, "run_id": None})
+    if rows:
+        await _end(db, queries, thread_id, rows, action)
+
+
+async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[Sequence[Any]], action: str) -> None:
+    running = [run_id for run_id, status, _ in rows if status == "running"]
+    pending: dict[str, list[str]] = {}
+    for run_id, status, asked in rows:
+        if status == "pending":
+            # One that was given back may have been cancelled before.
+            pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
+    if running:
+        await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
+    for how, run_ids in pending.items():
+        if how == "rollback":
+            await db.execute(queries.put_webhooks, {"thread_id": thread_id, "run_ids": run_ids})
+            await delete_runs_of(db, queries, thread_id, run_ids)
+        else:
+            end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
+            await db.execute(queries.end_pending, end)
+    if pending:
+        await promote_and_set_status(db, queries, thread_id)
+
+
+async def promote_and_set_status(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Make a thread's next run ready, and set its status, after its queue has changed. Call it in a transaction that
+    holds the thread's row.
+    """
+    await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+    await db.execute(queries.set_thread_status, {"thread_id": thread_id})
+
+
+async def retry(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    run_id: str,
+    by: str | None = None,
+    within: timedelta | None = None,
+) -> bool:
+    """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
+    checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
+
+    Returns:
+        Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
+        checkpoints and another run of its thread has gone on since, or is about to; also if another run of the thread
+        was enqueued or began within a time, if one is given.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+    """
+    threads, key = {"thread_ids": [thread_id]}, {"thread_id": thread_id, "run_id": run_id}
+    statements: list[tuple[Query, Parameters]] = [
+        (queries.lock_threads_for_no_key_update, threads),
+        (queries.retry_run, {**key, "within": within}),
+        (queries.promote_next, threads),
+        (queries.set_thread_status, {"thread_id": thread_id}),
+    ]
+    if by is None:
+        is_enqueued = (await db.execute_together(statements))[1] > 0
+    else:
+        async with db.transaction():
+            is_enqueued = (await db.execute_together(statements))[1] > 0
+            if is_enqueued:
+                await note_action(db, queries, "retry", by, thread_id, run_id)
+    if not is_enqueued:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_enqueued
+
+
+async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
+    """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
+
+    One round trip, or one transaction with an event that names who did it; safe to repeat. It waits for whoever changes
+    the thread's queue, so that a run which somebody else retries at the same time keeps what it is to do.
+
+    Returns:
+        Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
+
+    Raises:
+        NotFoundError: If there is no such run, or it was not enqueued.
+    """
+    key = {"thread_id": thread_id, "run_id": run_id}
+    statements: list[tuple[Query, Parameters]] = [
+        (queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]}),
+        (queries.discard_request, key),
+    ]
+    if by is None:
+        is_discarded = (await db.execute_together(statements))[1] > 0
+    else:
+        async with db.transaction():
+            is_discarded = (await db.execute_together(statements))[1] > 0
+            if is_discarded:
+                await note_action(db, queries, "discard", by, thread_id, run_id)
+    if not is_discarded:
+        _status_of(await db.fetch(queries.get_run_status, key), key)
+    return is_discarded

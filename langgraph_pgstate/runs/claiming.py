@@ -1,0 +1,193 @@
+"""Claiming of runs by workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.runs.locking import bounded_waits
+from langgraph_pgstate.runs.requests import options_of
+from langgraph_pgstate.runs.types import ClaimedRun, Claims
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+# Of one claim: each statement may find runs that are not free, and puts off no more than it was to claim.
+_MOST_STATEMENTS: Final = 20
+_SET_ASIDE: Final = 1000
+# As in `claim_runs`.
+_MOST_RUNS: Final = 100
+_LIMITED: Final = ("limits", "waiting")
+
+_log = logging.getLogger("langgraph_pgstate.runs")
+
+
+async def claim(
+    db: Connection,
+    queries: Queries,
+    worker_id: str,
+    queue: str,
+    graphs: Sequence[str],
+    limit: int,
+    ttl: float,
+    versions: Mapping[str, Sequence[str]] | None = None,
+    *,
+    has_limits: bool = False,
+    ended: Sequence[str] = (),
+    suspects: bool | None = None,
+) -> Claims:
+    """Claim runs of some graphs with the leases of their threads, by priority and position.
+
+    One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by somebody else,
+    which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is
+    lost, `tend` tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        worker_id: The worker, which holds the leases.
+        queue: The queue.
+        graphs: Graphs that the worker can run.
+        limit: Number of runs at most.
+        ttl: Seconds until the leases expire, unless they are renewed.
+        versions: By graph, the versions that the worker accepts besides runs without a version.
+        has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
+        ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
+        suspects: Whether only runs are claimed that are to be alone in their worker, or only others; all by default.
+    """
+    accepted = _accepted(graphs, versions)
+    parameters: dict[str, Any] = {
+        "worker_id": worker_id,
+        "queue": queue,
+        **accepted,
+        "ttl": repr(ttl),
+        "suspects": suspects,
+    }
+    claims = Claims([], has_limits=has_limits, has_waiting=False, is_busy=False, has_suspects=False)
+    for _ in range(_MOST_STATEMENTS):
+        statement = queries.claim_limited_runs if claims.has_limits else queries.claim_runs
+        parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
+        given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
+        opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
+        # Without limits, it commits without waiting for the disk: what the run stores later waits, and a claim that a
+        # crash of the server undoes has had no effects. With limits, a rate counts it, so it must not be undone.
+        begin = bounded_waits(queries, is_synced=claims.has_limits)
+        rows = await db.fetch_together([begin, *opening, (statement, parameters)])
+        ended = ()
+        # `claimed` and what was left instead; the comment of `claim_runs` tells them.
+        kinds = {row[0] for row in rows}
+        was_limited = claims.has_limits
+        claims = Claims(
+            claims.runs + [_claimed(worker_id, queue, row) for row in rows if row[0] == "claimed"],
+            has_limits=not kinds.isdisjoint(_LIMITED),
+            has_waiting="waiting" in kinds or "full" in kinds,
+            is_busy="busy" in kinds,
+            has_suspects="suspects" in kinds,
+        )
+        full = [row[1] for row in rows if row[0] == "full"]
+        if full:
+            await db.execute(queries.limit_keys, {"queue": queue, "keys": full, "page_size": _SET_ASIDE})
+        claimed = sum(row[0] == "claimed" for row in rows)
+        goes_on = full or claimed == asked or "held" in kinds or (claims.has_limits and not was_limited)
+        is_done = claims.is_busy or not goes_on
+        if is_done or len(claims.runs) == limit:
+            break
+    return claims
+
+
+async def choose_isolated(
+    db: Connection,
+    queries: Queries,
+    queue: str,
+    graphs: Sequence[str],
+    versions: Mapping[str, Sequence[str]] | None = None,
+    is_dead: Callable[[str], bool] = lambda _: False,
+) -> str | None:
+    """Return the worker that is to claim the next run of a queue that is claimed alone: the one with the fewest runs.
+
+    So one worker at a time claims nothing else until it is idle, and the others go on. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        queue: The queue.
+        graphs: Graphs that the asking worker can run; `None` is returned if no such run of them waits.
+        versions: As for `claim`.
+        is_dead: Whether a worker is known to be dead, and not chosen. Other dead ones are until they expire.
+    """
+    rows = await db.fetch(queries.list_isolated_workers, {"queue": queue, **_accepted(graphs, versions)})
+    return next((row[0] for row in rows if not is_dead(row[0])), None)
+
+
+async def open_keys(
+    db: Connection,
+    queries: Queries,
+    queue: str,
+    graphs: Sequence[str],
+    versions: Mapping[str, Sequence[str]] | None = None,
+    after: str = "",
+    page_size: int = 200,
+) -> str | None:
+    """Let claims see runs again that wait for the limits of a page of keys, as many as the limits leave.
+
+    Two statements; safe to repeat and in many processes.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        queue: The queue.
+        graphs: Graphs that the worker can run.
+        versions: As for `claim`.
+        after: The last key of the page before.
+        page_size: Keys of the page.
+
+    Returns:
+        The last key of the page; `None` if it was the last page.
+    """
+    page = {"queue": queue, "cursor_key": after, "page_size": page_size}
+    found = [row[0] for row in await db.fetch(queries.find_limited_keys, page)]
+    if found:
+        given = {"queue": queue, "keys": found, "page_size": _SET_ASIDE}
+        await db.execute(queries.open_keys, {**given, **_accepted(graphs, versions)})
+    return found[-1] if len(found) == page_size else None
+
+
+def _accepted(graphs: Sequence[str], versions: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    """Return the graphs and versions that a worker accepts, as parameters."""
+    pairs = [(graph, version) for graph in graphs for version in ("", *(versions or {}).get(graph, ()))]
+    return {"graphs": [graph for graph, _ in pairs], "versions": [version for _, version in pairs]}
+
+
+def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
+    _, key, thread_id, run_id, graph, attempt, crashes, token = row[:8]
+    *times, how, timeout_at, head_id, options, data, own_id, is_suspect = row[8:18]
+    lease = Lease(thread_id, worker_id, token, *times)
+    given: dict[str, Any] = {}
+    unreadable = None
+    try:
+        if options is not None:
+            given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
+    except CorruptStateError as error:
+        # The run fails with it when it begins, and keeps no other from being claimed.
+        _log.error("%s", error)
+        unreadable = error
+    return ClaimedRun(
+        thread_id,
+        run_id,
+        queue,
+        graph,
+        key,
+        attempt,
+        crashes,
+        lease,
+        data or b"",
+        given,
+        own_id,
+        head_id,
+        how,
+        timeout_at,
+        is_suspect,
+        unreadable,
+    )

@@ -1,0 +1,142 @@
+"""Enqueueing of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    StaleHeadError,
+    ThreadBusyError,
+    ThreadDeletedError,
+)
+from langgraph_pgstate.runs.cancelling import SUPERSEDING, supersede
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import EnqueuedRun
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+# Without the quotation marks around it, which each language of the server has of its own.
+_MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
+
+
+async def enqueue(
+    db: Connection, queries: Queries, requests: Sequence[RunRequest], *, notifies: bool = False
+) -> list[EnqueuedRun]:
+    """Enqueue runs: all or none, in one transaction, and in one round trip unless a run supersedes others.
+
+    Safe to repeat: a run that was enqueued before under its id is not enqueued again, and supersedes nothing.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        requests: The runs.
+        notifies: Whether workers that listen are woken when it commits.
+
+    Returns:
+        The runs, in the order of the requests.
+
+    Raises:
+        ThreadBusyError: If the strategy is `reject` and the thread has another run.
+        ThreadDeletedError: If the thread was deleted.
+        StaleHeadError: If the thread's newest checkpoint is not the one that a run expects.
+        ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
+        NotFoundError: If the checkpoint from which a run starts does not exist.
+    """
+    given = _distinct(requests)
+    rows = json.dumps([request.row for request in given])
+    checks: list[Statement] = [
+        (queries.make_threads, {"rows": rows}),
+        (queries.check_threads, {"thread_ids": [request.thread_id for request in given]}),
+    ]
+    if any(request.is_checked for request in given):
+        checks.append((queries.check_enqueue, {"rows": rows}))
+    notification: list[Statement] = [(queries.notify_queue, {})] if notifies else []
+    enqueueing = (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]})
+    supersedes = any(request.strategy in SUPERSEDING for request in given)
+    try:
+        if not supersedes and db.is_in_transaction:
+            added = await db.fetch_together([*notification, *checks, enqueueing])
+        elif not supersedes:
+            # In the caller's transaction, the planning would be for her statements, too.
+            planning: Statement = (queries.plan_lookups, {})
+            # A transaction that notifies waits for every other one that does, and for its disk.
+            added = await db.fetch_together([planning, *checks, enqueueing], *notification)
+        else:
+            async with db.transaction():
+                for check in (*notification, *checks):
+                    await db.execute(*check)
+                before = await _enqueued_before(db, queries, given)
+                for request in given:
+                    if request.strategy in SUPERSEDING and request.run_id not in before:
+                        await supersede(db, queries, request.thread_id, request.strategy)
+                added = await db.fetch(*enqueueing)
+    except Exception as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        raise refused from error
+    new = {row[0] for row in added}
+    return [EnqueuedRun(request.thread_id, request.run_id, request.run_id in new) for request in requests]
+
+
+def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
+    """Return requests without repeated ones.
+
+    Raises:
+        ConfigurationError: If two have one id but not one thread, or one of several on a thread does not wait.
+    """
+    found: dict[str, RunRequest] = {}
+    threads: Counter[str] = Counter()
+    for request in requests:
+        if found.setdefault(request.run_id, request).thread_id != request.thread_id:
+            raise ConfigurationError(f"run {request.run_id!r} is given for two threads")
+    for request in found.values():
+        threads[request.thread_id] += 1
+        if request.strategy != "enqueue" and threads[request.thread_id] > 1:
+            raise ConfigurationError(
+                f"thread {request.thread_id!r} is given several runs, of which run {request.run_id!r} has the strategy "
+                f"{request.strategy!r}: enqueue it apart"
+            )
+    return list(found.values())
+
+
+async def _enqueued_before(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> set[str]:
+    key = {
+        "thread_ids": [request.thread_id for request in requests],
+        "run_ids": [request.run_id for request in requests],
+    }
+    return {row[0] for row in await db.fetch(queries.get_enqueued, key)}
+
+
+def _refusal(error: Exception) -> PGStateError | None:
+    """Return the error for a transaction that `check_enqueue` failed, else `None`."""
+    found = _MARK.search(str(error)) if getattr(error, "sqlstate", None) == "22P02" else None
+    if found is None:
+        return None
+    reason, thread_id, run_id, seconds = json.loads(found[1])
+    since = None if seconds is None else datetime.fromtimestamp(float(seconds), UTC)
+    if reason == "deleted":
+        return ThreadDeletedError(thread_id, since)
+    if reason == "busy":
+        return ThreadBusyError(thread_id, run_id, since)
+    if reason == "moved":
+        expected, newest = json.loads(run_id)
+        return StaleHeadError(thread_id, "", expected, newest)
+    if reason == "checkpoint":
+        return NotFoundError(f"thread {thread_id!r} has no checkpoint {run_id!r}")
+    if reason == "elsewhere":
+        return ConfigurationError(f"run {run_id!r} is one of thread {thread_id!r}: an id names one run")
+    return ConfigurationError(f"run {run_id!r} of thread {thread_id!r} was not enqueued: use another id")
+
+
+async def notify(db: Connection, queries: Queries) -> None:
+    """Wake workers that listen. One statement; polling finds everything without it."""
+    await db.fetch(queries.notify_queue, {})

@@ -1,0 +1,34 @@
+"""Bounds on the time that a worker waits for locks that other transactions hold, and errors that concern one row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from langgraph_pgstate.db.protocol import Parameters, Query
+from langgraph_pgstate.schema.queries import Queries
+
+# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
+# other runs to care for meanwhile.
+LOCK_TIMEOUT: Final = "200ms"
+# Then the server ends the transaction of a process that is frozen or cut off. Others skip what it has locked.
+IDLE_TIMEOUT: Final = "10s"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+
+
+def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, Parameters]:
+    """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`.
+
+    The server ends it if its process does not go on.
+
+    Args:
+        queries: The queries of the schema.
+        is_synced: Whether the transaction waits for the disk when it commits. If not, a crash of the server may undo
+            it, but not if a later transaction that waits has committed.
+    """
+    begin = queries.begin_bounded_work if is_synced else queries.begin_unsynced_bounded_work
+    return begin, {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
+
+
+def is_locked(error: Exception) -> bool:
+    """Return whether a transaction failed because another one has locked what it needs."""
+    return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE

@@ -1,0 +1,287 @@
+"""Options of enqueued runs, workers and webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from uuid import UUID
+
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.options import check_ttl
+
+if TYPE_CHECKING:
+    pass
+import ipaddress
+import os
+import re
+from dataclasses import field
+
+KeySource = str | Callable[[Mapping[str, Any]], str | None]
+"""Source of a run's key: a path in its config, like `configurable.user_id`, or a function of the config."""
+
+DEFAULT_QUEUE = "default"
+DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Errors after which an enqueued run is tried again, and the delays between its attempts.
+
+    Attributes:
+        initial: Seconds before the second attempt.
+        factor: Factor by which the delay grows with each further attempt.
+        maximum: Longest delay in seconds.
+        jitter: Part of the delay that is random, from 0 to 1, so that failed runs are not all tried again at once.
+        retry_on: Exceptions, or their qualified names like `"httpx.ConnectError"`, after which a run is tried again; a
+            name also stands for its subclasses. By default those after which LangGraph tries a node again.
+    """
+
+    initial: float = 1.0
+    factor: float = 2.0
+    maximum: float = 300.0
+    jitter: float = 0.5
+    retry_on: Sequence[type[BaseException] | str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "factor", "maximum", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigurationError(f"Backoff.{name} must be a number that is not negative, not {value!r}")
+        if self.jitter > 1:
+            raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, not {self.jitter}")
+        if self.retry_on is None:
+            return
+        if isinstance(self.retry_on, str):
+            raise ArgumentTypeError(f"Backoff.retry_on must be a list, not a string: use [{self.retry_on!r}]")
+        names = []
+        for one in self.retry_on:
+            if isinstance(one, type) and issubclass(one, BaseException):
+                names.append(f"{one.__module__}.{one.__qualname__}")
+            elif isinstance(one, str):
+                names.append(one)
+            else:
+                raise ArgumentTypeError(f"Backoff.retry_on has exceptions and their names, not {one!r}")
+        object.__setattr__(self, "retry_on", tuple(names))
+
+    def delay(self, attempt: int, jitter: float) -> float:
+        """Return the seconds to wait after the failed attempt number `attempt` (from 1); `jitter` is in [0, 1)."""
+        # Beyond this exponent any factor is beyond any maximum, and a float would overflow.
+        ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
+        return ceiling * (1 - self.jitter * jitter)
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether a run that failed with an error is tried again."""
+        if self.retry_on is None:
+            from langgraph.types import RetryPolicy as NodeRetryPolicy
+
+            by_default: Any = NodeRetryPolicy().retry_on
+            return bool(by_default(error))
+        names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+        names |= {kind.__qualname__ for kind in type(error).__mro__ if kind.__module__ == "builtins"}
+        return not names.isdisjoint(self.retry_on)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the backoff as a dict of JSON types, which are the arguments of an equal one."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultAnswer:
+    """An answer that the interrupts of an enqueued run get if nobody answers them in time.
+
+    Attributes:
+        value: The answer; any value except `None` that the serializer can store.
+        after: How long an interrupt waits for another answer.
+    """
+
+    value: Any
+    after: timedelta
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
+        check_ttl("DefaultAnswer.after", self.after)
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """Options of a run that is enqueued.
+
+    Attributes:
+        thread_id: The thread; a new one by default.
+        run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
+        checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
+        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins: otherwise
+            something else has gone on first. Not checked by default, nor when the run resumes what it has begun.
+        config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
+        context: Context of the graph, for `Runtime.context`.
+        metadata: Metadata of the run, merged into that of the config.
+        queue: The queue; `default` by default.
+        priority: Runs of higher priority are claimed first; 0 by default.
+        key: Runs of different keys take turns, and keys have limits: a tenant, a user. By default what `run_key` of the
+            state names.
+        version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
+        run_after: Time before which the run is not claimed, or the time that it waits.
+        multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
+            waits for them. `reject`: it is refused. `interrupt`: they end as `interrupted`, and keep their checkpoints.
+            `rollback`: they end, and their checkpoints are deleted.
+        max_attempts: Number of attempts after which an error is final; 1 by default, because nodes need not be
+            idempotent. A run whose worker died goes on from its newest checkpoint however many there were.
+        retry: Errors after which it is tried again, and delays.
+        timeout: Seconds that the run may take over all attempts, from the first claim; no limit by default.
+        superstep_timeout: Seconds that a superstep may take; no limit by default.
+        interrupt_before: Nodes before which the run stops, or `*`.
+        interrupt_after: Nodes after which the run stops, or `*`.
+        durability: When checkpoints are stored: `sync`, `async` or `exit`.
+        stream_mode: Modes of LangGraph whose events are kept for `join`, one or several; `updates` by default.
+            `events` is what `astream_events` yields. `[]` keeps none.
+        stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
+        on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
+            thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
+        default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
+            that resume it have the same.
+        webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by
+            default.
+        size_limit: Bytes that the encoded input may have; 16 MB by default.
+        traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default
+            that of the config, as `metadata` or `configurable`. One that cannot be read is ignored.
+    """
+
+    thread_id: str | int | UUID | None
+    run_id: str | UUID | None
+    checkpoint_id: str | None
+    expected_head: str | None
+    config: Mapping[str, Any] | None
+    context: Any
+    metadata: Mapping[str, Any] | None
+    queue: str
+    priority: int
+    key: str
+    version: str
+    run_after: datetime | timedelta | None
+    multitask_strategy: Literal["enqueue", "reject", "interrupt", "rollback"]
+    max_attempts: int
+    retry: Backoff | None
+    timeout: float | timedelta | None
+    superstep_timeout: float | timedelta | None
+    interrupt_before: Sequence[str] | Literal["*"] | None
+    interrupt_after: Sequence[str] | Literal["*"] | None
+    durability: Literal["sync", "async", "exit"] | None
+    stream_mode: str | Sequence[str] | None
+    stream_subgraphs: bool
+    on_completion: Literal["keep", "delete"]
+    default_answer: DefaultAnswer | None
+    webhook: str | None
+    size_limit: int
+    traceparent: str | None
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Options of a worker.
+
+    Attributes:
+        concurrency: Runs at once; 10 by default.
+        queues: Queues from which runs are claimed, the first one first; `default` by default.
+        versions: Versions that are accepted besides runs without one: a version of all graphs, or by graph a version or
+            several. None by default.
+        lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
+        poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
+        drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
+            that blocks is cancelled; 30 by default. So long at most, other runs of a thread wait for code that cannot
+            be stopped.
+        max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default. It
+            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. The
+            last death must be one of a worker that ran nothing else; after the first one the run is claimed alone.
+        adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
+        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
+            the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not
+            at all.
+    """
+
+    concurrency: int
+    queues: Sequence[str]
+    versions: str | Mapping[str, str | Sequence[str]]
+    lease_ttl: float
+    poll: float
+    drain_timeout: float
+    max_crashes: int
+    adopt: bool
+    repair: Callable[[Any, Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Delivery of webhooks.
+
+    Attributes:
+        secret: Secret with which they are signed; unsigned without. What follows `whsec_` is base64.
+        allowed_networks: Networks that are not public, but that webhooks may be delivered to, like `10.1.0.0/16`.
+        timeout: Seconds that a receiver has to answer.
+        headers: Headers that each request has, whatever its URL.
+        allowed_hosts: The hosts that webhooks may be delivered to; `*.example.com` stands for all hosts below that one.
+            All hosts by default.
+        allowed_ports: The ports that they may be delivered to; all by default.
+        require_https: Whether URLs must be those of HTTPS.
+    """
+
+    secret: str | None = field(default=None, repr=False)
+    allowed_networks: Sequence[str] = ()
+    timeout: float = 10.0
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed_hosts: Sequence[str] = ()
+    allowed_ports: Sequence[int] = ()
+    require_https: bool = False
+
+    def __post_init__(self) -> None:
+        if self.secret is not None and not (isinstance(self.secret, str) and self.secret):
+            raise ConfigurationError("WebhookSettings.secret must be text, and not empty")
+        timeout = self.timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 300:
+            raise ConfigurationError(f"WebhookSettings.timeout must be seconds, more than 0, not {timeout!r}")
+        _ = self.networks
+        if not isinstance(self.headers, Mapping) or not all(_is_header(*one) for one in self.headers.items()):
+            raise ConfigurationError("WebhookSettings.headers are names and values of HTTP, in ASCII")
+        for name, kind in (("allowed_hosts", str), ("allowed_ports", int)):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence) or not all(type(one) is kind for one in given):
+                raise ArgumentTypeError(f"WebhookSettings.{name} is a list, not {given!r}")
+        if not isinstance(self.require_https, bool):
+            raise ArgumentTypeError(f"WebhookSettings.require_https is true or false, not {self.require_https!r}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:
+        """Return the settings that `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS` (with commas) name.
+
+        Raises:
+            ConfigurationError: If they are not usable.
+        """
+        given = os.environ if environment is None else environment
+        networks = given.get("PGSTATE_WEBHOOK_NETWORKS", "").split(",")
+        named = [one.strip() for one in networks if one.strip()]
+        return cls(given.get("PGSTATE_WEBHOOK_SECRET") or None, tuple(named))
+
+    @property
+    def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The networks that are not public, but allowed.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        if isinstance(self.allowed_networks, str):
+            raise ArgumentTypeError("WebhookSettings.allowed_networks is a list of networks, not text")
+        try:
+            return tuple(ipaddress.ip_network(one) for one in self.allowed_networks)
+        except ValueError as error:
+            raise ConfigurationError(f"WebhookSettings.allowed_networks: {error}") from None
+
+    @property
+    def claim_seconds(self) -> float:
+        """Seconds after which another process delivers what this one has claimed, and not noted."""
+        return 2 * self.timeout + 30
+
+
+def _is_header(name: Any, value: Any) -> bool:
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) is not None and value.isascii() and value.isprintable()

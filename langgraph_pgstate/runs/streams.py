@@ -1,0 +1,206 @@
+"""Events of runs: how they are encoded, written by workers and read by others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import ormsgpack
+
+from langgraph_pgstate.codec.frames import pack_short_lived, unpack
+from langgraph_pgstate.codec.values import ValueCodec, array_header
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import CorruptStateError, SerializationError
+from langgraph_pgstate.runs.types import (
+    EventBatch,
+    RunKey,
+    StoredBatch,
+    StreamPage,
+    ThreadPage,
+    ThreadRun,
+    Wanted,
+    WantedRuns,
+)
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+METADATA: Final = "metadata"
+EVENTS: Final = "events"
+"""The mode of what `astream_events` yields, which is no mode of `stream`."""
+# Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
+NO_STEP: Final = -2
+PAGE_BYTES: Final = 64 * 1024
+"""Bytes of batches after which a page of events ends: what a reader holds that takes nothing."""
+_MESSAGES: Final = "messages"
+_INTERRUPT: Final = "__interrupt__"
+# Levels of an event's data on which what cannot be stored is looked for.
+_LEVELS: Final = 6
+
+Decoded = tuple[int, str, tuple[str, ...], Any, bool]
+"""An event's number, mode, namespace and data, and whether it is replayed."""
+
+_log = logging.getLogger("langgraph_pgstate.runs")
+
+
+def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
+    """Return an event as bytes. Of data that cannot be stored, the `repr` is; in the mode `events`, of its parts.
+
+    Args:
+        codec: Encodes the data.
+        mode: The stream mode.
+        namespace: The subgraph.
+        data: What the graph has yielded.
+        step: The superstep of the root graph; `None` for an event that is none of the graph's.
+    """
+    try:
+        type_, value = codec.dumps(mode, data)
+    except SerializationError as error:
+        _log.warning("an event of mode %r cannot be stored; its repr is: %s", mode, error)
+        type_, value = codec.dumps(mode, _storable(codec, data, _LEVELS) if mode == EVENTS else repr(data))
+    return ormsgpack.packb((mode, tuple(namespace), step, type_, value))
+
+
+def _storable(codec: ValueCodec, value: Any, levels: int) -> Any:
+    """Return a value with the `repr` of each part that cannot be stored."""
+    try:
+        codec.dumps(EVENTS, value)
+        return value
+    except SerializationError:
+        if levels and isinstance(value, Mapping):
+            return {str(key): _storable(codec, item, levels - 1) for key, item in value.items()}
+        if levels and isinstance(value, list | tuple):
+            return [_storable(codec, item, levels - 1) for item in value]
+        return repr(value)
+
+
+def encode_batch(events: Sequence[bytes]) -> bytes:
+    """Return encoded events as one frame."""
+    return pack_short_lived(array_header(len(events)) + b"".join(events))
+
+
+def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[Decoded]:
+    """Yield the events of a batch.
+
+    Raises:
+        CorruptStateError: If the bytes are damaged.
+        UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
+    """
+    try:
+        events = ormsgpack.unpackb(unpack(batch.data, where))
+        if len(events) != batch.last_seq - batch.first_seq + 1:
+            raise ValueError(f"it has {len(events)} events")
+        parts = [(str(mode), tuple(ns), step, str(type_), bytes(value)) for mode, ns, step, type_, value in events]
+    except (ormsgpack.MsgpackDecodeError, TypeError, ValueError) as error:
+        raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
+    for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):
+        data = codec.loads(type_, value, where)
+        # The serializer makes lists of tuples.
+        if mode == _MESSAGES and isinstance(data, list):
+            data = tuple(data)
+        elif isinstance(data, dict) and isinstance(data.get(_INTERRUPT), list):
+            data[_INTERRUPT] = tuple(data[_INTERRUPT])
+        is_replayed = step is not None and batch.replayed_step is not None and step <= batch.replayed_step
+        yield number, mode, namespace, data, is_replayed
+
+
+def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
+    """Return statements that store batches of runs in the caller's transaction, each once.
+
+    They wait for a transaction that is storing others. Nothing is stored of a run that the worker has lost.
+    """
+    # Two transactions with several runs each lock them in the same order.
+    ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
+    return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
+
+
+async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]) -> tuple[set[RunKey], set[RunKey]]:
+    """Store batches of several runs. One transaction; safe to repeat.
+
+    Returns:
+        The runs whose batches are stored, and those that their worker has lost, of which none are. Runs that another
+        transaction has locked are in neither: call it again.
+    """
+    runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
+    keys = {
+        "thread_ids": [key.thread_id for key in runs.values()],
+        "run_ids": [key.run_id for key in runs.values()],
+        "fencing_tokens": [key.fencing_token for key in runs.values()],
+    }
+    stored: set[RunKey] = set()
+    lost: set[RunKey] = set()
+    async with db.transaction():
+        for thread_id, run_id, is_mine, is_locked in await db.fetch(queries.lock_streams, keys):
+            if is_locked:
+                stored.add(runs[thread_id, run_id])
+            elif not is_mine:
+                lost.add(runs[thread_id, run_id])
+        given = [batch for batch in batches if batch.key in stored]
+        if given:
+            await db.execute(queries.append_batches, _columns(given))
+    return stored, lost
+
+
+async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_size: int) -> list[StreamPage]:
+    """Return the status of runs and a page of their events, as of one moment. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        wanted: The runs, each with the number of the last event that is known.
+        page_size: Number of batches for each at most.
+    """
+    parameters = {
+        "thread_ids": [one.thread_id for one in wanted],
+        "run_ids": [one.run_id for one in wanted],
+        "afters": [one.after for one in wanted],
+        "page_size": page_size,
+        "page_bytes": PAGE_BYTES,
+    }
+    found: dict[int, StreamPage] = {}
+    for row in await db.fetch(queries.read_streams, parameters):
+        number, status, error_type, error_message, last_event, ended_at = row[:6]
+        page = found.setdefault(number, StreamPage(status, error_type, error_message, last_event, [], False, ended_at))
+        if row[6] is not None:
+            page.batches.append(StoredBatch(*row[6:]))
+    pages = [found[number] for number in range(1, len(wanted) + 1)]
+    return [page._replace(is_full=_is_full(page.batches, page_size)) for page in pages]
+
+
+async def read_threads(db: Connection, queries: Queries, wanted: Sequence[WantedRuns]) -> list[ThreadPage]:
+    """Return runs of threads, as of one moment. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        wanted: The threads.
+    """
+    parameters = {
+        "thread_ids": [one.thread_id for one in wanted],
+        "sinces": [one.since.isoformat() if one.since else "" for one in wanted],
+        "run_ids": [one.run_id or "" for one in wanted],
+        "ended_sinces": [one.ended_since.isoformat() if one.ended_since else "" for one in wanted],
+    }
+    found: dict[int, ThreadPage] = {}
+    for number, now, run_id, *run in await db.fetch(queries.read_threads, parameters):
+        page = found.setdefault(number, ThreadPage(now, []))
+        if run_id is not None:
+            page.runs.append(ThreadRun(run_id, *run))
+    return [found[number] for number in range(1, len(wanted) + 1)]
+
+
+def _is_full(batches: Sequence[StoredBatch], page_size: int) -> bool:
+    """Return whether a page has ended where it had to, so that more may follow."""
+    return len(batches) == page_size or sum(len(batch.data) for batch in batches) >= PAGE_BYTES
+
+
+def _columns(batches: Sequence[EventBatch]) -> dict[str, Any]:
+    return {
+        "thread_ids": [batch.key.thread_id for batch in batches],
+        "run_ids": [batch.key.run_id for batch in batches],
+        "fencing_tokens": [batch.key.fencing_token for batch in batches],
+        "attempts": [batch.attempt for batch in batches],
+        "positions": [batch.position for batch in batches],
+        "lengths": [batch.length for batch in batches],
+        "steps": [batch.step for batch in batches],
+        "data": [f"\\x{batch.data.hex()}" for batch in batches],
+    }

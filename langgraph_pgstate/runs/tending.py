@@ -1,0 +1,191 @@
+"""Work of workers besides running graphs: keeping leases, recovering the runs of dead workers, finding due runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.record.events import note_action
+from langgraph_pgstate.runs import ending
+from langgraph_pgstate.runs import webhook_rows as webhooks
+from langgraph_pgstate.runs.cancelling import cancel
+from langgraph_pgstate.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
+from langgraph_pgstate.schema.queries import Queries
+
+# A run may lose many workers to deploys, and yet go on each time. But each death also strikes the runs beside it.
+_ATTEMPTS_PER_CRASH: Final = 10
+
+_log = logging.getLogger("langgraph_pgstate.runs")
+
+
+async def put_worker(
+    db: Connection,
+    queries: Queries,
+    worker_id: str,
+    names: Sequence[str],
+    graphs: Sequence[str],
+    concurrency: int,
+    versions: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Store a worker with the queues, graphs and versions that it serves. One statement; safe to repeat."""
+    accepted = {graph: list(names) for graph, names in (versions or {}).items()}
+    parameters = {
+        "worker_id": worker_id,
+        "queues": list(names),
+        "graphs": list(graphs),
+        "concurrency": concurrency,
+        "versions": json.dumps(accepted),
+    }
+    await db.execute(queries.put_worker, parameters)
+
+
+async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> None:
+    """Delete a worker that has stopped. One statement."""
+    await db.execute(queries.delete_worker, {"worker_id": worker_id})
+
+
+async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
+    """Ask a worker to drain, with an event if it is known who does it first. Return whether there is such a worker.
+
+    One transaction; safe to repeat.
+    """
+    async with db.transaction():
+        rows = await db.fetch(queries.ask_drain, {"worker_id": worker_id})
+        if rows and rows[0][0] and by is not None:
+            await note_action(db, queries, "drain", by, f"worker:{worker_id}")
+    return bool(rows)
+
+
+async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bool:
+    """Return whether a worker was asked to drain. One statement."""
+    return bool(await db.fetch(queries.find_drain, {"worker_id": worker_id}))
+
+
+async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
+    """Renew the leases of a worker's runs, note that it is alive, and read which runs are to be cancelled.
+
+    One statement; safe to repeat. A lease that another transaction has locked is left to the next call: a write of the
+    run itself, which renews it when that is due, or a deletion of the thread.
+    """
+    parameters = {
+        "worker_id": worker_id,
+        "thread_ids": [key.thread_id for key in keys],
+        "fencing_tokens": [key.fencing_token for key in keys],
+        "ttl": repr(ttl),
+    }
+    found = Tended(set(), {}, set(), set())
+    for thread_id, run_id, token, how, is_held, is_known, is_renewed in await db.fetch(queries.tend_runs, parameters):
+        key = RunKey(thread_id, run_id, token)
+        if not is_known:
+            found.unknown.add(key)
+        elif is_held:
+            found.still.add(key)
+            if is_renewed:
+                found.renewed.add(key)
+            if how is not None:
+                found.cancels[key] = how
+    return found
+
+
+async def recover(
+    db: Connection,
+    queries: Queries,
+    limit: int = 100,
+    max_crashes: int = 3,
+    is_dead: Callable[[str], bool] | None = None,
+) -> list[Recovered]:
+    """Put the runs of dead workers back into the queue. One transaction for each; safe to repeat and in many processes.
+
+    Threads and leases that another transaction has locked are left to the next call.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        limit: Number of runs at most.
+        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`. It also ends so
+            if its worker dies after ten times as many attempts, or `max_attempts` if these are more. Not if it was
+            beside other runs in the worker that died: then it is claimed alone.
+        is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
+    """
+    dead: list[str] = []
+    if is_dead is not None:
+        dead = [row[0] for row in await db.fetch(queries.find_running_workers, {}) if row[0] and is_dead(row[0])]
+    recovered = []
+    rows = await db.fetch(queries.find_lost, {"dead_worker_ids": dead, "page_size": limit})
+    for thread_id, run_id, token, worker_id in rows:
+        key = RunKey(thread_id, run_id, token)
+        try:
+            async with db.transaction():
+                found = await _recover(db, queries, key, max_crashes, is_dead=worker_id in dead)
+        except Exception as error:
+            if is_of_one_row(error):
+                _log.error("run %s of thread %s lost its worker and cannot be put back: %s", run_id, thread_id, error)
+            elif not is_locked(error):
+                raise
+            continue
+        if found is not None:
+            recovered.append(Recovered(thread_id, run_id, worker_id, *found))
+    return recovered
+
+
+async def _recover(
+    db: Connection, queries: Queries, key: RunKey, max_crashes: int, *, is_dead: bool
+) -> tuple[int, str] | None:
+    """Put a run back or end it, and return its number of deaths and its status; `None` if it is not lost."""
+    thread_id, run_id, token = key
+    lease = {"thread_id": thread_id, "fencing_token": token}
+    await db.fetch(*bounded_waits(queries))
+    await db.execute(queries.fence_lease, {**lease, "is_dead": is_dead})
+    if not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+        return None
+    bounds = {"max_crashes": max_crashes, "max_attempts": _ATTEMPTS_PER_CRASH * max_crashes}
+    found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, **bounds})
+    if not found:
+        return None
+    crashes, is_ended, how = found[0]
+    await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
+    if is_ended:
+        return crashes, "error"
+    return crashes, "pending" if how is None else await cancel(db, queries, thread_id, run_id, how)
+
+
+async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
+    """Make runs ready whose time has come. One round trip if there are none; safe in many processes.
+
+    Threads that another transaction has locked are left to the next call.
+
+    Returns:
+        The number of runs whose time has come.
+    """
+    threads = [row[0] for row in await db.fetch(queries.find_due, {"page_size": limit})]
+    if not threads:
+        return 0
+    async with db.transaction():
+        await db.fetch(*bounded_waits(queries))
+        key = {"thread_ids": [row[0] for row in await db.fetch(queries.lock_free_threads, {"thread_ids": threads})]}
+        made = await db.execute(queries.make_due, key)
+        await db.execute(queries.promote_next, key)
+    return made
+
+
+async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
+    """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
+    workers that have not been seen, and keys that have not been claimed, for a day, and webhooks that failed long ago.
+
+    Returns:
+        The number of runs that were made ready.
+    """
+    await db.execute(queries.sweep_workers, {})
+    await db.execute(queries.sweep_keys, {})
+    await webhooks.sweep(db, queries)
+    await ending.sweep(db, queries, limit)
+    threads = [row[0] for row in await db.fetch(queries.find_stranded, {"page_size": limit})]
+    if not threads:
+        return 0
+    key = {"thread_ids": threads}
+    return (await db.execute_together([(queries.lock_threads_for_no_key_update, key), (queries.promote_next, key)]))[1]

@@ -1,0 +1,191 @@
+"""Webhooks: the URL that is told when a run ends, and the rows that are to be delivered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID, uuid5
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.runs.types import Delivery, Webhook
+from langgraph_pgstate.schema.queries import Queries
+
+MAX_ATTEMPTS: Final = 12
+KEPT_FOR: Final = timedelta(days=30)
+_KIND: Final = "webhooks"
+_MAX_URL: Final = 2048
+_FIRST_DELAY: Final = 5.0
+_LONGEST_DELAY: Final = 3600.0
+# LangGraph's own, so that a graph's assistant has the same id on all servers.
+_NAMESPACE: Final = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+
+
+def webhook_of(url: Any) -> str | None:
+    """Return a validated URL, or `None`.
+
+    Raises:
+        ConfigurationError: If it is not an absolute URL of HTTP, is too long, or names a user.
+    """
+    if url is None:
+        return None
+    if not isinstance(url, str):
+        raise ArgumentTypeError(f"webhook must be a URL, not {type(url).__name__}")
+    try:
+        parts = urlsplit(identifier("webhook", url))
+        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        is_usable = False
+    if not is_usable or len(url) > _MAX_URL or not url.isascii() or any(one.isspace() for one in url):
+        raise ConfigurationError(
+            f"webhook must be a URL like 'https://example.com/done', in ASCII, of {_MAX_URL} characters at most and "
+            f"without a user's name, not {url[:100]!r}"
+        )
+    return url
+
+
+def assistant_id_of(graph: str) -> str:
+    """Return the id of a graph's assistant."""
+    return str(uuid5(_NAMESPACE, graph))
+
+
+def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run as clients of LangGraph's protocol know it, from columns of its row."""
+    metadata = dict(run["metadata"] or {})
+    created_at = run["enqueued_at"] or run["started_at"]
+    return {
+        "run_id": run["run_id"],
+        "thread_id": run["thread_id"],
+        "assistant_id": metadata.get("assistant_id") or assistant_id_of(run["agent"] or ""),
+        "created_at": created_at,
+        "updated_at": max(created_at, run["ended_at"] or run["started_at"]),
+        # Its clients know no other word for a run that was stopped.
+        "status": "interrupted" if run["status"] == "cancelled" else run["status"],
+        "metadata": metadata,
+        "multitask_strategy": run["multitask_strategy"] or "enqueue",
+    }
+
+
+def body_of(delivery: Delivery) -> bytes:
+    """Return the body of a webhook, as JSON: the run, its times, and its error if it has failed."""
+    times = ("enqueued_at", "started_at", "ended_at")
+    run = {**delivery.run, **{name: datetime.fromisoformat(delivery.run[name]) for name in times if delivery.run[name]}}
+    told = {
+        **describe_run(run),
+        "run_started_at": run["started_at"],
+        "run_ended_at": run["ended_at"],
+        "webhook_sent_at": delivery.sent_at,
+    }
+    if run["status"] in ("error", "timeout"):
+        kind, message = run["error_type"] or run["status"], run["error_message"]
+        told["error"] = {"error": kind.rpartition(".")[2], "message": message or f"the run ended as {run['status']}"}
+    return json.dumps(told, default=datetime.isoformat).encode()
+
+
+def delay_after(attempts: int) -> float | None:
+    """Return the seconds until the next attempt after some have failed, or `None` if there is none: about 4 hours."""
+    if attempts >= MAX_ATTEMPTS:
+        return None
+    return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL, with the port if it names one, as `claim` knows it; the URL if it has none."""
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return url
+
+
+async def claim(
+    db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
+) -> list[Delivery]:
+    """Claim webhooks that are due, so that nobody else delivers them for some seconds. One statement.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        limit: Number of webhooks at most.
+        seconds: The seconds.
+        busy: Hosts whose webhooks are left.
+    """
+    rows = await db.fetch(queries.claim_webhooks, {"limit": limit, "seconds": repr(seconds), "busy": [*busy]})
+    return [Delivery(*row) for row in rows]
+
+
+async def end(
+    db: Connection, queries: Queries, delivery: Delivery, error: str | None = None, *, is_final: bool = False
+) -> None:
+    """Delete a webhook that was delivered, or note why it was not. One statement; safe to repeat.
+
+    Nothing is done if another process has claimed it since.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        delivery: The webhook.
+        error: Why it was not delivered.
+        is_final: Whether it is not tried again.
+    """
+    key = {
+        "thread_id": delivery.thread_id,
+        "run_id": delivery.run_id,
+        "ended_at": delivery.ended_at,
+        "attempts": delivery.attempts,
+    }
+    if error is None:
+        await db.execute(queries.delete_webhook, key)
+    else:
+        delay = None if is_final else delay_after(delivery.attempts)
+        await db.execute(
+            queries.postpone_webhook, {**key, "error": error, "delay": None if delay is None else repr(delay)}
+        )
+
+
+async def retry(db: Connection, queries: Queries, webhook: Webhook) -> bool:
+    """Let a webhook that has failed be tried again, and return whether it was there. One statement; safe to repeat."""
+    return await db.execute(queries.retry_webhook, _key(webhook)) > 0
+
+
+async def discard(db: Connection, queries: Queries, webhook: Webhook) -> bool:
+    """Delete a webhook, and return whether it was there. One statement; safe to repeat."""
+    return await db.execute(queries.delete_webhook, {**_key(webhook), "attempts": None}) > 0
+
+
+async def sweep(db: Connection, queries: Queries) -> int:
+    """Delete webhooks that failed 30 days ago, and return their number. One statement; for `maintain`."""
+    return await db.execute(queries.sweep_webhooks, {"seconds": repr(KEPT_FOR.total_seconds())})
+
+
+def request_failed(*, limit: int = 20, cursor: str | None = None) -> dict[str, Any]:
+    """Validate a request for webhooks that have failed, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (LAST, "", ""))
+    return {
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_run": cursor_run,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_failed(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Webhook]:
+    """Return a page of webhooks that have failed, newest first. One round trip."""
+    rows = await db.fetch(queries.list_webhooks, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: Webhook(*row), _KIND, _place)
+
+
+def _place(webhook: Webhook) -> Sequence[Any]:
+    return webhook.ended_at, webhook.thread_id, webhook.run_id
+
+
+def _key(webhook: Webhook) -> dict[str, Any]:
+    return {"thread_id": webhook.thread_id, "run_id": webhook.run_id, "ended_at": webhook.ended_at}

@@ -1,0 +1,279 @@
+"""Schedules, which enqueue runs at times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Unpack
+
+from langgraph.types import Command
+
+from langgraph_pgstate.arguments import request_scope
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.paging import Page
+from langgraph_pgstate.runs.api import AsyncRuns, Runs
+from langgraph_pgstate.runs.arguments import name_of, run_id_of
+from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
+from langgraph_pgstate.runs.locking import is_locked
+from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
+from langgraph_pgstate.runs.types import EnqueuedRun
+from langgraph_pgstate.schedules import firing
+from langgraph_pgstate.schedules import rows as schedules
+from langgraph_pgstate.schedules.filters import ScheduleSelection, SortedSchedules
+from langgraph_pgstate.schedules.options import ScheduleChanges, ScheduleOptions
+from langgraph_pgstate.schedules.types import Schedule
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
+
+
+class AsyncSchedules:
+    """Schedules, each of which enqueues a run of a graph at its ticks.
+
+    Workers fire them, whatever graphs they run. An application without a worker calls `fire`.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        runs: The queue, which encodes the runs.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        runs: AsyncRuns,
+    ) -> None:
+        self._database, self._queries, self._runs = database, queries, runs
+        self._notifier = AsyncNotifier(database, queries)
+
+    async def put(
+        self,
+        name: str,
+        graph: str,
+        input: Any = None,
+        *,
+        cron: str,
+        command: Command[Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Store a schedule, or replace the one of the same name. Safe to repeat, at each start of an application.
+
+        A paused schedule stays paused. The next tick is kept unless the expression or the time zone is another one.
+
+        Args:
+            name: Its name.
+            graph: Name of the graph, as the workers know it.
+            input: The graph's input.
+            cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
+            command: A command instead of an input.
+            options: See `ScheduleOptions` and `EnqueueOptions`. Without a `thread_id`, each run has a new thread, with
+                the schedule's metadata. A run has no `run_id` of the caller's and no `run_after`. Its metadata has
+                `schedule`, the name, and `scheduled_at`, the tick.
+
+        Raises:
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
+        request = schedules.request_schedule(name, run, options, cron=cron)
+        return await self._database.run(schedules.put, self._queries, request)
+
+    async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
+        """Change a schedule; what is not named stays. One transaction; safe to repeat.
+
+        Metadata are merged into the earlier ones. The next tick is kept unless the expression or the time zone is
+        another one.
+
+        Args:
+            name: Its name.
+            changes: See `ScheduleChanges`, `ScheduleOptions` and `EnqueueOptions`.
+
+        Raises:
+            NotFoundError: If there is none of this name, or it is out of `scope`.
+            ConfigurationError: If an argument is not usable. Nothing was written.
+            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+        """
+        request = schedules.request_changes(self._runs._requests.codec, name, changes)
+        return await self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
+
+    async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
+        """Return schedules from an offset, with the arguments of their runs. One round trip.
+
+        Args:
+            filters: See `SortedSchedules` and `ScheduleSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = schedules.request_sorted(**filters)
+        return await self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
+
+    async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
+        """Return the number of schedules. One round trip.
+
+        Args:
+            filters: See `ScheduleSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return await self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
+
+    async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
+        """Return a page of schedules, by name. One round trip.
+
+        Args:
+            graph: Only schedules of this graph.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
+        return await self._database.run(schedules.list_schedules, self._queries, parameters)
+
+    async def get(self, name: str) -> Schedule | None:
+        """Return a schedule, or `None` if there is none of this name. One round trip."""
+        return await self._database.run(schedules.get, self._queries, name_of("name", name))
+
+    async def pause(self, name: str, *, by: str | None = None) -> Schedule:
+        """Pause a schedule: its ticks pass. Safe to repeat.
+
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+        """
+        return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
+
+    async def resume(self, name: str, *, by: str | None = None) -> Schedule:
+        """Resume a paused schedule, with its first tick from now on. Safe to repeat.
+
+        Args:
+            name: The schedule.
+            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+        """
+        return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
+
+    async def trigger(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> AsyncRunHandle:
+        """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
+
+        Args:
+            name: The schedule.
+            run_id: Id of the run, under which it is enqueued once; a new one by default.
+            by: Name of the person who does it. Events of the kind `action` name it: of the run's thread, and of
+                `schedule:NAME`.
+            unless_done_within: Refuse it if a person has done it, with another id of the run, within this time: since
+                the caller looked. `None`: do it in any case.
+
+        Raises:
+            NotFoundError: If there is none of this name.
+            AlreadyDoneError: If a person has done it within that time.
+            ThreadBusyError: If the strategy is `reject` and the thread has another run.
+        """
+        run = await self._trigger(name, run_id, by, unless_done_within)
+        return AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+
+    async def _trigger(
+        self, name: str, run_id: str | None, by: str | None, unless_done_within: timedelta | None
+    ) -> EnqueuedRun:
+        codec, checked = self._runs._requests.codec, (name_of("name", name), run_id_of(run_id))
+        run = await self._database.run(firing.trigger, self._queries, codec, *checked, by, unless_done_within)
+        await self._notifier.notify()
+        return run
+
+    async def delete(self, name: str, *, scope: Scope | None = None) -> bool:
+        """Delete a schedule. Its runs stay. Safe to repeat.
+
+        Args:
+            name: Its name.
+            scope: Metadata that it must contain: what the caller may see.
+
+        Returns:
+            Whether there was one of this name.
+        """
+        return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
+
+    async def fire(self) -> tuple[AsyncRunHandle, ...]:
+        """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
+
+        Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
+        call, and one whose time zone this machine does not know, which its `last_error` tells, to another machine.
+
+        Returns:
+            The runs that this call has enqueued.
+        """
+        fired = await self._fire()
+        return tuple(AsyncRunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in fired)
+
+    async def _fire(self) -> Sequence[EnqueuedRun]:
+        found: Sequence[EnqueuedRun] = ()
+        for name in await self._database.run(firing.find_due, self._queries):
+            try:
+                fired = await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
+            except ConfigurationError:
+                continue
+            except PGStateError as error:
+                if not is_locked(error):
+                    raise
+            else:
+                found = (*found, *fired)
+        return found
+
+
+class Schedules:
+    """Blocking twin of `AsyncSchedules`."""
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        runs: Runs,
+    ) -> None:
+        self._database, self._queries, self._runs = BlockingRunner(database), queries, runs
+        self._notifier = Notifier(database, queries)
+
+    put = blocking(AsyncSchedules.put)
+    update = blocking(AsyncSchedules.update)
+    sorted = blocking(AsyncSchedules.sorted)
+    count = blocking(AsyncSchedules.count)
+    list = blocking(AsyncSchedules.list)
+    get = blocking(AsyncSchedules.get)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
+
+    def trigger(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> RunHandle:
+        """Blocking twin of `AsyncSchedules.trigger`."""
+        run = self._trigger(name, run_id, by, unless_done_within)
+        return RunHandle(self._runs, run.thread_id, run.run_id, run.is_new)
+
+    _trigger = blocking(AsyncSchedules._trigger)
+    delete = blocking(AsyncSchedules.delete)
+
+    def fire(self) -> tuple[RunHandle, ...]:
+        """Blocking twin of `AsyncSchedules.fire`."""
+        return tuple(RunHandle(self._runs, run.thread_id, run.run_id, run.is_new) for run in self._fire())
+
+    _fire = blocking(AsyncSchedules._fire)

@@ -1,0 +1,184 @@
+"""Runs of schedules, enqueued when their ticks come or at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.paging import FIRST
+from langgraph_pgstate.record.events import check_not_done, note_action
+from langgraph_pgstate.runs.enqueue import enqueue, notify
+from langgraph_pgstate.runs.inputs import change_input, read_field
+from langgraph_pgstate.runs.locking import bounded_waits
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import EnqueuedRun
+from langgraph_pgstate.schedules.rows import not_found
+from langgraph_pgstate.schedules.ticks import due_ticks, first_tick, zone_of
+from langgraph_pgstate.schema.queries import Queries
+
+_RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
+
+
+async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
+    """Return schedules whose next tick has come, the longest due first. One round trip, or several.
+
+    Left out are those whose time zone this machine does not know, or whose cron expression is not usable, once `fire`
+    has noted that: they keep no other schedule from being found.
+    """
+    found: list[str] = []
+    at, last = FIRST, ""
+    while True:
+        page = {"cursor_at": at, "cursor_name": last, "page_size": limit}
+        rows = await db.fetch(queries.find_due_schedules, page)
+        for _, name, cron, timezone, error in rows:
+            if error is None or not _is_known_to_fail(cron, timezone, error):
+                found.append(name)
+        if len(rows) < limit or len(found) >= limit:
+            return found[:limit]
+        at, last = rows[-1][:2]
+
+
+def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
+    """Return whether it is noted that this machine cannot tell the ticks of a schedule."""
+    try:
+        first_tick(cron, zone_of(timezone), datetime.now(UTC))
+    except ConfigurationError as unknown:
+        return last_error == str(unknown)
+    return False
+
+
+async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
+    """Enqueue runs for the ticks of a schedule that have come, and set its next tick. One transaction.
+
+    Safe to repeat and in many processes: one of them does it. Nothing is done if another transaction has locked the
+    schedule or its thread. A run that is refused, because its thread is busy for example, is left out: `last_error`
+    tells why.
+
+    Returns:
+        The runs.
+
+    Raises:
+        ConfigurationError: If this machine does not know the schedule's time zone, or its cron expression is not
+            usable. `last_error` tells it, and the schedule stays due, for a worker on another machine.
+    """
+    try:
+        return await _fire(db, queries, codec, name)
+    except ConfigurationError as unknown:
+        await db.execute(queries.set_schedule_error, {"name": name, "error": str(unknown)})
+        raise
+
+
+async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
+    is_callers = db.is_in_transaction
+    async with db.transaction():
+        if not is_callers:
+            # The thread may be about to be made.
+            await db.fetch(*bounded_waits(queries))
+        rows = await db.fetch(queries.lock_due_schedule, {"name": name})
+        if not rows:
+            return []
+        queue, thread_id, cron, timezone, missed, options, data, next_at, end_at, metadata, thread_ttl, now = rows[0]
+        if thread_id is not None and not await db.fetch(queries.lock_free_threads, {"thread_ids": [thread_id]}):
+            return []
+        zone = zone_of(timezone)
+        runs: list[EnqueuedRun] = []
+        error = None
+        ticks = due_ticks(cron, zone, next_at, now, missed, end_at)
+        for tick in ticks:
+            run_id = str(uuid5(_RUN_IDS, f"{tick.astimezone(UTC).isoformat()} {name}"))
+            try:
+                request = _run_of(codec, name, queue, thread_id, options, data, run_id, tick.astimezone(zone))
+                runs.append(await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl))
+            except PGStateError as refused:
+                error = str(refused)
+        await db.execute(
+            queries.move_schedule,
+            {
+                "name": name,
+                "next_at": first_tick(cron, zone, now, end_at),
+                "last_at": ticks[-1] if ticks else None,
+                "thread_id": runs[-1].thread_id if runs else None,
+                "run_id": runs[-1].run_id if runs else None,
+                "error": error,
+            },
+        )
+        if runs:
+            await notify(db, queries)
+    return runs
+
+
+async def trigger(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    name: str,
+    run_id: str,
+    by: str | None = None,
+    within: timedelta | None = None,
+) -> EnqueuedRun:
+    """Enqueue a run of a schedule now, also if it is paused, with events if it is known who does it.
+
+    Its ticks stay. One transaction; idempotent with the run's id. With a time, it is refused if a person has done it
+    with another id within that.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+        AlreadyDoneError: If a person has done it within the time.
+        PGStateError: As `enqueue` does.
+    """
+    async with db.transaction():
+        rows = await db.fetch(queries.get_schedule_request, {"name": name})
+        if not rows:
+            raise not_found(name)
+        queue, thread_id, timezone, options, data, metadata, thread_ttl, now = rows[0]
+        request = _run_of(codec, name, queue, thread_id, options, data, run_id, now.astimezone(zone_of(timezone)))
+        place = f"schedule:{name}"
+        if within is not None:
+            await check_not_done(db, queries, "trigger", place, within, run_id=run_id)
+        run = await _enqueue(db, queries, request, thread_id is None, metadata, thread_ttl)
+        if by is not None and run.is_new:
+            await note_action(db, queries, "trigger", by, run.thread_id, run.run_id, {"schedule": name})
+            await note_action(db, queries, "trigger", by, place, run.run_id, {"run_thread_id": run.thread_id})
+    return run
+
+
+async def _enqueue(
+    db: Connection,
+    queries: Queries,
+    request: RunRequest,
+    is_new_thread: bool,
+    metadata: Mapping[str, Any],
+    thread_ttl: timedelta | None,
+) -> EnqueuedRun:
+    """Enqueue the run of a tick, on a new thread that has the schedule's metadata. Call it in a transaction."""
+    if is_new_thread and (metadata or thread_ttl is not None):
+        thread = {**request.owner, "title": None, "metadata": json.dumps(metadata)}
+        expiry = {"ttl": thread_ttl, "ttl_strategy": "delete"}
+        await db.execute(queries.create_thread, {"thread_id": request.thread_id, **thread, **expiry})
+    return (await enqueue(db, queries, [request]))[0]
+
+
+def _run_of(
+    codec: ValueCodec,
+    name: str,
+    queue: str,
+    thread_id: str | None,
+    options: str,
+    data: bytes,
+    run_id: str,
+    at: datetime,
+) -> RunRequest:
+    """Return the run of one tick, whose metadata names the schedule and the tick."""
+    where = f"schedule {name!r}"
+    metadata = read_field(codec, data, "metadata", where) or {}
+    told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}
+    data = change_input(codec, data, where, metadata=told)
+    run = RunRequest.again(codec, thread_id or run_id, run_id, queue, options, data, told)
+    return replace(run, strategy=run.options["multitask_strategy"])

@@ -1,0 +1,417 @@
+"""Schedules: stored, changed, listed, paused and deleted. `firing.py` enqueues their runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Unpack
+from zoneinfo import ZoneInfo
+
+from langgraph_pgstate.arguments import json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.options import check_ttl
+from langgraph_pgstate.paging import Page, check_filters, decode_cursor, page_of, page_size, sorting_of
+from langgraph_pgstate.record.events import note_action
+from langgraph_pgstate.runs.arguments import name_of
+from langgraph_pgstate.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
+from langgraph_pgstate.runs.options import EnqueueOptions
+from langgraph_pgstate.runs.requests import RunRequest, request_run, thread_given
+from langgraph_pgstate.schedules.filters import ScheduleAccess, ScheduleSelection, SortedSchedules
+from langgraph_pgstate.schedules.options import ScheduleChanges, ScheduleOptions
+from langgraph_pgstate.schedules.ticks import MISSED, first_tick, next_ticks, zone_of
+from langgraph_pgstate.schedules.types import Schedule
+from langgraph_pgstate.schema.queries import Queries
+
+_KIND: Final = "schedules"
+_SHOWN_TICKS: Final = 5
+_OF_A_TICK: Final = ("run_id", "run_after", "expected_head")
+_OF_A_SCHEDULE: Final = ScheduleChanges.__annotations__.keys() - EnqueueOptions.__annotations__.keys()
+_OF_THE_PLACE: Final = {"thread_id", "checkpoint_id"}
+# The columns of `lock_schedule` between the queue and the time.
+_CHANGEABLE: Final = (
+    "cron",
+    "timezone",
+    "missed",
+    "options",
+    "data",
+    "next_at",
+    "is_paused",
+    "end_at",
+    "thread_ttl",
+    "metadata",
+    "owner_id",
+)
+# Options that are stored under another name.
+_OPTION_OF: Final = {"answer_after": "default_answer"}
+# Stands for the graph of the schedule, which does not change.
+_ANY_GRAPH: Final = "-"
+SORT_KEYS: Final = ("created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """A validated and encoded schedule.
+
+    Attributes:
+        row: The columns that are not those of its runs.
+        zone: Its time zone.
+        run: A run as it enqueues them; its ids are not used.
+    """
+
+    row: dict[str, Any]
+    zone: ZoneInfo
+    run: RunRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChange:
+    """Validated and encoded changes of a schedule.
+
+    Attributes:
+        name: Its name.
+        row: The columns that change, besides those of its runs.
+        run: A run that has the new arguments and options.
+        names: The arguments and options of runs that change.
+        metadata: Metadata that are merged into those of its runs.
+        scope: Metadata that the schedule must contain, as `request_scope` returns it.
+    """
+
+    name: str
+    row: dict[str, Any]
+    run: RunRequest
+    names: frozenset[str]
+    metadata: Mapping[str, Any]
+    scope: list[str] | None
+
+
+def options_of_runs(options: Mapping[str, Any]) -> Any:
+    """Return the options of a schedule that are those of its runs."""
+    return {name: value for name, value in options.items() if name not in _OF_A_SCHEDULE}
+
+
+def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cron: str) -> ScheduleRequest:
+    """Validate a schedule.
+
+    Args:
+        name: Its name.
+        run: The run of a tick.
+        options: Its options, with those that the run was made of.
+        cron: The expression.
+
+    Raises:
+        ConfigurationError: If an argument is not usable, or the expression has no ticks.
+    """
+    row = _columns({"timezone": "UTC", "missed": "skip", **options, "cron": cron})
+    zone = zone_of(row["timezone"])
+    if first_tick(cron, zone, datetime.now(UTC)) is None:
+        raise ConfigurationError(f"cron {cron!r} has no ticks")
+    metadata = _readable(run.metadata, options.get("metadata"), options.get("scope"))
+    none = {"is_paused": None, "end_at": None, "thread_ttl": None, "owner_id": None}
+    given = {"name": name_of("name", name), "thread_id": thread_given(options), "metadata": json.dumps(metadata)}
+    return ScheduleRequest({**none, **row, **given}, zone, run)
+
+
+def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> ScheduleChange:
+    """Validate changes of a schedule.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+        SerializationError: If a value cannot be stored; it is named.
+    """
+    given: Any = dict(changes)
+    row = _columns(given)
+    run = request_run(codec, _ANY_GRAPH, given.get("input"), given.get("command"), **options_of_runs(given))
+    if given.keys() & _OF_THE_PLACE:
+        raise ConfigurationError("the thread of a schedule is not changed: make another one")
+    names = frozenset(given) - _OF_A_SCHEDULE | {name for name in ("input", "command") if name in given}
+    # The one replaces the other.
+    names |= {"input", "command"} if names & {"input", "command"} else set()
+    scope = request_scope(given.get("scope"))
+    return ScheduleChange(name_of("name", name), row, run, names, dict(given.get("metadata") or {}), scope)
+
+
+def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of some options of a schedule.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+    """
+    found: dict[str, Any] = {}
+    if refused := [option for option in _OF_A_TICK if given.get(option) is not None]:
+        raise ConfigurationError(f"the runs of a schedule take no {refused[0]}: each tick has a run of its own")
+    if "missed" in given:
+        if given["missed"] not in MISSED:
+            raise ConfigurationError(f"missed is {', '.join(map(repr, MISSED))}, not {given['missed']!r}")
+        found["missed"] = given["missed"]
+    if "timezone" in given:
+        found["timezone"] = zone_of(given["timezone"]).key
+    if "cron" in given:
+        first_tick(given["cron"], zone_of("UTC"), datetime.now(UTC))
+        found["cron"] = given["cron"]
+    if "end_at" in given:
+        found["end_at"] = stored_time_of("end_at", given["end_at"])
+    if given.get("paused") is not None:
+        if not isinstance(given["paused"], bool):
+            raise ArgumentTypeError(f"paused is true or false, not {given['paused']!r}")
+        found["is_paused"] = given["paused"]
+    if "owner_id" in given:
+        found["owner_id"] = text_of("owner_id", given["owner_id"])
+    if "thread_ttl" in given:
+        ttl = given["thread_ttl"]
+        found["thread_ttl"] = None if ttl is None else check_ttl("thread_ttl", ttl)
+    return found
+
+
+def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
+    """Return the metadata that may be stored in clear text: all, or what a caller must see of them."""
+    if metadata is None:
+        names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
+        metadata = {name: given[name] for name in names if name in (given or {})}
+    # The threads of its runs have them: without NUL, their owner could be another one.
+    refuse_nul("metadata", given or {})
+    return dict(metadata)
+
+
+async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Schedule:
+    """Store a schedule, or replace the one of the same name. Three round trips; safe to repeat.
+
+    It stays paused if it is and the request does not say otherwise. The next tick is kept unless the expression or the
+    time zone is another one.
+    """
+    now = (await db.fetch(queries.get_time, {}))[0][0]
+    run, row = request.run, request.row
+    await db.execute(
+        queries.put_schedule,
+        {
+            **row,
+            "graph": run.graph,
+            "queue": run.queue,
+            "options": json.dumps({**run.options, "multitask_strategy": run.strategy}),
+            "data": run.data,
+            "next_at": first_tick(row["cron"], request.zone, now, row["end_at"]),
+        },
+    )
+    return await get_existing(db, queries, row["name"])
+
+
+async def change(db: Connection, queries: Queries, codec: ValueCodec, change: ScheduleChange) -> Schedule:
+    """Change a schedule; what is not named stays. One transaction; safe to repeat.
+
+    The next tick is kept unless the expression or the time zone is another one, or there was none.
+
+    Raises:
+        NotFoundError: If there is none of this name, or it is out of scope.
+        PGStateError: If its arguments cannot be read.
+    """
+    where = f"schedule {change.name!r}"
+    async with db.transaction():
+        rows = await db.fetch(queries.lock_schedule, {"name": change.name, "scope": change.scope})
+        if not rows:
+            raise not_found(change.name)
+        queue, *old, now = rows[0]
+        stored = dict(zip(_CHANGEABLE, old, strict=True))
+        run, names, row = change.run, change.names, {**stored, **change.row}
+        data = merge_inputs(stored["data"], run.data, names - {"metadata"}, where)
+        if change.metadata:
+            metadata = {**(read_field(codec, data, "metadata", where) or {}), **change.metadata}
+            data = change_input(codec, data, where, metadata=metadata)
+        readable = _readable(run.metadata, change.metadata, [json.loads(one) for one in change.scope or ()])
+        options = json.loads(stored["options"])
+        newer = {"webhook": None, **run.options, "multitask_strategy": run.strategy}
+        options |= {name: newer[name] for name in newer if _OPTION_OF.get(name, name) in names}
+        if "config" in names:
+            named = {name: run.owner[name] for name in ("user_id", "tenant_id")}
+            options["owner"] = {**options.get("owner", {}), **named}
+        zone, next_at = zone_of(row["timezone"]), stored["next_at"]
+        if next_at is None or (row["cron"], row["timezone"]) != (stored["cron"], stored["timezone"]):
+            next_at = first_tick(row["cron"], zone, now)
+        has_ended = row["end_at"] is not None and next_at is not None and next_at > row["end_at"]
+        await db.execute(
+            queries.change_schedule,
+            {
+                **row,
+                "name": change.name,
+                "queue": run.queue if "queue" in names else queue,
+                "options": json.dumps(options),
+                "data": data,
+                "next_at": None if row["is_paused"] or has_ended else next_at,
+                "metadata": json.dumps({**stored["metadata"], **readable}),
+            },
+        )
+        return await get_existing(db, queries, change.name)
+
+
+async def get(db: Connection, queries: Queries, name: str) -> Schedule | None:
+    """Return a schedule, or `None`. One round trip."""
+    found = await list_schedules(db, queries, request_schedules(name=name, limit=1))
+    return found.items[0] if found.items else None
+
+
+async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
+    """Return a schedule. One round trip.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+    """
+    found = await get(db, queries, name)
+    if found is None:
+        raise not_found(name)
+    return found
+
+
+def request_schedules(
+    *, name: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
+) -> dict[str, Any]:
+    """Validate a request for schedules, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    (after,) = decode_cursor(_KIND, cursor, ("",))
+    return {
+        "name": text_of("name", name),
+        "graph": text_of("graph", graph),
+        "cursor_name": after,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_schedules(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Schedule]:
+    """Return a page of schedules by name. One round trip."""
+    rows = await db.fetch(queries.list_schedules, parameters)
+    return page_of(rows, parameters["page_size"] - 1, _shown, _KIND, lambda item: (item.name,))
+
+
+def request_sorted(**filters: Unpack[SortedSchedules]) -> dict[str, Any]:
+    """Validate a request for schedules by offset, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, SortedSchedules)
+    return {**_selection(filters), **sorting_of(filters, "schedules", SORT_KEYS)}
+
+
+def request_count(**filters: Unpack[ScheduleSelection]) -> dict[str, Any]:
+    """Validate a request for the number of schedules, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, ScheduleSelection)
+    return _selection(filters)
+
+
+def _selection(filters: ScheduleSelection) -> dict[str, Any]:
+    return {
+        **texts_of(filters, "name", "graph", "thread_id"),
+        "is_paused": filters.get("paused"),
+        "metadata": json_of("metadata", filters.get("metadata") or None),
+        **request_access(filters),
+    }
+
+
+def request_access(access: ScheduleAccess) -> dict[str, Any]:
+    """Return which schedules a caller may see or delete, as query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        **texts_of(access, "owner_id"),
+        "scope": request_scope(access.get("scope")),
+        "thread_scope": request_scope(access.get("thread_scope")),
+    }
+
+
+async def list_sorted(
+    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
+) -> tuple[Schedule, ...]:
+    """Return schedules from an offset, with the arguments of their runs. One round trip."""
+    rows = await db.fetch(queries.sort_schedules, parameters)
+    return tuple(replace(_shown(row[:-1]), arguments=_arguments(codec, row[0], row[-1])) for row in rows)
+
+
+async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
+    """Return the number of schedules. One round trip; reads all."""
+    return int((await db.fetch(queries.sort_schedules_count, parameters))[0][0])
+
+
+async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Pause a schedule, with an event if it is known who does it first. One transaction; safe to repeat.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+    """
+    async with db.transaction():
+        stored = await _lock(db, queries, name)
+        if not stored["is_paused"]:
+            await db.execute(queries.set_next_tick, {"name": name, "next_at": None, "is_paused": True})
+            if by is not None:
+                await note_action(db, queries, "pause", by, f"schedule:{name}")
+        return await get_existing(db, queries, name)
+
+
+async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
+    """Resume a schedule from now on, if it is paused, with an event if it is known who does it first. One transaction;
+    safe to repeat.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+    """
+    async with db.transaction():
+        stored = await _lock(db, queries, name)
+        if stored["is_paused"]:
+            first = first_tick(stored["cron"], zone_of(stored["timezone"]), stored["now"], stored["end_at"])
+            await db.execute(queries.set_next_tick, {"name": name, "next_at": first, "is_paused": False})
+            if by is not None:
+                await note_action(db, queries, "resume", by, f"schedule:{name}")
+        return await get_existing(db, queries, name)
+
+
+async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
+    """Lock a schedule until the transaction ends, and return its columns by name, with the time.
+
+    Raises:
+        NotFoundError: If there is none of this name.
+    """
+    rows = await db.fetch(queries.lock_schedule, {"name": name, "scope": None})
+    if not rows:
+        raise not_found(name)
+    return dict(zip(("queue", *_CHANGEABLE, "now"), rows[0], strict=True))
+
+
+async def delete(db: Connection, queries: Queries, name: str, scope: list[str] | None = None) -> bool:
+    """Delete a schedule, and return whether there was one in scope. Its runs stay. One round trip; safe to repeat."""
+    return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
+
+
+def _shown(row: Row) -> Schedule:
+    found = Schedule(*row)
+    if found.next_at is None:
+        return found
+    try:
+        ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
+    except ConfigurationError:
+        # This machine does not know its time zone. Other schedules are shown all the same.
+        return found
+    return replace(found, next_ticks=tuple(tick for tick in ticks if found.end_at is None or tick <= found.end_at))
+
+
+def _arguments(codec: ValueCodec, name: str, data: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = open_input(codec, data, f"schedule {name!r}")
+    except PGStateError:
+        # Another one that can be read is not kept from the caller.
+        return None
+    fields = {field: getattr(found, field) for field in RunInput.__dataclass_fields__}
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def not_found(name: str) -> NotFoundError:
+    """Return the error for a schedule that does not exist."""
+    return NotFoundError(f"there is no schedule {name!r}")

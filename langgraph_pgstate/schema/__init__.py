@@ -1,0 +1,1 @@
+"""The schema: its tables, migrations, partitions and named queries."""

@@ -1,0 +1,169 @@
+"""Partitions of spans by month and of events of runs by day."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.schema.queries import Queries, drop_partition, partition
+
+if TYPE_CHECKING:
+    pass
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_DROP_TIMEOUT: Final = "500ms"
+
+
+class Partitions(NamedTuple):
+    """A table that is partitioned by time.
+
+    Attributes:
+        table: The table.
+        column: The time.
+        missing: Name of the query for periods without a partition: this one and the next ones.
+        strayed: Name of the query for periods of rows in the default partition.
+    """
+
+    table: str
+    column: str
+    missing: str
+    strayed: str
+
+
+_SPANS: Final = Partitions("spans", "started_at", "find_missing_months", "find_strayed_months")
+_STREAMS: Final = Partitions("stream_batches", "created_at", "find_missing_days", "find_strayed_days")
+
+
+async def make_months(
+    db: Connection, queries: Queries, ahead: int = 2, *, strayed: bool = False, lock_timeout: str | None = None
+) -> list[str]:
+    """Create the partitions of this month and the next ones. One transaction each; safe to repeat.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        ahead: Number of months after this one.
+        strayed: Also create those of months whose spans are in the default partition.
+        lock_timeout: Limit of waits for locks, by default none. After it the remaining partitions are left to the next
+            call, and the default partition takes the spans.
+
+    Returns:
+        The created months, as `2026_01`.
+    """
+    return await _make(db, queries, _SPANS, ahead, strayed, lock_timeout)
+
+
+async def make_days(
+    db: Connection, queries: Queries, ahead: int = 2, *, strayed: bool = False, lock_timeout: str | None = None
+) -> list[str]:
+    """Create the partitions for events of this day and the next ones, as `make_months` does for spans.
+
+    Returns:
+        The created days, as `2026_01_31`.
+    """
+    return await _make(db, queries, _STREAMS, ahead, strayed, lock_timeout)
+
+
+async def _make(
+    db: Connection, queries: Queries, kind: Partitions, ahead: int, strayed: bool, lock_timeout: str | None
+) -> list[str]:
+    prefix = f'"{queries.schema}".{kind.table}_'
+    periods = list(await db.fetch(queries.all[kind.missing], {"ahead": ahead, "prefix": prefix}))
+    if strayed:
+        periods += [row for row in await db.fetch(queries.all[kind.strayed], {}) if row not in periods]
+    made = []
+    for period, first, following in periods:
+        try:
+            if await _make_one(db, queries, kind, period, first, following, lock_timeout):
+                made.append(period)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                break
+            # A partition created concurrently may become visible only after it caused the conflict.
+            if not await _has_partition(db, queries, kind.table, period):
+                raise
+    return made
+
+
+async def _make_one(
+    db: Connection,
+    queries: Queries,
+    kind: Partitions,
+    period: str,
+    first: str,
+    following: str,
+    lock_timeout: str | None,
+) -> bool:
+    async with db.transaction():
+        before = (await db.fetch(queries.get_lock_timeout, {}))[0][0]
+        if lock_timeout is not None:
+            await db.fetch(queries.set_lock_timeout, {"timeout": lock_timeout})
+        await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        is_missing = not await _has_partition(db, queries, kind.table, period)
+        if is_missing:
+            for statement in partition(queries.schema, kind.table, kind.column, period, first, following):
+                await db.script(statement)
+        if lock_timeout is not None:
+            # In a caller's transaction the setting would stay.
+            await db.fetch(queries.set_lock_timeout, {"timeout": before})
+    return is_missing
+
+
+async def _has_partition(db: Connection, queries: Queries, table: str, period: str) -> bool:
+    name = f'"{queries.schema}".{table}_{period}'
+    return bool((await db.fetch(queries.has_partition, {"partition": name}))[0][0])
+
+
+async def drop_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
+    """Drop the partitions that are entirely older than some months before this one, with their spans.
+
+    One transaction each; safe to repeat.
+
+    Returns:
+        The dropped months, as `2026_01`.
+
+    Raises:
+        ConfigurationError: If `older_than` is not positive.
+    """
+    if older_than < 1:
+        raise ConfigurationError(f"spans must be kept for at least 1 month, not {older_than}")
+    table = f'"{queries.schema}".spans'
+    rows = await db.fetch(queries.list_old_months, {"table": table, "months": older_than})
+    months = [row[0].removeprefix("spans_") for row in rows]
+    for month in months:
+        async with db.transaction():
+            await db.script(drop_partition(queries.schema, "spans", month))
+    return months
+
+
+async def drop_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
+    """Drop the events of days that ended at least `ttl` ago, but those of days with events of a run in the queue.
+
+    One transaction each; safe to repeat. A day that another transaction is reading is left to the next call.
+
+    Returns:
+        The dropped days, as `2026_01_31`.
+
+    Raises:
+        ConfigurationError: If `ttl` is negative.
+    """
+    if ttl < timedelta(0):
+        raise ConfigurationError(f"stream_ttl must not be negative, but is {ttl}")
+    table = f'"{queries.schema}".stream_batches'
+    rows = await db.fetch(queries.list_old_days, {"table": table, "seconds": repr(ttl.total_seconds())})
+    dropped = []
+    for (name,) in rows:
+        day = name.removeprefix("stream_batches_")
+        try:
+            async with db.transaction():
+                # Readers of all other days wait for this lock.
+                await db.fetch(queries.set_lock_timeout, {"timeout": _DROP_TIMEOUT})
+                await db.script(drop_partition(queries.schema, "stream_batches", day))
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            break
+        dropped.append(day)
+    return dropped

@@ -1,0 +1,321 @@
+"""Named queries and migrations, read from `.sql` files.
+
+A query file holds statements like
+
+    -- name: delete_thread
+    -- Delete every row of a thread.
+    DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
+
+`/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
+their first use. A statement is parsed when it is used first, and once for all schemas.
+
+Functions are called by their plain names, directly before the parenthesis. Before these, and before operators,
+`pg_catalog.` is put: a function or operator that another role has made in a schema of the `search_path` would be
+preferred if its types fit better.
+
+A statement may have variants, each declared below its purpose by a line like `-- variant: put_checkpoint_based`. A line
+that begins with `--+based` belongs only to variants with that word in their name; a line that ends in `--!based` to all
+others. A line that begins with `--+segments|touching` belongs to variants with either word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib import resources
+from importlib.resources.abc import Traversable
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from langgraph_pgstate.options import check_schema_name
+
+if TYPE_CHECKING:
+    pass
+
+_PACKAGE: Final = "langgraph_pgstate"
+_MARKER = "/*schema*/"
+_SCHEMA_NAME = "/*schema_name*/pgstate"
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variant: ).*\n)+)((?:-- variant: \w+\n)*)", re.MULTILINE)
+_VARIANT = re.compile(r"^-- variant: (\w+)$", re.MULTILINE)
+_VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
+_LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
+_PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+# Comments and strings, which stay as they are; calls; and operators whose precedence stays the same if qualified.
+# Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
+# is PostgreSQL's own.
+_QUALIFIED = re.compile(
+    r"--(?!\+)[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
+    r"|(?=[-|@&?!~])(?:->>|->|\|\||@>|@@|&&|\?|!?~\*?)"
+)
+# Calls of the grammar itself, which lead to no other schema.
+GRAMMAR: Final = ("coalesce(", "extract(", "greatest(", "grouping(", "least(", "nullif(", "position(", "substring(")
+
+
+class NamedQuery(NamedTuple):
+    """One statement for one schema.
+
+    Attributes:
+        name: Its name in the `.sql` file.
+        purpose: The sentences below the name.
+        text: The statement with `$n` placeholders.
+        parameters: Parameter names in placeholder order.
+    """
+
+    name: str
+    purpose: str
+    text: bytes
+    parameters: tuple[str, ...]
+
+
+Statement = tuple[NamedQuery, Mapping[str, Any]]
+"""A named query with its parameters."""
+
+
+class Queries:
+    """The named queries of one schema, as attributes; those of all packages, or of a folder of this one.
+
+    Raises:
+        AttributeError: On access to a name that no file defines.
+    """
+
+    def __init__(self, schema: str, folder: str = "") -> None:
+        self.schema, self._folder = check_schema_name(schema), folder
+        _sources(folder)
+
+    def __getattr__(self, name: str) -> NamedQuery:
+        if name.startswith("_") or name not in _sources(self._folder):
+            raise AttributeError(f"no query is named {name!r}")
+        parsed = _parsed(self._folder, name)
+        query = parsed._replace(text=_in_schema(parsed.text.decode(), self.schema).encode())
+        self.__dict__[name] = query
+        return query
+
+    @cached_property
+    def all(self) -> dict[str, NamedQuery]:
+        """All of them, by name."""
+        return {name: getattr(self, name) for name in _sources(self._folder)}
+
+
+class Migration(NamedTuple):
+    """One numbered step of the schema.
+
+    Attributes:
+        version: Its number, from 1.
+        name: A description, from the file's name.
+        up: SQL with the schema marker, one transaction.
+        down: SQL that reverts it.
+        checksum: SHA-256 of `up`, to detect a changed migration.
+    """
+
+    version: int
+    name: str
+    up: str
+    down: str
+    checksum: str
+
+    def rendered(self, schema: str, *, down: bool = False) -> str:
+        """Return the SQL for one schema, to be run in a transaction."""
+        text = _in_schema(_qualify(self.down if down else self.up), schema)
+        return "\n".join([_read("begin_step.sql"), text, _read("end_step.sql")])
+
+
+@cache
+def queries(schema: str) -> Queries:
+    """Return the queries of `schema`."""
+    return Queries(schema)
+
+
+@cache
+def langgraph_queries(schema: str) -> Queries:
+    """Return the queries on the tables of LangGraph's own PostgreSQL saver in `schema`."""
+    return Queries(schema, "langgraph")
+
+
+@cache
+def extension_queries(schema: str) -> Queries:
+    """Return the queries on views of extensions, which are in `schema`."""
+    return Queries(schema, "extensions")
+
+
+def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
+    """Return SQL that creates the tables of LangGraph's own PostgreSQL saver as its `setup()` does; idempotent."""
+    return _created(schema, "langgraph_tables.sql", create_schema)
+
+
+def snapshot() -> str:
+    """Return SQL that makes the transaction read-only with a single snapshot."""
+    return _read("snapshot.sql")
+
+
+def preload(schema: str) -> None:
+    """Read all files that are needed for `schema`, so that an event loop never waits for a file."""
+    queries(schema)
+    migrations()
+    for entry in resources.files(__package__).iterdir():
+        if entry.name.endswith(".sql"):
+            _read(entry.name)
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return all migrations of this package, in order."""
+    found = []
+    for entry in sorted(resources.files(__package__).joinpath("migrations").iterdir(), key=lambda item: item.name):
+        if not entry.name.endswith(".up.sql"):
+            continue
+        number, name = entry.name.removesuffix(".up.sql").split("_", 1)
+        up = entry.read_text("utf-8")
+        down = resources.files(__package__).joinpath("migrations", f"{number}_{name}.down.sql").read_text("utf-8")
+        found.append(Migration(int(number), name, up, down, hashlib.sha256(up.encode()).hexdigest()))
+    return tuple(found)
+
+
+def bootstrap(schema: str, *, create_schema: bool = True) -> str:
+    """Return the SQL that setup runs before its first migration; idempotent."""
+    return _created(schema, "bootstrap.sql", create_schema)
+
+
+def metadata_index(schema: str) -> str:
+    """Return SQL that creates the optional index on all metadata; idempotent."""
+    return _in_schema(_read("metadata_index.sql"), schema)
+
+
+def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:
+    """Return the statements that create a partition for a month or a day. Citus accepts them one by one only.
+
+    Args:
+        schema: The schema.
+        table: The partitioned table.
+        column: The time by which it is partitioned.
+        period: The period in the partition's name, such as `2026_01` or `2026_01_31`.
+        first: Its first day, such as `2026-01-01`.
+        following: The first day after it.
+    """
+    text = _read("partition.sql").replace("spans_2000_01", _partition(table, period)).replace("started_at", column)
+    text = re.sub(r"\bspans(?=\b|_default)", table, text)
+    text = _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
+    return [statement for statement in text.split(";\n") if statement]
+
+
+def drop_partition(schema: str, table: str, period: str) -> str:
+    """Return SQL that drops a partition."""
+    return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(table, period)), schema)
+
+
+def recording(schema: str, migration: Migration) -> str:
+    """Return the statement that records a migration as applied, with its values as literals."""
+    query = queries(schema).record_migration
+    text = query.text.decode()
+    values = {"version": str(migration.version), "name": f"'{migration.name}'", "checksum": f"'{migration.checksum}'"}
+    for number, parameter in enumerate(query.parameters, 1):
+        text = text.replace(f"${number}", values[parameter])
+    return text + ";\n"
+
+
+def schema_story(schema: str) -> str:
+    """Return the whole schema as one readable script."""
+    return _in_schema(_read("schema.sql"), schema)
+
+
+def _partition(table: str, period: str) -> str:
+    if not _PERIOD.fullmatch(period):
+        raise ValueError(f"not a month or day: {period!r}")
+    return f"{table}_{period}"
+
+
+def _created(schema: str, name: str, create_schema: bool) -> str:
+    quoted = f'"{check_schema_name(schema)}"'
+    first = [_read("create_schema.sql").replace(_SCHEMA_NAME, quoted)] if create_schema else []
+    return "\n".join([*first, _in_schema(_read(name), schema)])
+
+
+@cache
+def _read(name: str) -> str:
+    return _qualify(resources.files(__package__).joinpath(name).read_text("utf-8"))
+
+
+class _Source(NamedTuple):
+    """The text of a statement and its variants, as it is in its file."""
+
+    base: str
+    purpose: str
+    body: str
+
+
+@cache
+def _sources(folder: str) -> dict[str, _Source]:
+    """Return the statements of all files of a folder, by the names of their variants, too."""
+    found: dict[str, _Source] = {}
+    for entry in _files(folder):
+        text = entry.read_text("utf-8")
+        headers = list(_HEADER.finditer(text))
+        for header, following in zip_longest(headers, headers[1:]):
+            base, body = header.group(1), text[header.end() : following.start() if following else len(text)]
+            purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
+            source = _Source(base, purpose, body.strip().rstrip(";"))
+            found |= dict.fromkeys((base, *_VARIANT.findall(header.group(3))), source)
+    return found
+
+
+@cache
+def _parsed(folder: str, name: str) -> NamedQuery:
+    """Return a statement with the schema marker."""
+    source = _sources(folder)[name]
+    return _parse(name, source.purpose, _lines_of(name.removeprefix(source.base), _qualify(source.body)))
+
+
+def _files(folder: str) -> Iterator[Traversable]:
+    """Yield the SQL files of a folder of this package, or of all packages, in order of their names."""
+    if folder:
+        folders = [resources.files(__package__).joinpath(folder)]
+    else:
+        folders = [entry for entry in resources.files(_PACKAGE).iterdir() if entry.is_dir()]
+    for entry in sorted(folders, key=lambda item: item.name):
+        yield from sorted((file for file in entry.iterdir() if file.name.endswith(".sql")), key=lambda item: item.name)
+
+
+def _lines_of(variant: str, body: str) -> str:
+    """Return a statement with the lines of one variant, and without those of the others.
+
+    `--+touching SELECT` is a line of variants with that word only, `SELECT --!touching` one of all others.
+    """
+
+    def has_one(words: str) -> bool:
+        return any(f"_{word}_" in f"{variant}_" for word in words.split("|"))
+
+    body = _VARIANT_LINE.sub(lambda match: match.group(2) if has_one(match.group(1)) else "", body)
+    return _LEFT_OUT_LINE.sub(lambda match: "" if has_one(match.group(2)) else f"{match.group(1)}\n", body)
+
+
+def _parse(name: str, purpose: str, body: str) -> NamedQuery:
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        parameter = match.group(1)
+        if parameter not in order:
+            order.append(parameter)
+        return f"${order.index(parameter) + 1}"
+
+    # Interned like names in the code, so that dictionary lookups compare identities.
+    return NamedQuery(name, purpose, _PARAMETER.sub(number, body).encode(), tuple(map(sys.intern, order)))
+
+
+def _in_schema(text: str, schema: str) -> str:
+    return text.replace(_MARKER, f'"{check_schema_name(schema)}".')
+
+
+def _qualify(text: str) -> str:
+    return _QUALIFIED.sub(_qualified, text)
+
+
+def _qualified(match: re.Match[str]) -> str:
+    found = match.group()
+    if found[0] == "'" or found.startswith("--") or found in GRAMMAR:
+        return found
+    return f"pg_catalog.{found}" if found[-1] == "(" else f"OPERATOR(pg_catalog.{found})"

@@ -1,0 +1,167 @@
+"""Setup, migration and version check of the schema."""
+
+from __future__ import annotations
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    MigrationConflictError,
+    SchemaMissingError,
+    SchemaOutdatedError,
+)
+from langgraph_pgstate.schema.partitions import make_days, make_months
+from langgraph_pgstate.schema.queries import Migration, Queries, bootstrap, metadata_index, migrations, recording
+from langgraph_pgstate.schema.types import SchemaStatus
+
+
+async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
+    """Return the schema's version and pending migrations.
+
+    Raises:
+        MigrationConflictError: If an applied migration differs from the one this package ships.
+    """
+    applied = await _applied(db, queries)
+    shipped = migrations()
+    pending = tuple(f"{step.version:04d}_{step.name}" for step in shipped if step.version not in applied)
+    return SchemaStatus(queries.schema, max(applied, default=0), shipped[-1].version, pending)
+
+
+async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
+    """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
+
+    Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
+    no migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end,
+    also while their indexes are built, and reads and writes of them wait. Without a `lock_timeout`, setup
+    waits for every transaction that uses them.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        with_metadata_index: Also index all metadata, if it is not indexed yet.
+
+    Returns:
+        Names of the migrations applied.
+
+    Raises:
+        MigrationConflictError: If an applied migration differs from the one this package ships.
+        SchemaOutdatedError: If the schema is newer than this package.
+        ConfigurationError: If the schema has tables of another program with these names.
+    """
+    status = await get_status(db, queries)
+    if status.version > status.expected:
+        raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+    applied = await _apply_missing(db, queries) if status.pending else []
+    await make_months(db, queries, lock_timeout="200ms")
+    await make_days(db, queries, lock_timeout="200ms")
+    if with_metadata_index:
+        async with db.transaction():
+            await db.script(metadata_index(queries.schema))
+    return applied
+
+
+async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
+    try:
+        return await _apply_in_turn(db, queries)
+    except Exception:
+        # Under REPEATABLE READ, the migrations of a concurrent setup are invisible until a new transaction.
+        if (await get_status(db, queries)).pending:
+            raise
+        return []
+
+
+async def _apply_in_turn(db: Connection, queries: Queries) -> list[str]:
+    async with db.transaction():
+        await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        await _begin(db, queries)
+        applied = await _applied(db, queries)
+        missing = [step for step in migrations() if step.version not in applied]
+        for step in missing:
+            await _apply(db, queries, step)
+        return [f"{step.version:04d}_{step.name}" for step in missing]
+
+
+async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str]:
+    """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
+
+    Returns:
+        Names of the migrations applied or reverted, in that order.
+
+    Raises:
+        ConfigurationError: If there is no such version.
+    """
+    shipped = migrations()
+    if not 0 <= version <= shipped[-1].version:
+        raise ConfigurationError(f"there is no version {version}; this package knows 0 to {shipped[-1].version}")
+    async with db.transaction():
+        await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+        await _begin(db, queries)
+        applied = await _applied(db, queries)
+        moved = []
+        for step in shipped:
+            if step.version not in applied and step.version <= version:
+                await _apply(db, queries, step)
+                moved.append(f"up {step.version:04d}_{step.name}")
+        for step in reversed(shipped):
+            if step.version in applied and step.version > version:
+                await db.script(step.rendered(queries.schema, down=True))
+                await db.execute(queries.forget_migration, {"version": step.version})
+                moved.append(f"down {step.version:04d}_{step.name}")
+        return moved
+
+
+async def check_version(db: Connection, queries: Queries) -> None:
+    """Raise if the schema is missing or has another version.
+
+    Raises:
+        SchemaMissingError: If the tables are missing.
+        SchemaOutdatedError: If the schema is older or newer than this package.
+    """
+    status = await get_status(db, queries)
+    if status.version == 0:
+        raise SchemaMissingError(queries.schema)
+    if status.version != status.expected:
+        raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+
+
+def setup_script(schema: str) -> str:
+    """Return the SQL that `setup` would run on an empty database, for other migration tools."""
+    steps = [f"{step.rendered(schema)}\n{recording(schema, step)}" for step in migrations()]
+    return "\n".join(["BEGIN;\n", bootstrap(schema), *steps, "COMMIT;\n"])
+
+
+async def _begin(db: Connection, queries: Queries) -> None:
+    """Create the table of migrations if it is missing. Raise if the schema has another program's tables."""
+    schema_exists, table_exists = await _exists(db, queries)
+    if table_exists:
+        return
+    strange = [row[0] for row in await db.fetch(queries.find_strange_tables, {"schema": f'"{queries.schema}"'})]
+    if strange:
+        raise ConfigurationError(
+            f"schema {queries.schema!r} has tables that are not this package's ({', '.join(strange)}; LangGraph's "
+            "own saver creates such tables); choose another with schema=... or --schema"
+        )
+    await db.script(bootstrap(queries.schema, create_schema=not schema_exists))
+
+
+async def _apply(db: Connection, queries: Queries, step: Migration) -> None:
+    await db.script(step.rendered(queries.schema))
+    await db.execute(queries.record_migration, {"version": step.version, "name": step.name, "checksum": step.checksum})
+
+
+async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
+    schema = f'"{queries.schema}"'
+    row = (await db.fetch(queries.find_schema, {"schema": schema, "migrations_table": f"{schema}.migrations"}))[0]
+    return row[0], row[1]
+
+
+async def _applied(db: Connection, queries: Queries) -> set[int]:
+    _, table_exists = await _exists(db, queries)
+    if not table_exists:
+        return set()
+    shipped = {step.version: step for step in migrations()}
+    applied = set()
+    for version, name, checksum, _ in await db.fetch(queries.list_migrations, {}):
+        if version in shipped and shipped[version].checksum != checksum:
+            raise MigrationConflictError(version, name)
+        applied.add(version)
+    return applied

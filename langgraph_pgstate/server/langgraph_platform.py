@@ -1,0 +1,379 @@
+"""The saver, the recorder and the tool ledger for LangGraph's Agent Server and LangGraph Studio.
+
+In `langgraph.json`:
+
+    {"checkpointer": {"path": "langgraph_pgstate.agent_server:checkpointer"}}
+
+For traces and for tools whose effects happen once, in the module that builds the graph:
+
+    from langgraph_pgstate.agent_server import record, tools
+
+    builder.add_node("tools", ToolNode([charge], awrap_tool_call=tools))
+    graph = record(builder.compile())
+
+The server imports graphs before an event loop exists, and may run them on several loops. A connection belongs to one
+loop. Therefore the server enters `checkpointer` once per loop, and `record` and `tools` use the state of the loop they
+are called on. `PGSTATE_*` variables set the database and the recording; see `AgentServerSettings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal, Self, cast
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.serializer import WideningSerializer
+from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
+from langgraph_pgstate.db.database import AsyncDatabase
+from langgraph_pgstate.db.dsn import read_dsn
+from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.db.finishing import entered_in_thread
+from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
+from langgraph_pgstate.langgraph_compat import warn_if_untested
+from langgraph_pgstate.options import (
+    DEFAULT_EMBEDDED_PATH,
+    DEFAULT_SCHEMA,
+    DSN_VARIABLE,
+    PoolSettings,
+    age,
+    check_allowed_types,
+    check_schema_name,
+    check_ttl,
+    dsn_from_environment,
+)
+from langgraph_pgstate.process_identity import holder_id
+from langgraph_pgstate.record import LoopRecorder
+from langgraph_pgstate.record.options import RecorderSettings
+from langgraph_pgstate.record.recorder.handler import RecordingHandler
+from langgraph_pgstate.saver import AsyncPGStateSaver
+from langgraph_pgstate.schema import setup as schema
+from langgraph_pgstate.schema.queries import preload, queries
+from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.threads.expiry import ExpiryHook
+from langgraph_pgstate.tools import AsyncToolLedger, ToolPolicy
+
+_log = logging.getLogger("langgraph_pgstate.agent_server")
+_FLAGS: Final = {
+    "true": True,
+    "false": False,
+    "1": True,
+    "0": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentServerSettings:
+    """Settings of the Agent Server, read from environment variables; `langgraph.json` has an `env` for them.
+
+    Attributes:
+        dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
+        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started.
+        schema: `PGSTATE_SCHEMA`, the schema of the tables.
+        setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start.
+        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, connections at most (for each event loop, of which a
+            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`) and seconds to wait for one.
+        prepare: `PGSTATE_PREPARE`, whether statements are prepared; `false` for a PgBouncer before 1.21.
+        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages.
+        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are.
+        project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
+        allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state beside data types of modules that
+            the server has imported, like `shop.state:Order`, separated by commas; `*` for all.
+        thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after they were touched last, like `30d`; for
+            ever without it. `pgstate maintain` deletes them then.
+    """
+
+    dsn: str | None = field(default=None, repr=False)
+    path: str = DEFAULT_EMBEDDED_PATH
+    schema: str = DEFAULT_SCHEMA
+    setup: bool = True
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    prepare: bool = True
+    record: bool = True
+    content: bool = True
+    project: tuple[str, ...] = ()
+    allowed: tuple[tuple[str, str], ...] | Literal[True] = ()
+    thread_ttl: timedelta | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables; an empty one counts as absent, except `PGSTATE_DSN`, which is refused.
+
+        Args:
+            environment: Variables; the process's when left out.
+
+        Raises:
+            ConfigurationError: If a variable's value is not usable.
+        """
+        given = os.environ if environment is None else environment
+        read = _Variables(given)
+        path, schema = read.text("PGSTATE_PATH"), read.text("PGSTATE_SCHEMA")
+        size, timeout = read.text("PGSTATE_POOL_SIZE"), read.text("PGSTATE_POOL_TIMEOUT")
+        pool = PoolSettings()
+        return cls(
+            dsn=dsn_from_environment(given),
+            path=path or DEFAULT_EMBEDDED_PATH,
+            schema=check_schema_name(schema or DEFAULT_SCHEMA),
+            setup=read.flag("PGSTATE_SETUP"),
+            pool=PoolSettings(
+                max_size=pool.max_size if size is None else int(read.positive("PGSTATE_POOL_SIZE", int)),
+                timeout=pool.timeout if timeout is None else read.positive("PGSTATE_POOL_TIMEOUT", float),
+            ),
+            prepare=read.flag("PGSTATE_PREPARE"),
+            record=read.flag("PGSTATE_RECORD"),
+            content=read.flag("PGSTATE_RECORD_CONTENT"),
+            project=read.names("PGSTATE_PROJECT"),
+            allowed=read.types("PGSTATE_ALLOWED_TYPES"),
+            thread_ttl=read.ttl("PGSTATE_THREAD_TTL"),
+        )
+
+
+class _Variables:
+    """Environment variables, parsed and checked."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str) -> str | None:
+        return self._environment.get(name, "").strip() or None
+
+    def flag(self, name: str) -> bool:
+        value = (self.text(name) or "true").lower()
+        if value not in _FLAGS:
+            raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+        return _FLAGS[value]
+
+    def positive(self, name: str, kind: Callable[[str], float]) -> float:
+        value = self.text(name) or ""
+        try:
+            number = kind(value)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
+        return number
+
+    def ttl(self, name: str) -> timedelta | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_ttl(name, age(value))
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{name} is a number and s, m, h, d or w, like 30d or 12h, more than 0 and less than 1,000 years, "
+                f"not {value!r}"
+            ) from None
+
+    def names(self, name: str) -> tuple[str, ...]:
+        parts = (part.strip() for part in (self.text(name) or "").split(","))
+        return tuple(part for part in parts if part)
+
+    def types(self, name: str) -> tuple[tuple[str, str], ...] | Literal[True]:
+        return cast("tuple[tuple[str, str], ...] | Literal[True]", check_allowed_types(self.names(name), name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The state opened on one event loop.
+
+    Attributes:
+        loop: The loop.
+        state: Its connections and their APIs.
+        is_recorded: Whether graphs are recorded.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    state: AsyncPGState
+    is_recorded: bool
+
+
+# Loops in different threads replace the whole tuple; it is read without a lock.
+_opened: tuple[_Opened, ...] = ()
+_opening = threading.Lock()
+# The embedded server's library counts its users in a file and is not thread-safe.
+_embedding = threading.Lock()
+
+
+@asynccontextmanager
+async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
+    """Provide the saver of the running event loop, in the form that the Agent Server expects.
+
+    Its connections are closed at the end. It never blocks the loop. With `BG_JOB_ISOLATED_LOOPS` the server does not
+    close it; the connections then end with the process, and no data is lost.
+
+    Raises:
+        ConfigurationError: If a `PGSTATE_*` variable is invalid, or the server refuses the connection.
+        UnavailableError: If PostgreSQL does not respond.
+        SchemaError: If the tables do not match this package and `PGSTATE_SETUP` forbids migrating them.
+    """
+    settings = AgentServerSettings.from_environment()
+    await asyncio.to_thread(_read_files, settings.schema)
+    threshold = DEFAULT_PREPARE_THRESHOLD if settings.prepare else None
+    async with (
+        _dsn(settings) as dsn,
+        AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
+    ):
+        # In a thread, because it imports the named modules.
+        serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
+        state = AsyncPGState._over(
+            database,
+            {
+                "schema": settings.schema,
+                "serde": serde,
+                "project": settings.project,
+                "recording": RecorderSettings(content=settings.content),
+                "thread_ttl": settings.thread_ttl,
+            },
+        )
+        if not settings.record:
+            # The same saver without hooks, except that of the threads' time to live.
+            expiry = ExpiryHook(queries(settings.schema), settings.thread_ttl) if settings.thread_ttl else None
+            state.saver = AsyncPGStateSaver._over(database, {"schema": settings.schema, "serde": serde}, expiry)
+        if settings.setup:
+            await state.setup()
+        else:
+            await database.run(schema.check_version, queries(settings.schema))
+        where = "the server that PGSTATE_DSN names" if settings.dsn else f"the embedded server, data in {settings.path}"
+        _log.info("checkpoints are stored in schema %s of %s", settings.schema, where)
+        opened = _Opened(asyncio.get_running_loop(), state, settings.record)
+        _note(opened)
+        try:
+            yield state.saver
+        finally:
+            _forget(opened)
+            # The error is logged; the server must go on closing other resources.
+            with suppress(PGStateError):
+                await state.close()
+
+
+@contextmanager
+def serving(state: AsyncPGState) -> Iterator[None]:
+    """Make `state`, `record` and `tools` of this module work on the running event loop with a state of the caller's.
+
+    So a graph that was written for the Agent Server runs in another program, which records it by itself: `record`
+    adds nothing.
+    """
+    opened = _Opened(asyncio.get_running_loop(), state, is_recorded=False)
+    _note(opened)
+    try:
+        yield
+    finally:
+        _forget(opened)
+
+
+def state() -> AsyncPGState:
+    """Return the `AsyncPGState` of the running event loop, for nodes, tools and routes of the server.
+
+    Raises:
+        ConfigurationError: If no event loop is running here, or the checkpointer is not open on it.
+    """
+    found = _here()
+    if found is None:
+        raise ConfigurationError(
+            "there is no PGState on this event loop. `pgstate serve` and `pgstate worker` have one; for LangGraph's "
+            "own server, langgraph.json must name langgraph_pgstate.agent_server:checkpointer. Call this on the loop, "
+            "not in a blocking function (a test may open `async with checkpointer()`)"
+        )
+    return found.state
+
+
+class LoopToolLedger(AsyncToolLedger):
+    """A tool ledger that uses the connections of the event loop on which a tool is called.
+
+    Policies are set once, when the graph is built.
+    """
+
+    def __init__(self) -> None:
+        self._default = ToolPolicy()
+        self._policies = {}
+        self._functions = {}
+        self._compensators = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that needs connections from the ledger of the running loop."""
+        if name not in ("_codec", "_runner", "_executor", "_queries", "_run_of", "_settings"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        try:
+            return getattr(state().tools, name)
+        except ConfigurationError as error:
+            raise ToolSetupError(str(error)) from None
+
+    async def close(self) -> None:
+        """Do nothing: each loop's own ledger is closed with its checkpointer."""
+
+
+def _here() -> _Opened | None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return next((one for one in reversed(_opened) if one.loop is loop), None)
+
+
+def _recorder_here() -> RecordingHandler | None:
+    found = _here()
+    return found.state.recorder() if found is not None and found.is_recorded else None
+
+
+def _recorders() -> list[RecordingHandler]:
+    return [one.state.recorder() for one in _opened if one.is_recorded]
+
+
+def _read_files(schema: str) -> None:
+    """Do work that reads files and is done once per process, so that no event loop has to."""
+    preload(schema)
+    holder_id()
+    warn_if_untested()
+    # Loads the compression dictionary.
+    frames.pack(bytes(100))
+
+
+def _note(opened: _Opened) -> None:
+    global _opened  # noqa: PLW0603
+    with _opening:
+        _opened = (*_opened, opened)
+
+
+def _forget(opened: _Opened) -> None:
+    global _opened  # noqa: PLW0603
+    with _opening:
+        _opened = tuple(one for one in _opened if one is not opened)
+
+
+@contextmanager
+def _embedded(path: str) -> Iterator[str]:
+    server = embedded_server(path)
+    with _embedding:
+        dsn = server.__enter__()
+    try:
+        yield dsn
+    finally:
+        with _embedding:
+            server.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
+    """Provide the DSN, and run the embedded server meanwhile if it is used."""
+    if settings.dsn is not None:
+        read_dsn(settings.dsn, DSN_VARIABLE)
+        yield settings.dsn
+        return
+    async with entered_in_thread(_embedded(settings.path)) as dsn:
+        yield dsn
+
+
+_recorder = LoopRecorder(_recorder_here, _recorders)
+record = _recorder.record
+"""Return a graph with recording attached. Runs, spans and events are written when the server runs it."""
+tools = LoopToolLedger()
+"""The tool ledger: `ToolNode([...], awrap_tool_call=tools)`, `create_agent(..., middleware=[tools.middleware()])`."""

@@ -1,0 +1,518 @@
+"""Access to threads: lists, searches, titles, metadata, branches, expiry and runaway threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+from uuid import UUID
+
+from langgraph_pgstate.arguments import Moment, address_of, identifier, request_scope, thread_id_of, understanding
+from langgraph_pgstate.checkpoints import differences
+from langgraph_pgstate.checkpoints.types import Difference
+from langgraph_pgstate.db.runners import blocking
+from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
+from langgraph_pgstate.leases import guards
+from langgraph_pgstate.options import TtlStrategy
+from langgraph_pgstate.paging import Page, check_filters
+from langgraph_pgstate.record import runs as runs_operations
+from langgraph_pgstate.record.types import RunawayThread
+from langgraph_pgstate.scopes import Scope
+from langgraph_pgstate.threads import branches, creating, trees
+from langgraph_pgstate.threads import expiry as expiries
+from langgraph_pgstate.threads import search as search_operations
+from langgraph_pgstate.threads.base import AsyncThreadsBase, ThreadsBase
+from langgraph_pgstate.threads.filters import SortedThreads, ThreadFilter, ThreadSelection, ThreadTextSearch
+from langgraph_pgstate.threads.options import ThreadOptions, ThreadOwner
+from langgraph_pgstate.threads.types import (
+    Branch,
+    CheckpointState,
+    CheckpointTree,
+    Label,
+    LineageStep,
+    PruneResult,
+    Thread,
+)
+
+
+class AsyncBranches(AsyncThreadsBase):
+    """Access to a thread's branches, labels, forks and differences."""
+
+    async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
+        """Return the leaves of a thread's history, newest first, each with its path. One query; reads no state.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            limit: Maximum number of leaves, 1,000 at most.
+
+        Returns:
+            The branches; empty for a thread without checkpoints. The first is the head, unless clocks disagreed.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
+        return await self._database.run(branches.list_branches, self._queries, filter)
+
+    async def tree(
+        self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
+    ) -> CheckpointTree:
+        """Return the part of a thread's tree of checkpoints around one, newest first. One query; reads no state.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint in the middle; by default the newest are returned.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+            limit: Maximum number of checkpoints, 1,000 at most.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
+        return await self._database.run(trees.list_tree, self._queries, request)
+
+    async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
+        """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
+
+        Args:
+            thread_id: The thread.
+            step: The superstep.
+            checkpoint_ns: Namespace of a subgraph; by default the root's.
+
+        Returns:
+            Its id; that of the first checkpoint if all are of later supersteps, `None` if there are none.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = trees.request_step(thread_id, step, checkpoint_ns)
+        return await self._database.run(trees.find_step, self._queries, request)
+
+    async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
+        """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
+
+        For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
+        is rebuilt as by `diff`.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+            CorruptStateError: If it is damaged.
+        """
+        codec = self._codec.without_types()
+        return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
+
+    async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
+        """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
+
+        Raises:
+            NotFoundError: If the config names a checkpoint that does not exist.
+            ConfigurationError: If the config names no thread.
+        """
+        return await self._database.run(branches.get_lineage, self._queries, address_of(config))
+
+    async def label(
+        self,
+        config: Mapping[str, Any],
+        text: str,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+    ) -> dict[str, Any]:
+        """Label a checkpoint, like `"before refund"`; by default the newest. Safe to repeat.
+
+        A checkpoint has at most one label; a new one replaces it. A prune keeps labelled checkpoints.
+
+        Args:
+            config: Config of the checkpoint.
+            text: The label.
+            by: Name of the person who does it, for an event of the kind `action`.
+            unless_done_within: Refuse it if a person has labelled the checkpoint within this time: since the caller
+                looked at it. `None`: label it in any case.
+
+        Returns:
+            The checkpoint's config.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+            AlreadyDoneError: If a person has labelled it within that time.
+            ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
+        """
+        request = branches.request_label(config, text)
+        return await self._database.run(branches.put_label, self._queries, *request, by, unless_done_within)
+
+    async def unlabel(
+        self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
+    ) -> bool:
+        """Remove the label of a checkpoint. Safe to repeat. The options are those of `label`.
+
+        Returns:
+            Whether the checkpoint had a label.
+
+        Raises:
+            ConfigurationError: If the config names no checkpoint.
+            AlreadyDoneError: As `label` does.
+        """
+        address = branches.request_unlabel(config)
+        return await self._database.run(branches.delete_label, self._queries, address, by, unless_done_within)
+
+    async def labels(self, thread_id: str) -> tuple[Label, ...]:
+        """Return a thread's labelled checkpoints, newest first. One query."""
+        return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
+
+    async def find(self, thread_id: str, name: str) -> dict[str, Any]:
+        """Return the config of the checkpoint with a label, an id, or a unique part of an id.
+
+        Args:
+            thread_id: The thread.
+            name: The label, the id, or at least four characters of the id.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint in the root namespace.
+            ConfigurationError: If several checkpoints match.
+        """
+        parameters = thread_id_of(thread_id), identifier("name", name)
+        return (await self._database.run(branches.find_checkpoint, self._queries, *parameters)).config
+
+    async def fork(
+        self,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        to: str | None = None,
+        *,
+        by: str | None = None,
+        unless_done_within: timedelta | None = None,
+        owner: ThreadOwner | None = None,
+    ) -> dict[str, Any]:
+        """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
+
+        Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
+        results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
+        and interrupted subgraphs of the checkpoint itself are copied while the thread has not advanced from it.
+        Otherwise the fork begins its superstep again. The fork expires as its source does: after the same time without
+        access, or at the same date. The cost is that of the copied rows plus a read of the metadata of the thread's
+        subgraph checkpoints.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint in the root namespace; by default the newest.
+            to: The new thread's id; by default a random one.
+            by: Name of the person who does it, for an event of the kind `action` of both threads.
+            unless_done_within: Refuse it if a person has forked the checkpoint to another thread within this time:
+                since the caller looked at it. `None`: fork it in any case.
+            owner: Whose the new thread is, with all its metadata; by default the source's owner, with the source's.
+
+        Returns:
+            The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
+            record the origin.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+            ConfigurationError: If `to` already has a history other than this fork's. Nothing was written.
+            AlreadyDoneError: If a person has forked the checkpoint within that time. Nothing was written.
+        """
+        request = branches.request_fork(thread_id, checkpoint_id, to, by, unless_done_within, owner)
+        return (await self._database.run(branches.fork_thread, self._queries, self._codec, request)).config
+
+    async def diff(self, first: Mapping[str, Any], second: Mapping[str, Any], *, plain: bool = False) -> Difference:
+        """Return the difference between the states of two checkpoints, of one thread or of two. Two round trips.
+
+        A DeltaChannel's value is rebuilt by its reducer if this process has recorded a graph with it. Otherwise
+        LangGraph's own reducer merges messages, and other values are appended.
+
+        Args:
+            first: Config of the first checkpoint; the thread's newest if it names none.
+            second: Config of the second checkpoint.
+            plain: Whether types of the application are compared as plain data, and none is built.
+
+        Raises:
+            NotFoundError: If a checkpoint does not exist.
+            UnsafeTypeError: If a state holds a type that may not be built.
+            CorruptStateError: If a state is damaged.
+        """
+        addresses = address_of(first), address_of(second)
+        codec = self._codec.without_types() if plain else self._codec
+        states = await self._database.run(differences.read_states, self._queries, codec, *addresses, self._versions)
+        return differences.compare(states)
+
+
+class Branches(ThreadsBase):
+    """Blocking twin of `AsyncBranches`."""
+
+    branches = blocking(AsyncBranches.branches)
+    tree = blocking(AsyncBranches.tree)
+    find_step = blocking(AsyncBranches.find_step)
+    state_at = blocking(AsyncBranches.state_at)
+    lineage = blocking(AsyncBranches.lineage)
+    label = blocking(AsyncBranches.label)
+    unlabel = blocking(AsyncBranches.unlabel)
+    labels = blocking(AsyncBranches.labels)
+    find = blocking(AsyncBranches.find)
+    fork = blocking(AsyncBranches.fork)
+    diff = blocking(AsyncBranches.diff)
+
+
+class AsyncExpiry(AsyncThreadsBase):
+    """Methods that set when threads expire, and that delete expired ones; part of `state.threads`."""
+
+    async def set_ttl(
+        self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
+    ) -> datetime | None:
+        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
+        statement.
+
+        Replaces the time set by `expire` and the default `thread_ttl`.
+
+        Args:
+            thread_id: The thread.
+            ttl: The time.
+            strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints, as
+                `prune` does.
+
+        Returns:
+            The time at which the thread expires unless it is accessed.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
+        """
+        expiry = expiries.request_ttl(ttl, strategy)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    async def expire(
+        self, thread_id: str, *, at: datetime | None = None, after: timedelta | None = None
+    ) -> datetime | None:
+        """Set a fixed time at which a thread expires, regardless of access. One statement; safe to repeat.
+
+        Replaces the time to live set by `set_ttl`; `set_ttl(thread_id, None)` removes it. Later copies and forks of the
+        thread expire with it, earlier ones do not.
+
+        Args:
+            thread_id: The thread.
+            at: The time, with a time zone.
+            after: The time from now.
+
+        Returns:
+            The time at which the thread expires.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            ConfigurationError: If both or neither are given, or the value is invalid. Nothing was written.
+        """
+        expiry = expiries.request_expiry(at, after)
+        return await self._database.run(expiries.set_expiry, self._queries, thread_id_of(thread_id), expiry)
+
+    async def sweep(self, *, limit: int | None = None, dry_run: bool = False) -> PruneResult:
+        """Delete expired threads and their record, or prune those with `keep_latest`, the earliest expired first.
+
+        Each thread is one transaction; several processes may sweep at once. A thread in use stays until a later sweep.
+        It is in use if it was accessed in the last half minute, is run by a live process, or is leased. A pending
+        interrupt is not use. No tombstone is left, so the id can be used again at once.
+
+        Args:
+            limit: Maximum number of threads, besides those that cannot be swept; by default all.
+            dry_run: Only count.
+
+        Returns:
+            The number of removed rows, and of threads: of those pruned also if nothing was to be removed.
+
+        Raises:
+            ConfigurationError: If `limit` is not positive.
+        """
+        return await self._database.run(expiries.sweep, self._queries, limit, dry_run=dry_run)
+
+    async def revive(self, thread_id: str) -> bool:
+        """Allow a deleted thread's id to be used for a new thread. Atomic; safe to repeat.
+
+        Returns:
+            Whether there was a tombstone.
+        """
+        return await self._database.run(guards.revive_thread, self._queries, thread_id_of(thread_id))
+
+
+class Expiry(ThreadsBase):
+    """Blocking twin of `AsyncExpiry`."""
+
+    set_ttl = blocking(AsyncExpiry.set_ttl)
+    expire = blocking(AsyncExpiry.expire)
+    sweep = blocking(AsyncExpiry.sweep)
+    revive = blocking(AsyncExpiry.revive)
+
+
+class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
+    """Access to threads, their branches and interrupts, and their expiry.
+
+    Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
+    updated between two pages moves to the front, so a later page does not show it.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        codec: Reads states and interrupts, and stores answers; by default with LangGraph's own serializer.
+        versions: Upcasts states before they are compared; by default they are compared as stored.
+    """
+
+    async def list(self, **filters: Unpack[ThreadFilter]) -> Page[Thread]:
+        """Return a page of threads. One round trip; indexes serve the filters by user, tenant and status.
+
+        Args:
+            **filters: See `ThreadFilter`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        check_filters(filters, ThreadFilter)
+        request = search_operations.request_threads(**filters)
+        return await self._database.run(search_operations.list_threads, self._queries, request)
+
+    async def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
+        """Return a page of threads by their metadata, state or messages. One round trip.
+
+        An index serves `metadata`, `state`, `text`, `scope`, and the equalities in `where`. A `where` with only range
+        conditions reads every projection. The filters of `list` apply as well.
+
+        Args:
+            **filters: See `ThreadTextSearch`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
+        """
+        request = search_operations.request_threads(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.list_threads, self._queries, request)
+
+    async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
+        """Return threads in the order of a column, from an offset. One round trip.
+
+        Indexes serve the default order, most recently updated first, and the filters by ids and metadata; other orders
+        sort all threads that pass the filters. An offset reads what it leaves out; `list` and `search` have cursors.
+
+        Args:
+            **filters: See `SortedThreads`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = search_operations.request_sorted(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.list_sorted, self._queries, request)
+
+    async def count(self, **filters: Unpack[ThreadSelection]) -> int:
+        """Return the number of threads. One round trip; reads all threads unless ids or metadata are given.
+
+        Args:
+            **filters: See `ThreadSelection`.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = search_operations.request_count(**filters)
+        with understanding("where", filters.get("where")):
+            return await self._database.run(search_operations.count_threads, self._queries, request)
+
+    async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
+        """Create a thread without checkpoints. The first checkpoint would, too: only metadata and a time to live need
+        it earlier. Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
+
+        Args:
+            thread_id: The thread's id; a new one by default.
+            options: See `ThreadOptions`.
+
+        Raises:
+            ThreadExistsError: If there is such a thread.
+            ThreadDeletedError: If it was deleted and may not be created again yet.
+            ConfigurationError: If an argument is invalid. Nothing was written.
+        """
+        request = creating.request_thread(thread_id, **options)
+        return await self._database.run(creating.create_thread, self._queries, request)
+
+    async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
+        """Return one thread with its head and its projected channels, or `None`. One round trip.
+
+        Args:
+            thread_id: The thread.
+            scope: Metadata that the thread must contain to be returned.
+        """
+        scoped = request_scope(scope)
+        return await self._database.run(search_operations.get_thread, self._queries, thread_id_of(thread_id), scoped)
+
+    async def update_metadata(
+        self, thread_id: str, metadata: Mapping[str, Any], *, expected_version: int | None = None
+    ) -> Thread:
+        """Merge keys into a thread's metadata; other keys are kept. Atomic; repeating it changes nothing.
+
+        Args:
+            thread_id: The thread.
+            metadata: The keys to merge. Each replaces the whole value of that key.
+            expected_version: The version that the change is based on; any other version is refused.
+
+        Returns:
+            The changed thread.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            StaleVersionError: If the version is another one. Nothing was written.
+            ConfigurationError: If the metadata cannot be represented as JSON. Nothing was written.
+        """
+        change = search_operations.request_change(metadata, expected_version)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
+
+    async def set_title(self, thread_id: str, title: str | None, *, expected_version: int | None = None) -> Thread:
+        """Set or remove a thread's title. Otherwise like `update_metadata`."""
+        change = search_operations.request_change({}, expected_version, title)
+        return await self._database.run(search_operations.change_thread, self._queries, thread_id_of(thread_id), change)
+
+    async def set_status(self, thread_id: str, status: str) -> bool:
+        """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
+
+        The status follows from the runs of a thread; a state that somebody else has changed may wait for nothing more.
+
+        Args:
+            thread_id: The thread.
+            status: `idle`, or `interrupted` if the state has nodes that are to run next.
+
+        Returns:
+            Whether it is changed. A thread that does not exist, or that a run is on, keeps its own.
+
+        Raises:
+            ConfigurationError: If the status is neither. Nothing was written.
+        """
+        wanted = search_operations.request_status(status)
+        return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
+
+    async def runaway(
+        self,
+        steps: int = runs_operations.LEAST_STEPS,
+        *,
+        since: Moment | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[RunawayThread]:
+        """Return a page of threads with runs of more than `steps` supersteps, the longest first. One round trip.
+
+        Args:
+            steps: The highest acceptable number of supersteps; 25 at least.
+            since: Only runs that started at this time or later; a timedelta counts back from now.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If `steps` is less than 25, or another argument is invalid.
+        """
+        parameters = runs_operations.request_runaways(steps, since, limit, cursor)
+        return await self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
+
+
+class Threads(Interrupts, Branches, Expiry):
+    """Blocking twin of `AsyncThreads`."""
+
+    list = blocking(AsyncThreads.list)
+    search = blocking(AsyncThreads.search)
+    sorted = blocking(AsyncThreads.sorted)
+    count = blocking(AsyncThreads.count)
+    create = blocking(AsyncThreads.create)
+    get = blocking(AsyncThreads.get)
+    update_metadata = blocking(AsyncThreads.update_metadata)
+    set_title = blocking(AsyncThreads.set_title)
+    set_status = blocking(AsyncThreads.set_status)
+    runaway = blocking(AsyncThreads.runaway)

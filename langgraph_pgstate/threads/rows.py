@@ -1,0 +1,163 @@
+"""Deletion and copying of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.leases.guards import refuse_deleted, store_tombstone
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.record.deleted_costs import gather_costs, keep_costs
+from langgraph_pgstate.record.events import note_action
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.releasing import release_messages
+from langgraph_pgstate.threads.types import PruneResult
+
+
+async def delete_thread(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    tombstones_for: timedelta = timedelta(0),
+    by: str | None = None,
+    *,
+    keeps_ends: bool = False,
+) -> PruneResult:
+    """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
+
+    What its model calls cost today is kept, without its id, if there are budgets.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        tombstones_for: Time for which guarded writes to the thread are refused.
+        by: Name of the person who deletes it: the event that records it stays. Of several, the first has one.
+        keeps_ends: Whether ends of its runs stay that are to be told to a URL, and runs that are deleted later, with
+            their events.
+
+    Returns:
+        The removed rows.
+    """
+    key = {"thread_id": thread_id}
+    result = PruneResult()
+    # Apart, because it locks the thread's row before its checkpoints are locked, and a put does so after that.
+    has_budgets = await gather_costs(db, queries, thread_id)
+    async with db.transaction():
+        if tombstones_for:
+            await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
+        while True:
+            gone, checkpoints, writes, size = (await db.fetch(queries.delete_thread, {"thread_ids": [thread_id]}))[0]
+            result += PruneResult(checkpoints=checkpoints, writes=writes, bytes=size)
+            result = replace(result, threads=result.threads or gone)
+            if not checkpoints:
+                break
+            # While the statement waited, a put that held its parent may have been committed. Only the next statement
+            # sees that checkpoint, and can tell which segments are unreferenced.
+        segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
+        # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
+        await db.execute(queries.delete_queued, {**key, "run_ids": None})
+        await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
+        # Before the record, because a writer may be moving a journal entry; this statement waits for it.
+        await db.execute(queries.delete_entries, {**key, "run_ids": None})
+        if has_budgets:
+            await keep_costs(db, queries, thread_id)
+        await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
+        # Their next runs would be on a thread that somebody else may make under the same id.
+        await db.execute(queries.delete_schedules_of, key)
+        if by is not None and result.threads:
+            await note_action(db, queries, "delete", by, thread_id)
+    return result + PruneResult(segments=segments, bytes=size)
+
+
+async def delete_for_runs(
+    db: Connection, queries: Queries, run_ids: Sequence[str], thread_id: str | None = None
+) -> list[str]:
+    """Remove checkpoints and records of some runs, in one transaction per thread; safe to repeat.
+
+    What was copied or forked from where a run wrote it stays.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        run_ids: The runs.
+        thread_id: The only thread in which it is done; by default all in which they wrote.
+
+    Returns:
+        The threads that may have had such rows.
+    """
+    if thread_id is not None:
+        threads = [thread_id]
+    else:
+        threads = [row[0] for row in await db.fetch(queries.find_runs, {"run_ids": list(run_ids)})]
+    for one in threads:
+        async with db.transaction():
+            await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [one]})
+            if await delete_runs_of(db, queries, one, run_ids):
+                # Another run of the thread may have waited for one of these.
+                await db.execute(queries.promote_next, {"thread_ids": [one]})
+    return threads
+
+
+async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> bool:
+    """Remove checkpoints and records of some runs of one thread, also from the queue. Call it in a transaction.
+
+    Returns:
+        Whether one of the runs may have been in the queue.
+    """
+    key = {"thread_id": thread_id, "run_ids": list(run_ids)}
+    has_budgets = await gather_costs(db, queries, thread_id)
+    # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
+    may_be_queued = await db.execute(queries.delete_queued, key) > 0
+    await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
+    # No label may be given to a checkpoint that is about to be deleted.
+    await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+    going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
+    await release_messages(db, queries, thread_id, going)
+    # Before the record, because a writer may be moving a journal entry; this statement waits for it.
+    await db.execute(queries.delete_entries, key)
+    if has_budgets:
+        await keep_costs(db, queries, thread_id, run_ids)
+    await db.execute(queries.delete_runs, key)
+    await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
+    return may_be_queued
+
+
+async def copy_thread(
+    db: Connection, queries: Queries, source_id: str, target_id: str, owner: str | None = None
+) -> None:
+    """Copy a thread with ids, parents, namespaces, forks and pending writes. One transaction; safe to repeat.
+
+    Also copies messages, projection and tool executions, but not runs, spans and events.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        source_id: The thread.
+        target_id: The copy.
+        owner: The owner of the copy, as `request_owner` returns it; that of the source by default.
+
+    Raises:
+        ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
+        ThreadDeletedError: If the target was deleted and has a tombstone.
+    """
+    if source_id == target_id:
+        raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
+    await refuse_deleted(db, queries, target_id)
+    key = {"source_id": source_id, "target_id": target_id}
+    # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
+    await journal.write(db, queries, [source_id])
+    async with db.transaction():
+        strangers = await db.fetch(queries.find_strangers, key)
+        if strangers:
+            raise ConfigurationError(
+                f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
+                "copy into a new thread, or delete that one first"
+            )
+        await db.execute(queries.copy_thread, {**key, "owner": owner})
+        # Messages of the last copied checkpoints may still be in the journal.
+        await journal.write(db, queries, [source_id])
+        await db.execute(queries.copy_late_messages, key)

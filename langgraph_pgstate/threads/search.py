@@ -1,0 +1,252 @@
+"""Lists and searches of threads, and changes of a thread's title and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from langgraph_pgstate.arguments import json_of, request_scope, several, text_of, texts_of, thread_id_of, times_of
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
+from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, page_of, page_size, sorting_of
+from langgraph_pgstate.schema.queries import NamedQuery, Queries
+from langgraph_pgstate.threads.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch
+from langgraph_pgstate.threads.types import Thread
+
+_KIND = "threads"
+STATUSES = ("idle", "busy", "interrupted", "error")
+SORT_KEYS = ("updated_at", "created_at", "thread_id", "status")
+
+# The variants of `sort_threads` by the condition that finds candidates.
+_UPDATED_FIRST = {None: "sort_threads", "metadata": "sort_threads_with_metadata", "ids": "sort_threads_with_ids"}
+_OTHERWISE = {
+    None: "sort_threads_otherwise",
+    "metadata": "sort_threads_otherwise_with_metadata",
+    "ids": "sort_threads_otherwise_with_ids",
+}
+_COUNTED = {
+    None: "sort_threads_count",
+    "metadata": "sort_threads_count_with_metadata",
+    "ids": "sort_threads_count_with_ids",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsRequest:
+    """A validated request for threads.
+
+    Attributes:
+        parameters: The query parameters.
+        size: Page size.
+        content: The condition that finds candidates: `metadata`, `state`, `path`, `text`, `scope`, or none.
+    """
+
+    parameters: dict[str, Any]
+    size: int
+    content: str | None
+
+
+def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
+    """Validate a request for threads.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, ThreadTextSearch)
+    status = filters.get("status")
+    if status is not None and status not in STATUSES:
+        raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
+    updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
+    size = page_size(filters.get("limit", 20))
+    # Every mapping contains an empty one, so that is no condition, and an index would not help.
+    # The first that is given finds the candidates; only that of the text does not filter those of others.
+    content = {
+        "text": text_of("text", filters.get("text") or None),
+        "metadata": json_of("metadata", filters.get("metadata") or None),
+        "state": json_of("state", filters.get("state") or None, is_content=True),
+        "path": text_of("where", filters.get("where")),
+        "scope": request_scope(filters.get("scope")),
+    }
+    parameters = {
+        **texts_of(filters, "user_id", "tenant_id", "agent"),
+        "status": status,
+        **times_of(filters, "created_after", "created_before", "updated_after", "updated_before"),
+        "cursor_updated_at": updated_at,
+        "cursor_id": thread_id,
+        "page_size": size + 1,
+        **content,
+    }
+    return ThreadsRequest(parameters, size, next((name for name, value in content.items() if value is not None), None))
+
+
+async def list_threads(db: Connection, queries: Queries, filter: ThreadsRequest) -> Page[Thread]:
+    """Return a page of threads, most recently updated first. Reads no checkpoint. One round trip."""
+    parameters = filter.parameters
+    query: NamedQuery
+    if filter.content is not None:
+        query = queries.search_threads
+        is_of_user = parameters["user_id"] is not None and filter.content != "text"
+        parameters = {**parameters, "driver": "user" if is_of_user else filter.content}
+    elif parameters["user_id"] is not None:
+        query = queries.list_threads_of_user
+    elif parameters["agent"] is not None:
+        query = queries.list_threads_of_agent
+    elif parameters["tenant_id"] is not None:
+        query = queries.list_threads_of_tenant
+    elif parameters["status"] not in (None, "idle"):
+        query = queries.list_threads_with_status
+    else:
+        query = queries.list_threads
+    rows = await db.fetch(query, parameters)
+    return page_of(rows, filter.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
+
+
+@dataclass(frozen=True, slots=True)
+class SortRequest:
+    """A validated request for threads by offset.
+
+    Attributes:
+        parameters: The query parameters.
+        query: Name of the query.
+    """
+
+    parameters: dict[str, Any]
+    query: str
+
+
+def request_sorted(**filters: Unpack[SortedThreads]) -> SortRequest:
+    """Validate a request for threads by offset.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, SortedThreads)
+    order = sorting_of(filters, "threads", SORT_KEYS)
+    names = _UPDATED_FIRST if order["by"] == SORT_KEYS[0] and not order["ascending"] else _OTHERWISE
+    parameters, candidates = _selection(filters)
+    return SortRequest({**parameters, **order}, names[candidates])
+
+
+def request_count(**filters: Unpack[ThreadSelection]) -> SortRequest:
+    """Validate a request for the number of threads.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    check_filters(filters, ThreadSelection)
+    parameters, candidates = _selection(filters)
+    return SortRequest(parameters, _COUNTED[candidates])
+
+
+async def list_sorted(db: Connection, queries: Queries, request: SortRequest) -> tuple[Thread, ...]:
+    """Return threads from an offset. Reads no checkpoint. One round trip."""
+    rows = await db.fetch(getattr(queries, request.query), request.parameters)
+    return tuple(Thread(*row) for row in rows)
+
+
+async def count_threads(db: Connection, queries: Queries, request: SortRequest) -> int:
+    """Return the number of threads. One round trip; reads all threads that an index does not exclude."""
+    return int((await db.fetch(getattr(queries, request.query), request.parameters))[0][0])
+
+
+async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: list[str] | None = None) -> Thread | None:
+    """Return one thread with its head and its projected state, or `None`. One round trip."""
+    rows = await db.fetch(queries.get_thread, {"thread_id": thread_id, "scope": scope})
+    return Thread(*rows[0]) if rows else None
+
+
+def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
+    """Return the query parameters of a selection, and the condition that finds its candidates."""
+    if filters.get("cursor") is not None:
+        raise ConfigurationError("threads that are read by offset have no cursor")
+    plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
+    parameters = request_threads(**plain).parameters
+    ids = filters.get("ids")
+    found = {
+        **parameters,
+        "metadata": None if parameters["metadata"] is None else [parameters["metadata"]],
+        "ids": None if ids is None else [thread_id_of(id) for id in several("ids", ids)],
+    }
+    if ids is not None:
+        return found, "ids"
+    # The scope is as good a condition for the index.
+    if found["metadata"] is None:
+        found["metadata"], found["scope"] = found["scope"], None
+    return found, "metadata" if found["metadata"] is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChange:
+    """A validated change of a thread.
+
+    Attributes:
+        metadata: Metadata to merge, as JSON text.
+        has_title: Whether the title changes.
+        title: The new title.
+        expected_version: The version that the change is based on; `None` for any.
+    """
+
+    metadata: str
+    has_title: bool
+    title: str | None
+    expected_version: int | None
+
+
+def request_change(metadata: Mapping[str, Any], expected_version: int | None, *titles: str | None) -> ThreadChange:
+    """Validate a change of metadata, and of the title if one is given.
+
+    Raises:
+        ConfigurationError: If it cannot be stored.
+    """
+    return ThreadChange(
+        json_of("metadata", metadata) or "{}",
+        bool(titles),
+        text_of("title", titles[0]) if titles else None,
+        expected_version,
+    )
+
+
+async def change_thread(db: Connection, queries: Queries, thread_id: str, change: ThreadChange) -> Thread:
+    """Change a thread's title or metadata. Atomic; without an actual change the version is kept, so it can be repeated.
+
+    Raises:
+        NotFoundError: If there is no such thread.
+        StaleVersionError: If its version is not the expected one, and the change is not made already.
+    """
+    parameters = {
+        "thread_id": thread_id,
+        "metadata": change.metadata,
+        "has_title": change.has_title,
+        "title": change.title,
+        "expected_version": change.expected_version,
+    }
+    changed = await db.fetch(queries.update_thread, parameters)
+    thread = await get_thread(db, queries, thread_id)
+    if thread is None:
+        raise NotFoundError(f"there is no thread {thread_id!r}")
+    if changed or change.expected_version in (None, thread.version):
+        return thread
+    # A retry after a lost connection may find that its own change is committed already.
+    lacks = await db.fetch(queries.would_change_thread, parameters)
+    if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
+        return thread
+    raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)
+
+
+def request_status(status: str) -> str:
+    """Validate a status that a thread may be given.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if status not in ("idle", "interrupted"):
+        raise ConfigurationError(f"status is 'idle' or 'interrupted', not {status!r}")
+    return status
+
+
+async def settle_thread(db: Connection, queries: Queries, thread_id: str, status: str) -> bool:
+    """Set the status of a thread that no run is on, and return whether it had another one. One statement; safe to
+    repeat.
+    """
+    return bool(await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}))

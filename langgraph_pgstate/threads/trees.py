@@ -1,0 +1,97 @@
+"""The part of a thread's tree of checkpoints around one of them, and the state there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph_pgstate.arguments import Address, identifier, thread_id_of
+from langgraph_pgstate.checkpoints.differences import read_state
+from langgraph_pgstate.checkpoints.getting import MAX_ID
+from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel
+from langgraph_pgstate.paging import page_size
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, TreeNode
+
+
+def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> dict[str, Any]:
+    """Validate a request for a part of a tree, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {
+        "thread_id": thread_id_of(thread_id),
+        "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
+        "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
+        "page_size": page_size(limit) + 1,
+        # Namespaces of subgraphs are between these.
+        "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
+        "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
+        "pull": PULL_PATH,
+        "handler": HANDLER_PATH,
+    }
+
+
+async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]) -> CheckpointTree:
+    """Return the checkpoints around one, newest first. One round trip; reads no state."""
+    rows = await db.fetch(queries.list_tree, parameters)
+    limit, middle = parameters["page_size"] - 1, parameters["checkpoint_id"]
+    newer = sum(row[0] > middle for row in rows)
+    older = len(rows) - newer
+    # Half of them on each side, unless there are fewer on one.
+    first = newer - min(newer, max(limit // 2, limit - older))
+    shown = rows[first : first + limit]
+    nodes = []
+    for id, parent, step, source, at, run_id, label, tasks, asked, pending, answered, interrupted, subgraphs in shown:
+        written = tuple(tasks), asked, pending, tuple(answered), interrupted, tuple(subgraphs)
+        nodes.append(TreeNode(id, parent, step, source, at, run_id, label, *written))
+    return CheckpointTree(tuple(nodes), first > 0, first + limit < len(rows))
+
+
+def request_step(thread_id: str, step: int, checkpoint_ns: str) -> dict[str, Any]:
+    """Validate a request for the checkpoint of a superstep, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or abs(step) >= 2**31:
+        raise ConfigurationError(f"step must be an integer of 32 bits, not {step!r}")
+    ns = identifier("checkpoint_ns", checkpoint_ns)
+    return {"thread_id": thread_id_of(thread_id), "checkpoint_ns": ns, "step": step}
+
+
+async def find_step(db: Connection, queries: Queries, parameters: dict[str, Any]) -> str | None:
+    """Return the newest checkpoint of a superstep or of the last one before it. One round trip."""
+    rows = await db.fetch(queries.find_step, parameters)
+    return None if rows[0][0] is None else str(rows[0][0])
+
+
+async def read_checkpoint(
+    db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
+) -> CheckpointState:
+    """Return one checkpoint with its state, its interrupts and the errors of its tasks. One round trip, two more with
+    DeltaChannels.
+
+    Raises:
+        NotFoundError: If there is none.
+        PGStateError: As `differences.read_states`.
+    """
+    loaded, values = await read_state(db, queries, codec, address, versions)
+    parent = (loaded.parent_config or {}).get("configurable", {})
+    writes = loaded.pending_writes or []
+    return CheckpointState(
+        **loaded.config["configurable"],
+        parent_checkpoint_id=parent.get("checkpoint_id"),
+        metadata=loaded.metadata,
+        values={name: value for name, value in values.items() if not is_schedule_channel(name)},
+        interrupts=tuple(one for _, channel, given in writes if channel == "__interrupt__" for one in _several(given)),
+        errors=tuple(given for _, channel, given in writes if channel == "__error__"),
+    )
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, list | tuple) else (given,)

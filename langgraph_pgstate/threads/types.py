@@ -1,0 +1,260 @@
+"""Types of threads: their branches, checkpoints and labels, and what a prune removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LineageStep:
+    """A checkpoint between the root of its branch and a given checkpoint, without its state.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint.
+        parent_checkpoint_id: The parent checkpoint. For the first step, a pruned checkpoint or `None`.
+        step: The superstep that made the checkpoint.
+        source: `input`, `loop`, `update` or `fork`.
+        created_at: Creation time by the database's clock.
+        run_id: The run that made the checkpoint.
+        label: The checkpoint's label, if it has one.
+        children: Number of child checkpoints. More than one means that branches fork here.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_checkpoint_id: str | None
+    step: int | None
+    source: str | None
+    created_at: datetime
+    run_id: str | None
+    label: str | None
+    children: int
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that continues or replays the thread from this checkpoint."""
+        return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A leaf checkpoint and the path to its root.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The leaf.
+        path: Ids from the root to the leaf, both included.
+        forked_from: The last checkpoint on the path that has other children, so that other branches share it. `None` if
+            there is none. A prune may have removed it.
+        is_head: Whether the leaf is the newest checkpoint. A run that names no checkpoint continues from it.
+        step: The superstep that made the leaf.
+        source: `input`, `loop`, `update` or `fork`.
+        created_at: Creation time of the leaf, by the database's clock.
+        run_id: The run that made the leaf.
+        label: The leaf's label, if it has one.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    path: tuple[str, ...]
+    forked_from: str | None
+    is_head: bool
+    step: int | None
+    source: str | None
+    created_at: datetime
+    run_id: str | None
+    label: str | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that continues the thread from the leaf."""
+        return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A name given to a checkpoint.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint.
+        label: The name.
+        created_at: Time of the first labelling.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    label: str
+    created_at: datetime
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that continues or replays the thread from the labelled checkpoint."""
+        return _config(self.thread_id, self.checkpoint_ns, self.checkpoint_id)
+
+
+def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}}
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A checkpoint in a tree, without its state.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        parent_checkpoint_id: The parent checkpoint; `None` for the first.
+        step: The superstep that made the checkpoint.
+        source: `input`, `loop`, `update` or `fork`.
+        created_at: Creation time by the database's clock.
+        run_id: The run that made the checkpoint.
+        label: The checkpoint's label, if it has one.
+        tasks: The nodes of the tasks that have written something after this checkpoint; empty for one that was sent and
+            not recorded.
+        interrupts: Number of tasks that were interrupted after this checkpoint.
+        pending: Number of those that have not gone on.
+        answered: Ids of the interrupts of this checkpoint that were answered.
+        interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
+        subgraphs: Namespaces of the subgraphs that ran after this checkpoint and have checkpoints, of at most 500 of
+            the thread; of a subgraph with a memory of its own only its last checkpoint counts.
+    """
+
+    checkpoint_id: str
+    parent_checkpoint_id: str | None
+    step: int | None
+    source: str | None
+    created_at: datetime
+    run_id: str | None
+    label: str | None
+    tasks: tuple[str, ...]
+    interrupts: int
+    pending: int
+    answered: tuple[str, ...]
+    interrupted_run_id: str | None
+    subgraphs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTree:
+    """A part of a namespace's tree of checkpoints.
+
+    Attributes:
+        nodes: The checkpoints, newest first.
+        has_newer: Whether there are newer ones.
+        has_older: Whether there are older ones.
+    """
+
+    nodes: tuple[TreeNode, ...]
+    has_newer: bool
+    has_older: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """A checkpoint with its state. Types that may not be built are plain data.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint.
+        parent_checkpoint_id: The parent checkpoint; `None` if there is none any more.
+        metadata: Its metadata.
+        values: Its channels' values, without those in which LangGraph keeps what to run next.
+        interrupts: The interrupts of tasks that ran after it.
+        errors: The errors of tasks that ran after it.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_checkpoint_id: str | None
+    metadata: Mapping[str, Any]
+    values: Mapping[str, Any]
+    interrupts: tuple[Any, ...]
+    errors: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """The counts of rows that a prune removed, or would remove with `dry_run=True`.
+
+    Attributes:
+        threads: Threads that lost at least one row.
+        checkpoints: Checkpoint rows.
+        writes: Rows of pending writes, including those whose checkpoint was never stored.
+        segments: Segments that no remaining checkpoint refers to.
+        bytes: Stored size of the data of these rows, without PostgreSQL's per-row overhead.
+        dry_run: Whether nothing was removed.
+        damaged: Ids of threads that were left unchanged because one of their checkpoints is damaged.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    writes: int = 0
+    segments: int = 0
+    bytes: int = 0
+    dry_run: bool = False
+    damaged: tuple[str, ...] = ()
+
+    def __add__(self, other: PruneResult) -> PruneResult:
+        return PruneResult(
+            self.threads + other.threads,
+            self.checkpoints + other.checkpoints,
+            self.writes + other.writes,
+            self.segments + other.segments,
+            self.bytes + other.bytes,
+            self.dry_run or other.dry_run,
+            self.damaged + other.damaged,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One row of `threads`: a conversation or task.
+
+    Attributes:
+        thread_id: The thread's id.
+        agent: The graph or agent that runs on it, if the config named one.
+        user_id: The user, if the config named one.
+        created_at: Time of the first `put`, by the database's clock.
+        updated_at: Time of a recent `put`; at most a few seconds behind the newest checkpoint.
+        tenant_id: The tenant, if the config named one.
+        status: `idle`, `busy`, `interrupted` or `error`. The recorder maintains it; without one it is `idle`.
+        title: The thread's title.
+        metadata: The caller's metadata. Updates are merged into it.
+        version: Number of updates of title and metadata, starting at 1.
+        expires_at: Time after which maintenance deletes or prunes the thread unless it is in use; `None` for never, or
+            not before it is accessed again.
+        ttl_strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
+        forked_from_thread_id: The thread it was forked from, if any.
+        forked_from_checkpoint_id: The checkpoint of that thread it starts from.
+        head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
+        state: Projected channels. Set only when a single thread is read.
+    """
+
+    thread_id: str
+    agent: str | None
+    user_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    tenant_id: str | None = None
+    status: str = "idle"
+    title: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
+    expires_at: datetime | None = None
+    ttl_strategy: str = "delete"
+    forked_from_thread_id: str | None = None
+    forked_from_checkpoint_id: str | None = None
+    head_checkpoint_id: str | None = None
+    state: Mapping[str, Any] | None = None

@@ -1,0 +1,85 @@
+"""Lists of tool executions, of a thread and of all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import request_scope, text_of
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.record.types import ToolExecution
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
+from langgraph_pgstate.tools.executions import execution_of
+
+_KIND: Final = "tool executions"
+
+
+async def list_executions(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    run_id: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None = None,
+    *,
+    unknown: bool = False,
+) -> list[ToolExecution]:
+    """Return a page of a thread's executions, newest first, or only of those whose outcome is unknown."""
+    started_at, key = after or (None, None)
+    rows = await db.fetch(
+        queries.list_tool_executions,
+        {
+            "thread_id": thread_id,
+            "run_id": run_id,
+            "unknown": unknown,
+            "cursor_started_at": started_at,
+            "cursor_key": key,
+            "page_size": limit,
+        },
+    )
+    return [execution_of(row) for row in rows]
+
+
+def request_recent(
+    *,
+    tool: str | None = None,
+    unknown: bool = False,
+    scope: Scope | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Validate a request for executions of all threads, and return its parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
+    return {
+        "tool": text_of("tool", tool),
+        "unknown": unknown,
+        "scope": request_scope(scope),
+        "cursor_at": at,
+        "cursor_thread": cursor_thread,
+        "cursor_key": cursor_key,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_recent(db: Connection, queries: Queries, request: Mapping[str, Any]) -> Page[ToolExecution]:
+    """Return a page of the executions of all threads, newest first. One round trip."""
+    query = queries.list_recent_executions
+    if request["unknown"]:
+        query = queries.list_unknown_executions
+    elif request["tool"] is not None:
+        query = queries.list_recent_executions_of_tool
+    rows = await db.fetch(query, {name: value for name, value in request.items() if name != "unknown"})
+    return page_of(
+        rows,
+        request["page_size"] - 1,
+        execution_of,
+        _KIND,
+        lambda item: (item.started_at, item.thread_id, item.idempotency_key),
+    )

@@ -1,0 +1,18 @@
+"""Workers, which run what is enqueued."""
+
+from typing import TYPE_CHECKING
+
+from langgraph_pgstate._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.worker.worker import AsyncWorker, Worker
+else:
+    __getattr__, __dir__ = lazy_attributes(
+        __name__,
+        {
+            "AsyncWorker": "langgraph_pgstate.worker.worker",
+            "Worker": "langgraph_pgstate.worker.worker",
+        },
+    )
+
+__all__ = ["AsyncWorker", "Worker"]

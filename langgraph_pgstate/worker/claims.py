@@ -1,0 +1,139 @@
+"""The claims of one worker on its queues, and what it remembers of their limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.leases.registry import timed
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs import claiming
+from langgraph_pgstate.runs.types import ClaimedRun
+from langgraph_pgstate.schema.queries import Queries
+
+# Time after which a claim of another worker, which was in progress, is probably committed.
+_BUSY_SECONDS: Final = 0.01
+
+
+class Claimer:
+    """Claims runs for one worker. Remembers of each queue whether it has limits; a claim says so.
+
+    Args:
+        queries: The queries of the schema.
+        worker_id: The worker.
+        graphs: Graphs that it runs.
+        versions: By graph, the versions that it accepts besides runs without a version.
+        ttl: Seconds until the leases of claimed runs expire.
+        poll: Seconds after which keys are looked at again that were at their limits.
+
+    Attributes:
+        asked_at: When the leases of the runs that were returned last were asked for, by `lease_clock`.
+    """
+
+    def __init__(
+        self,
+        queries: Queries,
+        worker_id: str,
+        graphs: Sequence[str],
+        versions: Mapping[str, Sequence[str]],
+        ttl: float,
+        poll: float,
+    ) -> None:
+        self._queries, self._worker_id, self._graphs, self._versions = queries, worker_id, graphs, versions
+        self._ttl, self._poll = ttl, poll
+        self.asked_at = 0.0
+        self._limited: set[str] = set()
+        self._waiting: set[str] = set()
+        # Whether runs of a queue wait to be claimed alone. Unknown at first, for this worker may follow one that died.
+        self._suspects: dict[str, bool] = {}
+        self._ended: dict[str, set[str]] = {}
+        self._cursors: dict[str, str | None] = {}
+        self._opened_at: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
+
+    @property
+    def due_at(self) -> float:
+        """Time of the next claim if another worker was claiming, by the monotonic clock; else infinite."""
+        return min(self._retry_at.values(), default=float("inf"))
+
+    def ended(self, claimed: ClaimedRun) -> None:
+        """Note that a run has ended, which may leave its key below its limit."""
+        if claimed.queue in self._limited and claimed.queue_key:
+            self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
+
+    def may_have_suspects(self, queue: str) -> bool:
+        """Return whether runs of a queue may wait to be claimed alone."""
+        return self._suspects.get(queue, True)
+
+    def is_chosen(self, database: Database, queue: str) -> bool:
+        """Return whether this worker is the one to claim the next run of a queue that is claimed alone.
+
+        Raises:
+            PGStateError: If the database is not available.
+        """
+        chosen = database.run(
+            claiming.choose_isolated, self._queries, queue, self._graphs, self._versions, is_known_dead
+        )
+        return chosen == self._worker_id
+
+    def claim(self, database: Database, queue: str, limit: int, *, suspects: bool = False) -> list[ClaimedRun]:
+        """Claim runs of a queue, also runs that waited for its limits.
+
+        Args:
+            database: The database.
+            queue: The queue.
+            limit: Number of runs at most.
+            suspects: Whether only runs are claimed that are to be alone, instead of only others.
+
+        Raises:
+            PGStateError: If the database is not available.
+        """
+        had_limits, ended = queue in self._limited, self._ended.get(queue, set())
+        if queue in self._waiting:
+            self._open(database, queue)
+        else:
+            ended.clear()
+        self.asked_at, claims = database.run(
+            timed,
+            claiming.claim,
+            self._queries,
+            self._worker_id,
+            queue,
+            self._graphs,
+            limit,
+            self._ttl,
+            self._versions,
+            has_limits=had_limits,
+            ended=sorted(ended),
+            suspects=suspects,
+        )
+        ended.clear()
+        _note(self._limited, queue, claims.has_limits)
+        _note(self._waiting, queue, claims.has_waiting)
+        self._suspects[queue] = claims.has_suspects
+        self._retry_at.pop(queue, None)
+        if claims.is_busy:
+            self._retry_at[queue] = time.monotonic() + _BUSY_SECONDS
+        if claims.has_waiting and not had_limits and not claims.runs:
+            # Runs may wait although their keys are below their limits.
+            return self.claim(database, queue, limit, suspects=suspects)
+        return claims.runs
+
+    def _open(self, database: Database, queue: str) -> None:
+        """From time to time, let claims see runs that waited for limits, whoever ended the runs before them."""
+        now = time.monotonic()
+        if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
+            cursor = self._cursors.get(queue) or ""
+            self._cursors[queue] = database.run(
+                claiming.open_keys, self._queries, queue, self._graphs, self._versions, cursor
+            )
+            self._opened_at[queue] = now
+
+
+def _note(names: set[str], name: str, is_in: bool) -> None:
+    if is_in:
+        names.add(name)
+    else:
+        names.discard(name)

@@ -1,0 +1,463 @@
+"""Execution of claimed runs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
+from langgraph.errors import GraphDrained
+from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
+from langgraph.types import StateSnapshot
+
+from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotFoundError,
+    StaleHeadError,
+    ThreadDeletedError,
+    UnavailableError,
+)
+from langgraph_pgstate.leases.checking import LeaseCheck
+from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.record.recorder.open_runs import attempt_is_lost, enqueued_run
+from langgraph_pgstate.runs.inputs import RunInput, modes_of, open_input
+from langgraph_pgstate.runs.options import Backoff
+from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
+from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.worker.contexts import fitted_context, with_user
+from langgraph_pgstate.worker.graphs import GraphSource
+from langgraph_pgstate.worker.resuming import Repair, Step, is_among, next_step
+from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
+from langgraph_pgstate.worker.supersteps import SuperstepClock
+
+Stop = Literal["drain", "cancel", "interrupt", "rollback", "superstep_timeout", "timeout", "lost"]
+"""Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
+
+_RANKS: Final[Mapping[Stop | None, int]] = {
+    None: 0,
+    "drain": 1,
+    "cancel": 2,
+    "interrupt": 2,
+    "rollback": 3,
+    "superstep_timeout": 4,
+    "timeout": 4,
+    "lost": 5,
+}
+# The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.
+_STEP_TIMED_OUT: Final = ((), ("Timed out",))
+
+Graph = Pregel[Any, Any, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class RunExecution:
+    """A claimed run that this process executes.
+
+    Attributes:
+        claimed: The run.
+        held: Its lease.
+        deadline: When it has run too long, by the monotonic clock.
+        control: Asks the graph to stop at the next superstep boundary.
+        supersteps: Measures its supersteps if they have a limit and nothing else does.
+        stop: Why it was asked to stop; `None` while it was not.
+        stopped_at: When it was asked to, by the monotonic clock.
+        has_raised: Whether its code was broken off by an exception, or a cancellation.
+        reported_at: When its code has ended, except for threads that it has left behind, by the monotonic clock.
+        forced_at: When it was cancelled instead of waiting for the superstep boundary.
+        refuses_writes: Whether what its code still writes is refused, because the run has ended here.
+        deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
+        stream: Its events, once it runs.
+        is_end_locked: Whether another transaction had locked its thread when its end was to be written.
+        task: The task that executes it, in an event loop.
+    """
+
+    claimed: ClaimedRun
+    held: HeldLease
+    deadline: float = float("inf")
+    control: RunControl = field(default_factory=RunControl)
+    supersteps: SuperstepClock | None = None
+    stop: Stop | None = None
+    stopped_at: float = float("inf")
+    has_raised: bool = False
+    reported_at: float = float("inf")
+    forced_at: float = float("inf")
+    refuses_writes: bool = False
+    deletes_thread: bool = False
+    stream: RunStream | None = None
+    is_end_locked: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> RunKey:
+        """Thread, run and fencing token."""
+        return self.claimed.key
+
+    @property
+    def due_at(self) -> float:
+        """Time at which to ask it to stop because it has run too long; infinite if it was asked, or lost."""
+        return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
+
+    @property
+    def superstep_due_at(self) -> float:
+        """Time at which to ask it to stop because a superstep has taken too long; infinite as for `due_at`."""
+        is_limited = self.supersteps is not None and _RANKS[self.stop] < _RANKS["timeout"]
+        return self.supersteps.due_at if is_limited and self.supersteps is not None else float("inf")
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether its code has ended, except for threads that it has left behind."""
+        return self.reported_at < float("inf")
+
+    @property
+    def has_code(self) -> bool:
+        """Whether its code still runs, or threads do that its code has left behind when it was broken off."""
+        return not self.is_reported or (self.has_raised and self.held.work.has_threads)
+
+    @property
+    def stopped_or_reported_at(self) -> float:
+        """When it was asked to stop, or had ended before."""
+        return min(self.stopped_at, self.reported_at)
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether it was cancelled instead of waiting for the superstep boundary."""
+        return self.forced_at < float("inf")
+
+    def ask(self, stop: Stop, now: float) -> bool:
+        """Ask the graph to stop at the next superstep boundary. Return false if it was asked for as good a reason."""
+        if _RANKS[stop] <= _RANKS[self.stop]:
+            return False
+        self.stop, self.stopped_at = stop, now
+        self.control.request_drain(stop)
+        if stop == "lost":
+            self.refuse_writes()
+        return True
+
+    def refuse_writes(self) -> None:
+        """Make all further writes of the run fail in this process. Code that was broken off begins nothing more."""
+        self.refuses_writes = self.held.is_lost = True
+        if self.has_raised or not self.is_reported:
+            self.held.stop()
+        if self.stream is not None:
+            self.stream.end()
+
+    @property
+    def unsent(self) -> Sequence[EventBatch]:
+        """Events that are not known to be stored."""
+        return [] if self.stream is None else self.stream.freeze()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """The change that a worker makes in the queue when an execution has ended.
+
+    Attributes:
+        kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`: end it, and
+            delete what it has stored; `leave` it to whoever has its lease, or to the sweep of expired leases.
+        status: The status to finish with.
+        error: The exception that ended it.
+    """
+
+    kind: Literal["finish", "give_back", "rollback", "leave"]
+    status: str = ""
+    error: BaseException | None = None
+
+
+def run_outcome(execution: RunExecution, error: BaseException | None, *, is_interrupted: bool = False) -> RunOutcome:
+    """Return the change to make in the queue when an execution has ended.
+
+    Args:
+        execution: The execution.
+        error: What it raised, if it did.
+        is_interrupted: Whether it ended with an interrupt.
+    """
+    stop = execution.stop
+    # Its code is also stopped when its run has ended here.
+    is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
+    if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
+        return RunOutcome("leave")
+    if stop == "rollback":
+        return RunOutcome("rollback", "cancelled")
+    if error is None:
+        return RunOutcome("finish", "interrupted" if is_interrupted else "success")
+    if isinstance(error, UnavailableError):
+        # Its state may not be stored. The lease expires, and the number of such ends without progress is bounded.
+        return RunOutcome("leave")
+    if stop == "timeout":
+        return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
+    if stop == "superstep_timeout":
+        return RunOutcome("finish", "timeout", TimeoutError("Timed out"))
+    if stop in ("cancel", "interrupt"):
+        return RunOutcome("finish", "cancelled" if stop == "cancel" else "interrupted")
+    if isinstance(error, GraphDrained | asyncio.CancelledError) or execution.is_forced:
+        return RunOutcome("give_back")
+    has_limit = execution.claimed.options.get("superstep_timeout") is not None
+    is_timeout = has_limit and isinstance(error, TimeoutError) and error.args in _STEP_TIMED_OUT
+    return RunOutcome("finish", "timeout" if is_timeout else "error", error)
+
+
+def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
+    """Return the seconds after which a failed run is tried again; `None` if its error is final."""
+    if error is None or claimed.attempt >= claimed.max_attempts:
+        return None
+    backoff: Backoff = claimed.options.get("retry") or Backoff()
+    return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None
+
+
+class GraphExecutor:
+    """Executes claimed runs on their graphs.
+
+    Args:
+        saver: The worker's saver, which writes under the leases of claims.
+        own_saver: The saver of the state, which the worker's replaces.
+        sources: The graphs by name.
+        record: Attaches the recorder to a graph.
+        codec: Reads requests.
+        repair: Changes a new run's input; `None` for not at all.
+        writer: Stores events.
+
+    Raises:
+        ConfigurationError: If a graph was compiled with another checkpointer.
+    """
+
+    def __init__(
+        self,
+        saver: PGStateSaver | AsyncPGStateSaver,
+        own_saver: PGStateSaver | AsyncPGStateSaver,
+        sources: Mapping[str, GraphSource],
+        record: Callable[[Graph], Graph],
+        codec: ValueCodec,
+        repair: Repair | None,
+        writer: StreamWriter,
+    ) -> None:
+        self._writer = writer
+        self._saver, self._own_saver, self._sources = saver, own_saver, sources
+        self._record, self._codec, self._repair = record, codec, repair
+        self._prepared = {
+            name: self._prepare(name, source.graph) for name, source in sources.items() if source.graph is not None
+        }
+
+    def execute(self, execution: RunExecution) -> RunOutcome:
+        """Execute a run, and return its outcome. Raises nothing."""
+        try:
+            with self._hold(execution):
+                is_interrupted = self._execute(execution)
+        except BaseException as error:
+            execution.has_raised = True
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
+
+    async def aexecute(self, execution: RunExecution) -> RunOutcome:
+        """Async twin of `execute`."""
+        try:
+            with self._hold(execution):
+                is_interrupted = await self._aexecute(execution)
+        except BaseException as error:
+            execution.has_raised = True
+            return run_outcome(execution, error)
+        return run_outcome(execution, None, is_interrupted=is_interrupted)
+
+    @contextmanager
+    def _hold(self, execution: RunExecution) -> Iterator[None]:
+        claimed = execution.claimed
+        enqueued_run.set((claimed.thread_id, claimed.run_id))
+        attempt_is_lost.set(lambda: execution.held.is_lost)
+        try:
+            with self._saver.lease_manager.hold_claimed(execution.held):
+                yield
+        finally:
+            enqueued_run.set(None)
+            attempt_is_lost.set(lambda: False)
+
+    def _execute(self, execution: RunExecution) -> bool:
+        claimed = execution.claimed
+        request = self._request_of(claimed)
+        execution.deletes_thread = request.on_completion == "delete"
+        config = config_of(claimed, request)
+        with self._sources[claimed.graph].open(config, context=request.context) as made:
+            graph = self._graph_for(claimed, made, request)
+            starting = choose_step(claimed, request, graph, self._repair)
+            try:
+                read = next(starting)
+                while True:
+                    read = starting.send(graph.get_state(read))
+            except StopIteration as started:
+                step, input = started.value
+            stream = execution.stream = self._writer.open(claimed, request)
+            if step != "run":
+                found = bool(step == "interrupted")
+                state = graph.get_state({"configurable": {"thread_id": claimed.thread_id}})
+                stream.take_end(state, _outputs_of(graph), is_interrupted=found)
+                return found
+            found = False
+            options = {**stream.options, **_options_of(graph, config, request)}
+            seconds = claimed.options.get("superstep_timeout")
+            if seconds is not None:
+                # LangGraph, too, measures it, but waits for the threads of the superstep's nodes.
+                execution.supersteps = SuperstepClock(seconds)
+            config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
+            for chunk in graph.stream(input, config, control=execution.control, **options):
+                found = stream.take(chunk) or found
+                stream.wait()
+            return found
+
+    async def _aexecute(self, execution: RunExecution) -> bool:
+        claimed = execution.claimed
+        request = self._request_of(claimed)
+        execution.deletes_thread = request.on_completion == "delete"
+        config = config_of(claimed, request)
+        async with self._sources[claimed.graph].aopen(config, context=request.context) as made:
+            graph = self._graph_for(claimed, made, request)
+            starting = choose_step(claimed, request, graph, self._repair)
+            try:
+                read = next(starting)
+                while True:
+                    read = starting.send(await graph.aget_state(read))
+            except StopIteration as started:
+                step, input = started.value
+            stream = execution.stream = self._writer.open(claimed, request)
+            if step != "run":
+                found = bool(step == "interrupted")
+                state = await graph.aget_state({"configurable": {"thread_id": claimed.thread_id}})
+                stream.take_end(state, _outputs_of(graph), is_interrupted=found)
+                return found
+            found = False
+            options = {**stream.options, **_options_of(graph, config, request)}
+            config = with_callbacks(config, LeaseCheck(execution.held), stream.handler)
+            async for chunk in graph.astream(input, config, control=execution.control, **options):
+                found = stream.take(chunk) or found
+                await stream.wait_async()
+            return found
+
+    def _request_of(self, claimed: ClaimedRun) -> RunInput:
+        if claimed.unreadable is not None:
+            raise claimed.unreadable
+        return open_input(self._codec, claimed.data)
+
+    def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
+        graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
+        # Without events there is nothing to yield early, which takes a tenth of a millisecond in each superstep.
+        changes: dict[str, Any] = {} if modes_of(request) else {"stream_eager": False}
+        seconds = claimed.options.get("superstep_timeout")
+        if seconds is not None:
+            changes["step_timeout"] = seconds
+        return graph.copy(changes) if changes else graph
+
+    def _prepare(self, name: str, graph: Graph) -> Graph:
+        """Return a copy of a graph that stores its state with the worker's saver and is recorded."""
+        given = graph.checkpointer
+        # A clone, for a strict graph, has other types, but the same connections.
+        is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
+        if not is_own:
+            raise ConfigurationError(
+                f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
+                f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
+            )
+        # Eager, so that LangGraph yields a superstep's events before it stores its checkpoint, and not after the next
+        # superstep has begun.
+        return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
+
+
+def choose_step(
+    claimed: ClaimedRun, request: RunInput, graph: Graph, repair: Repair | None
+) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
+    """Return the next step of a claimed run, and its input.
+
+    A generator: it yields configs, and is sent the states at them.
+
+    Args:
+        claimed: The run.
+        request: What was enqueued.
+        graph: Its graph.
+        repair: Changes a new run's input; `None` for not at all.
+
+    Raises:
+        NotFoundError: If the checkpoint from which it starts no longer exists.
+        StaleHeadError: If it has stored nothing, and the thread's newest checkpoint is not the one that it expects.
+    """
+    configurable = {"thread_id": claimed.thread_id}
+    if claimed.checkpoint_id is None:
+        if request.expected_head is not None and claimed.head_id != request.expected_head:
+            raise StaleHeadError(claimed.thread_id, "", request.expected_head, claimed.head_id)
+        # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
+        given = request.input if request.command is None else request.command
+        repairs = request.command is None and given is not None and claimed.head_id is not None
+        asked = configurable_of(request.config)
+        # Of a checkpoint of a subgraph, that of the root above it.
+        past_id = (asked.get("checkpoint_map") or {}).get("") if asked.get("checkpoint_ns") else request.checkpoint_id
+        if past_id is not None:
+            configurable["checkpoint_id"] = past_id
+        elif repair is None or not repairs:
+            return "run", given
+        state = yield {"configurable": configurable}
+        if past_id is not None and state.created_at is None:
+            # LangGraph would start on an empty state.
+            raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
+        return "run", given if repair is None or not repairs else repair(state, given)
+    state = yield {"configurable": configurable}
+    before = graph.interrupt_before_nodes if request.interrupt_before is None else request.interrupt_before
+    after = graph.interrupt_after_nodes if request.interrupt_after is None else request.interrupt_after
+    has_run = False
+    if after and state.tasks and state.parent_config is not None and (state.metadata or {}).get("source") == "loop":
+        parent = yield state.parent_config
+        has_run = is_among(parent.tasks, after)
+    return next_step(state, before=before, has_run=has_run), None
+
+
+def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
+    """Return the config with which a run's graph is invoked.
+
+    The run's id is where the Agent Server puts it, too, so that its checkpoints and records are found by it.
+    """
+    given: Mapping[str, Any] = request.config or {}
+    ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
+    configurable = with_user({**given.get("configurable", {}), **ids})
+    configurable.pop("checkpoint_id", None)
+    if claimed.checkpoint_id is None and request.checkpoint_id is not None:
+        configurable["checkpoint_id"] = request.checkpoint_id
+    metadata = {
+        "graph_id": claimed.graph,
+        **given.get("metadata", {}),
+        **(request.metadata or {}),
+        # The recorder, which sees only metadata, goes by them.
+        **ids,
+        "run_attempt": claimed.attempt,
+    }
+    if claimed.queue_key:
+        metadata["run_key"] = claimed.queue_key
+    config: dict[str, Any] = {**given, "configurable": configurable, "metadata": metadata}
+    config.pop("run_id", None)
+    with suppress(ValueError):
+        config["run_id"] = UUID(claimed.run_id)
+    return cast("RunnableConfig", config)
+
+
+def with_callbacks(config: RunnableConfig, *handlers: BaseCallbackHandler | None) -> RunnableConfig:
+    """Return a config with callback handlers."""
+    return merge_configs(config, {"callbacks": [handler for handler in handlers if handler is not None]})
+
+
+def _outputs_of(graph: Graph) -> str | Sequence[str] | None:
+    """Return the channels of a graph's output; `None` if its state is its output, as that of an `@entrypoint`."""
+    return None if isinstance(graph.stream_channels, str) else graph.output_channels
+
+
+def _options_of(graph: Graph, config: RunnableConfig, request: RunInput) -> dict[str, Any]:
+    options = {
+        "context": fitted_context(graph, config, request.context),
+        "interrupt_before": request.interrupt_before,
+        "interrupt_after": request.interrupt_after,
+        "durability": request.durability,
+    }
+    return {name: value for name, value in options.items() if value is not None}

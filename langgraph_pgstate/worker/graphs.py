@@ -1,0 +1,347 @@
+"""The graphs that a worker runs, by name: from modules or from `langgraph.json`; compiled, or made by factories.
+
+A factory is called once for each run, as by the Agent Server: `make()`, `make(config)`, `make(runtime)` or
+`make(config, runtime)`, where `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. It may be a coroutine
+function, or return a context manager, which is left when the run has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, get_type_hints
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+from langgraph.pregel.remote import RemoteGraph
+from langgraph.store.base import BaseStore
+
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.langgraph_compat import is_server_runtime, server_runtime
+from langgraph_pgstate.worker.config_keys import check_keys
+from langgraph_pgstate.worker.contexts import given_context, user_of
+
+Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
+"""Why a factory is called, as LangGraph's `ServerRuntime.access_context` names it."""
+
+_ENV_FILE_HELP: Final = "`env` of langgraph.json is a file of NAME=value lines or an object"
+
+
+class GraphSource:
+    """A named graph, or a factory that makes it for each run.
+
+    Args:
+        name: The name by which runs are enqueued.
+        value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory of one.
+
+    Raises:
+        ConfigurationError: If it is none of these, or a factory takes arguments other than a config and a runtime.
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        if isinstance(value, StateGraph):
+            value = value.compile()
+        if isinstance(value, RemoteGraph) or not (isinstance(value, Pregel) or callable(value)):
+            raise ArgumentTypeError(
+                f"graph {name!r} must be a compiled graph, an @entrypoint, a StateGraph or a factory of one, "
+                f"not {type(value).__name__}"
+            )
+        self.graph: Pregel[Any, Any, Any, Any] | None = value if isinstance(value, Pregel) else None
+        self._make: Callable[..., Any] | None = None if self.graph is not None else value
+        self._parameters = {} if self._make is None else _parameters_of(name, self._make)
+        self._store: BaseStore | None = None
+
+    def with_store(self, store: BaseStore) -> GraphSource:
+        """Return the same source, whose graphs have a store of LangGraph's if they had none."""
+        found = copy.copy(self)
+        found._store = store
+        if self.graph is not None:
+            found.graph = found._checked(self.graph)
+        return found
+
+    @property
+    def is_factory(self) -> bool:
+        """Whether the graph is made for each call."""
+        return self._make is not None
+
+    @contextmanager
+    def open(
+        self, config: Mapping[str, Any], access: Access = "threads.create_run", context: Any = None
+    ) -> Iterator[Pregel[Any, Any, Any, Any]]:
+        """Provide the graph for one run.
+
+        Args:
+            config: The config that a factory gets.
+            access: Why a factory is called.
+            context: The context of the run.
+
+        Raises:
+            ConfigurationError: If the factory makes no graph, or is asynchronous.
+        """
+        made = self._call(config, access, context)
+        if inspect.isawaitable(made) or isinstance(made, AbstractAsyncContextManager):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise ConfigurationError(f"the factory of graph {self.name!r} is asynchronous: use AsyncWorker")
+        if isinstance(made, AbstractContextManager):
+            with made as graph:
+                yield self._checked(graph)
+        else:
+            yield self._checked(made)
+
+    @asynccontextmanager
+    async def aopen(
+        self, config: Mapping[str, Any], access: Access = "threads.create_run", context: Any = None
+    ) -> AsyncIterator[Pregel[Any, Any, Any, Any]]:
+        """Async twin of `open`."""
+        made = self._call(config, access, context)
+        if inspect.isawaitable(made):
+            made = await made
+        if isinstance(made, AbstractAsyncContextManager):
+            async with made as graph:
+                yield self._checked(graph)
+        elif isinstance(made, AbstractContextManager):
+            with made as graph:
+                yield self._checked(graph)
+        else:
+            yield self._checked(made)
+
+    def _call(self, config: Mapping[str, Any], access: Access, context: Any) -> Any:
+        if self._make is None:
+            return self.graph
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for parameter, is_runtime in self._parameters.items():
+            value: Any = config
+            if is_runtime:
+                value = server_runtime(access, given_context(config, context), user_of(config), self._store)
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                named[parameter.name] = value
+        return self._make(*positional, **named)
+
+    def _checked(self, made: Any) -> Pregel[Any, Any, Any, Any]:
+        graph = made.compile() if isinstance(made, StateGraph) else made
+        if not isinstance(graph, Pregel):
+            raise ArgumentTypeError(f"the factory of graph {self.name!r} made a {type(made).__name__}, not a graph")
+        return graph if graph.store is not None or self._store is None else graph.copy({"store": self._store})
+
+
+def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
+    """Return graphs and factories by name.
+
+    Raises:
+        ConfigurationError: If there are none, or one is not usable.
+    """
+    if not isinstance(graphs, Mapping) or not graphs:
+        raise ArgumentTypeError(f'graphs are given by name, like {{"agent": graph}}, not {graphs!r}')
+    for name in graphs:
+        if not isinstance(name, str) or not name:
+            raise ArgumentTypeError(f"the name of a graph is a string, not {name!r}")
+    return {
+        name: value if isinstance(value, GraphSource) else GraphSource(name, value) for name, value in graphs.items()
+    }
+
+
+def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str, GraphSource]:
+    """Import graphs from specs like `agent.py:graph`, `shop.agents:graph` or `name=agent.py:graph`.
+
+    Without a name, a graph is named after its file or the last part of its module.
+
+    Args:
+        specs: The specs.
+        directory: Directory of relative paths and of modules; by default the current one.
+
+    Raises:
+        ConfigurationError: If a spec is malformed, names nothing, or two graphs have one name.
+    """
+    found: dict[str, GraphSource] = {}
+    for spec in specs:
+        given, _, place = spec.rpartition("=")
+        path, colon, variable = place.rpartition(":")
+        if not colon or not path or not variable:
+            raise ConfigurationError(f"a graph is named like agent.py:graph or name=agent.py:graph, not {spec!r}")
+        name = given or (Path(path).stem if _is_file(path) else path.rpartition(".")[2])
+        if name in found:
+            raise ConfigurationError(f"two graphs are named {name!r}: give one another name, like other={place}")
+        found[name] = GraphSource(name, _load(path, variable, directory or Path.cwd()))
+    return found
+
+
+def load_value(place: str, directory: Path) -> Any:
+    """Import a value that is named like `./auth.py:auth` or `shop.auth:auth`.
+
+    Raises:
+        ConfigurationError: If the name is malformed, or names nothing.
+    """
+    path, colon, variable = place.rpartition(":")
+    if not colon or not path or not variable:
+        raise ConfigurationError(f"a value is named like ./auth.py:auth or shop.auth:auth, not {place!r}")
+    return _load(path, variable, directory)
+
+
+def read_config(file: str | Path) -> dict[str, Any]:
+    """Return what a `langgraph.json` says.
+
+    Raises:
+        ConfigurationError: If the file is missing or no JSON object.
+    """
+    path = Path(file)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
+def load_environment(file: str | Path) -> None:
+    """Check the keys of a `langgraph.json`, and set the variables of its `env` that are not set already.
+
+    Raises:
+        ConfigurationError: If the file is missing or malformed, or has a key that is not supported.
+    """
+    path, config = Path(file), read_config(file)
+    found = _environment(config.get("env"), path.parent.resolve())
+    check_keys(config, found)
+    for name, value in found.items():
+        os.environ.setdefault(name, value)
+
+
+def load_config(file: str | Path) -> dict[str, GraphSource]:
+    """Import the graphs of a `langgraph.json`, with its environment and the local directories it depends on.
+
+    Variables that are set already stay as they are.
+
+    Raises:
+        ConfigurationError: If the file is missing or malformed, or a graph cannot be found.
+    """
+    path, config = Path(file), read_config(file)
+    graphs = config.get("graphs")
+    if not isinstance(graphs, dict) or not graphs:
+        raise ConfigurationError(f'{path} has no "graphs", like {{"agent": "./agent.py:graph"}}')
+    directory = path.parent.resolve()
+    load_environment(path)
+    for dependency in config.get("dependencies") or ():
+        if isinstance(dependency, str) and dependency.startswith(".") and (directory / dependency).is_dir():
+            _search_in((directory / dependency).resolve())
+    specs = []
+    for name, graph in graphs.items():
+        place = graph.get("path") if isinstance(graph, dict) else graph
+        if not isinstance(place, str):
+            raise ConfigurationError(f'graph {name!r} of {path} is not like "./agent.py:graph" but {graph!r}')
+        specs.append(f"{name}={place}")
+    return load_graphs(specs, directory)
+
+
+def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
+    """Return the parameters that a factory is called with, and of each whether it is the runtime; else the config.
+
+    Raises:
+        ConfigurationError: If it needs something else.
+    """
+    try:
+        parameters = [*inspect.signature(make).parameters.values()]
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"graph {name!r} is neither a graph nor a factory of one") from error
+    try:
+        hints = get_type_hints(make)
+    except Exception:
+        # Annotations may name what is imported for type checkers alone; callables of other kinds have none.
+        hints = {}
+    found: dict[inspect.Parameter, bool] = {}
+    others = []
+    for one in parameters:
+        annotation = hints.get(one.name, one.annotation)
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        if is_server_runtime(annotation) or (one.name == "runtime" and annotation is not RunnableConfig):
+            found[one] = True
+        elif annotation is RunnableConfig or one.name == "config":
+            found[one] = False
+        elif one.default is one.empty:
+            others.append(one)
+    if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
+        # A factory's only other argument is the config, whatever its name.
+        return {one: found.get(one, False) for one in parameters if one in found or one in others}
+    if others:
+        raise ArgumentTypeError(
+            f"the factory of graph {name!r} takes no argument, a config, a ServerRuntime or both, "
+            f"not {', '.join(one.name for one in others)}"
+        )
+    return found
+
+
+def _is_file(path: str) -> bool:
+    return path.endswith(".py") or "/" in path
+
+
+def _load(path: str, variable: str, directory: Path) -> Any:
+    try:
+        module = _import_file((directory / path).resolve()) if _is_file(path) else _import_module(path, directory)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"{path} cannot be imported: {error}") from error
+    try:
+        return getattr(module, variable)
+    except AttributeError:
+        graphs = [name for name, value in vars(module).items() if isinstance(value, Pregel | StateGraph)]
+        hint = f"; its graphs are {', '.join(graphs)}" if graphs else ""
+        raise ConfigurationError(f"{path} has no {variable!r}{hint}") from None
+
+
+def _import_module(name: str, directory: Path) -> ModuleType:
+    _search_in(directory)
+    return importlib.import_module(name)
+
+
+def _import_file(file: Path) -> ModuleType:
+    """Import a file, once. Modules beside it can be imported, as in a script."""
+    for known in [*sys.modules.values()]:
+        if getattr(known, "__file__", None) == str(file):
+            return known
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{file} is no Python file")
+    _search_in(file.parent)
+    module = importlib.util.module_from_spec(spec)
+    # Types of the state are stored under the module's name, so a process that imports it normally finds them.
+    sys.modules.setdefault(file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _search_in(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _environment(env: Any, directory: Path) -> dict[str, str]:
+    if env is None:
+        return {}
+    if isinstance(env, dict):
+        return {str(name): str(value) for name, value in env.items()}
+    if not isinstance(env, str):
+        raise ConfigurationError(f"{_ENV_FILE_HELP}, not {env!r}")
+    try:
+        lines = (directory / env).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{_ENV_FILE_HELP}; it cannot be read: {error}") from error
+    found = {}
+    for line in lines:
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and not name.startswith("#"):
+            value = value.strip()
+            is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            found[name.strip()] = value[1:-1] if is_quoted else value.partition(" #")[0].rstrip()
+    return found

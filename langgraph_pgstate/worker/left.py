@@ -1,0 +1,84 @@
+"""Runs that have ended in the queue although code of theirs still runs in threads, which nothing can stop.
+
+Their worker keeps the leases of their threads, so that no other run of such a thread begins beside that code: until it
+ends, for `drain_timeout` at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.leases import holding as leases
+from langgraph_pgstate.runs.types import RunKey
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.worker.executing import RunExecution
+
+log = logging.getLogger("langgraph_pgstate.worker")
+
+
+class LeftRuns:
+    """The leases that a worker keeps for the code of ended runs.
+
+    Args:
+        queries: The queries of the schema.
+        ttl: Seconds for which the leases are renewed.
+        drain_timeout: Seconds after the stop of a run, or its error, after which its lease is released.
+    """
+
+    def __init__(self, queries: Queries, ttl: float, drain_timeout: float) -> None:
+        self._queries, self._ttl, self._drain_timeout = queries, ttl, drain_timeout
+        self._executions: dict[RunKey, RunExecution] = {}
+        self._renewed_at = float("-inf")
+        self._is_forced = False
+
+    def __len__(self) -> int:
+        return len(self._executions)
+
+    @property
+    def due_at(self) -> float:
+        """Time of the next renewal or release, by the monotonic clock."""
+        if not self._executions:
+            return float("inf")
+        ends = [one.stopped_or_reported_at + self._drain_timeout for one in self._executions.values()]
+        return min(self._renewed_at + self._ttl / 4, *ends)
+
+    def force(self) -> None:
+        """Wait for no code any more."""
+        self._is_forced = True
+
+    def is_left(self, execution: RunExecution) -> bool:
+        """Return whether code of an execution may run on."""
+        until = execution.stopped_or_reported_at + self._drain_timeout
+        return execution.has_code and not self._is_forced and time.monotonic() < until
+
+    def keep(self, execution: RunExecution) -> None:
+        """Keep the lease of a run that has ended in the queue."""
+        self._executions[execution.key] = execution
+        log.info("run %s of thread %s has ended, but its code still runs; other runs wait", *_names(execution))
+
+    def tend(self, database: Database) -> None:
+        """Renew the leases when that is due, and release those of code that has ended, or has had its time.
+
+        Raises:
+            PGStateError: If the queue is not available.
+        """
+        for key, execution in [*self._executions.items()]:
+            if not self.is_left(execution):
+                if execution.has_code:
+                    log.warning("code of run %s of thread %s still runs; other runs no longer wait", *_names(execution))
+                database.run(leases.release, self._queries, key.thread_id, key.fencing_token)
+                del self._executions[key]
+        now = time.monotonic()
+        if self._executions and now >= self._renewed_at + self._ttl / 4:
+            keys = [(key.thread_id, key.fencing_token) for key in self._executions]
+            still = database.run(leases.renew, self._queries, keys, self._ttl)
+            self._renewed_at = now
+            self._executions = {
+                key: one for key, one in self._executions.items() if (key.thread_id, key.fencing_token) in still
+            }
+
+
+def _names(execution: RunExecution) -> tuple[str, str]:
+    return execution.key.run_id, execution.key.thread_id

@@ -1,0 +1,75 @@
+"""Settings of a worker, checked. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from langgraph_pgstate.arguments import several
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.options import MAX_LEASE_SECONDS
+from langgraph_pgstate.runs.options import WorkerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Settings of a worker; see `WorkerOptions`."""
+
+    concurrency: int = 10
+    queues: tuple[str, ...] = ("default",)
+    versions: str | Mapping[str, str | Sequence[str]] = ""
+    lease_ttl: float = 12.0
+    poll: float = 0.5
+    drain_timeout: float = 30.0
+    max_crashes: int = 3
+
+    @classmethod
+    def of(cls, options: WorkerOptions) -> Self:
+        """Check options.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+        known = {field.name for field in fields(cls)}
+        given: dict[str, Any] = {name: value for name, value in options.items() if name in known}
+        if "queues" in given:
+            queues = [*several("queues", given["queues"])]
+            if not all(isinstance(one, str) for one in queues):
+                raise ArgumentTypeError(f"queues is a list of names, not {queues!r}")
+            given["queues"] = tuple(dict.fromkeys(queues))
+        settings = cls(**given)
+        for name in ("concurrency", "max_crashes"):
+            value = getattr(settings, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name} must be a whole number, 1 or more, not {value!r}")
+        for name, least in (("lease_ttl", 0.1), ("poll", 0.01), ("drain_timeout", 0.0)):
+            value = getattr(settings, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not least <= value <= MAX_LEASE_SECONDS:
+                raise ConfigurationError(f"{name} must be seconds, {least} or more, not {value!r}")
+        if not settings.queues:
+            raise ConfigurationError("a worker needs at least one queue")
+        return settings
+
+
+def accepted_versions(
+    given: str | Mapping[str, str | Sequence[str]], graphs: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return by graph the versions that a worker accepts.
+
+    Raises:
+        ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
+    """
+    if not isinstance(given, str | Mapping):
+        raise ArgumentTypeError(f"versions are text, or texts by graph, not {given!r}")
+    by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given
+    found: dict[str, tuple[str, ...]] = {}
+    for graph, versions in by_graph.items():
+        if graph not in graphs:
+            raise ConfigurationError(f"versions names graph {graph!r}, which the worker does not run")
+        several = (versions,) if isinstance(versions, str) else tuple(versions)
+        if not all(isinstance(one, str) for one in several):
+            raise ArgumentTypeError(f"versions of graph {graph!r} are text, not {versions!r}")
+        found[graph] = tuple(dict.fromkeys(one for one in several if one))
+    return found

@@ -1,0 +1,373 @@
+"""Writing of the events of the runs that a worker executes.
+
+The events of all runs of a worker are stored together, every 50 ms. Those of a run are also stored in the transactions
+of its checkpoints and of its tasks' writes: what is not repeated after a crash has its events. The last ones are stored
+with its end. Events after which a checkpoint is expected wait for it a little longer than others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.types import StateSnapshot
+
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.checkpoints.writes import WritesRequest
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.langgraph_compat import event_handler
+from langgraph_pgstate.runs import streams
+from langgraph_pgstate.runs.inputs import RunInput, modes_of
+from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
+from langgraph_pgstate.schema.queries import Queries, Statement
+
+# The least time between two commits of a worker.
+_INTERVAL: Final = 0.05
+# How long events of a finished task wait to be stored with a checkpoint.
+_CHECKPOINT_SECONDS: Final = 0.1
+_RETRY_SECONDS: Final = 0.5
+_CLOSE_SECONDS: Final = 1.0
+# Encoded events of a run that wait to be stored. The graph waits when there are more.
+_MOST_BYTES: Final = 1 << 20
+_BATCH_BYTES: Final = 64 * 1024
+_INTERRUPT: Final = "__interrupt__"
+# For interrupts, and the number of the superstep.
+_NEEDED: Final = ("updates", "checkpoints")
+
+# Modes of what tasks have finished: streamed again when a superstep is resumed, and usually followed by a checkpoint.
+_FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
+
+_log = logging.getLogger("langgraph_pgstate.worker")
+
+
+class RunStream:
+    """The events of one execution that are not stored yet. Thread-safe.
+
+    Attributes:
+        options: Arguments of `graph.stream` for the modes that are kept, and those that the worker needs.
+        handler: Notes what the graph does, if the mode `events` is kept.
+        is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
+
+    Args:
+        codec: Encodes events.
+        claimed: The run.
+        request: What was enqueued.
+        wake: Set when an event is to be stored that waits for no checkpoint.
+    """
+
+    def __init__(self, codec: ValueCodec, claimed: ClaimedRun, request: RunInput, wake: threading.Event) -> None:
+        kept = modes_of(request)
+        modes = [mode for mode in dict.fromkeys((*kept, *_NEEDED)) if mode != streams.EVENTS]
+        self.options = {"stream_mode": modes if kept else ["updates"], "subgraphs": request.stream_subgraphs}
+        self._name = (request.config or {}).get("run_name") or claimed.graph
+        self.handler: BaseCallbackHandler | None = event_handler(self._take_event) if streams.EVENTS in kept else None
+        self._kept = frozenset(kept)
+        self.is_repeated = self._kept <= _FINISHED and not request.stream_subgraphs
+        self._codec, self._key, self._attempt, self._wake = codec, claimed.key, claimed.attempt, wake
+        self._has_namespaces = request.stream_subgraphs
+        self._step = self._told_step = streams.NO_STEP
+        self._changed = threading.Condition()
+        # Each with the newest superstep of the events up to it, which is behind `_step` at a boundary.
+        self._events: list[tuple[bytes, int]] = []
+        self._frozen: deque[EventBatch] = deque()
+        self._bytes = self._frozen_to = 0
+        self._due_at = float("inf")
+        # Numbers of events that are in transactions of the saver, up to which they are stored if these commit.
+        self._sent: dict[Hashable, int] = {}
+        self._has_ended = self._is_closed = False
+        self._readers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        if kept:
+            self._add(streams.METADATA, (), {"run_id": claimed.run_id, "attempt": claimed.attempt}, None)
+
+    @property
+    def key(self) -> RunKey:
+        """Thread, run and fencing token."""
+        return self._key
+
+    @property
+    def has_events(self) -> bool:
+        """Whether any mode is kept."""
+        return bool(self._kept)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be stored without waiting for a checkpoint any longer."""
+        return time.monotonic() >= self._due_at
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is to be stored any more."""
+        return self._is_closed or (self._has_ended and not self._bytes)
+
+    def take(self, chunk: Any) -> bool:
+        """Note an event that the graph has yielded, and return whether it is an interrupt of the root graph."""
+        namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
+        if mode in self._kept:
+            self._add(mode, namespace, data, self._step)
+        if namespace:
+            return False
+        if mode == "checkpoints":
+            self._step = data["metadata"]["step"] + 1
+        return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
+
+    def _take_event(self, event: Mapping[str, Any]) -> None:
+        """Note an event of the mode `events`; those of the run itself have the name of its graph."""
+        name = event["name"] if event["parent_ids"] else self._name
+        self._add(streams.EVENTS, (), {**event, "name": name}, self._step)
+
+    def take_end(self, state: StateSnapshot, outputs: str | Sequence[str] | None, *, is_interrupted: bool) -> None:
+        """Note the last events of a run that has come to its end without storing them, because its worker died.
+
+        Args:
+            state: The state that it left.
+            outputs: The channels of the graph's output; `None` for an `@entrypoint`, whose state is its output.
+            is_interrupted: Whether it was interrupted.
+        """
+        self._step = (state.metadata or {}).get("step", streams.NO_STEP) + is_interrupted
+        values: Any = state.values
+        if outputs is not None and isinstance(values, Mapping):
+            values = values.get(outputs) if isinstance(outputs, str) else {k: values[k] for k in outputs if k in values}
+        if is_interrupted:
+            found = {_INTERRUPT: state.interrupts}
+            values = {**values, **found} if isinstance(values, Mapping) else found
+            self.take(("updates", found) if not self._has_namespaces else ((), "updates", found))
+        self.take(("values", values) if not self._has_namespaces else ((), "values", values))
+
+    def wait(self) -> None:
+        """Wait while too many events are not stored."""
+        if self._is_full:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_full)
+
+    async def wait_async(self) -> None:
+        """Async twin of `wait`."""
+        while self._is_full:
+            loop = asyncio.get_running_loop()
+            reader = (loop, loop.create_future())
+            with self._changed:
+                self._readers.append(reader)
+            # It may have been emptied before.
+            if self._is_full:
+                await reader[1]
+
+    def freeze(self) -> list[EventBatch]:
+        """Return what is not known to be stored, in batches that never change."""
+        with self._changed:
+            while self._events and not self._is_closed:
+                size = count = 0
+                for event, _ in self._events:
+                    if count and size + len(event) > _BATCH_BYTES:
+                        break
+                    size, count = size + len(event), count + 1
+                events, self._events = self._events[:count], self._events[count:]
+                data = streams.encode_batch([event for event, _ in events])
+                self._bytes += len(data) - size
+                batch = EventBatch(self._key, self._attempt, self._frozen_to, count, events[-1][1], data)
+                self._frozen.append(batch)
+                self._frozen_to += count
+            return [*self._frozen]
+
+    def send(self, transaction: Hashable) -> list[EventBatch]:
+        """Return what is to be stored with a transaction of the saver; see `note_commit`."""
+        batches = self.freeze()
+        # An id may have been that of an earlier transaction, which has failed. Not up to `_frozen_to`: another thread
+        # may have frozen more.
+        self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
+        return batches
+
+    def note_commit(self, transaction: Hashable) -> None:
+        """Note that a transaction has committed."""
+        self.note_stored(self._sent.pop(transaction, 0))
+
+    def note_stored(self, upto: int) -> None:
+        """Note that the first events of this execution are stored.
+
+        Args:
+            upto: Their number.
+        """
+        with self._changed:
+            while self._frozen and self._frozen[0].position + self._frozen[0].length <= upto:
+                self._bytes -= len(self._frozen.popleft().data)
+            if not self._bytes:
+                self._due_at = float("inf")
+            self._release()
+
+    def end(self) -> None:
+        """Take no more events. Those that are not stored yet still are."""
+        with self._changed:
+            self._has_ended = True
+            self._release()
+
+    def close(self) -> None:
+        """Drop what is not stored: the run has ended, or is another worker's."""
+        with self._changed:
+            self._has_ended = self._is_closed = True
+            self._events.clear()
+            self._frozen.clear()
+            self._bytes = 0
+            self._release()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes >= _MOST_BYTES and not self._has_ended
+
+    def _add(self, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> None:
+        # At once, because nodes may change it later.
+        event = streams.encode_event(self._codec, mode, namespace, data, step)
+        with self._changed:
+            if self._has_ended:
+                return
+            if step is not None:
+                self._told_step = step
+            self._events.append((event, self._told_step))
+            self._bytes += len(event)
+            waits = mode in _FINISHED and not self._is_full
+            self._due_at = min(self._due_at, time.monotonic() + _CHECKPOINT_SECONDS if waits else 0.0)
+        if not waits:
+            self._wake.set()
+
+    def _release(self) -> None:
+        if self._is_full:
+            return
+        self._changed.notify_all()
+        readers, self._readers = self._readers, []
+        for loop, reader in readers:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, reader)
+
+
+def _resolve(reader: asyncio.Future[None]) -> None:
+    if not reader.done():
+        reader.set_result(None)
+
+
+class StreamWriter:
+    """A thread that stores the events of a worker's runs, with a connection of its own. Thread-safe.
+
+    It is also the hook of the worker's saver.
+
+    Args:
+        dsn: The server.
+        prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
+        queries: The queries of its schema.
+        codec: Encodes events.
+    """
+
+    def __init__(self, dsn: str, prepare_threshold: int | None, queries: Queries, codec: ValueCodec) -> None:
+        self._dsn, self._prepare_threshold = dsn, prepare_threshold
+        self._queries, self._codec = queries, codec
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._streams: dict[str, RunStream] = {}
+        self._thread: threading.Thread | None = None
+
+    def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
+        """Return the stream of a run that is about to be executed.
+
+        It is closed if a later execution of the thread has one: this run is not this worker's any more.
+        """
+        stream = RunStream(self._codec, claimed, request, self._wake)
+        if not stream.has_events:
+            return stream
+        with self._lock:
+            newer = self._streams.get(claimed.thread_id)
+            if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
+                # Otherwise the events of the later run were not found, and it could wait for room for ever.
+                stream.close()
+                return stream
+            self._streams[claimed.thread_id] = stream
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
+                thread.start()
+                self._thread = thread
+        # The first event may have woken the thread before the stream was here.
+        self._wake.set()
+        return stream
+
+    def close(self) -> None:
+        """Stop the thread. Call it when no run is executed any more."""
+        self._closed.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def before_put(self, plan: PutPlan, config: Mapping[str, Any]) -> Sequence[Statement]:
+        """Return statements that store the run's events with a checkpoint."""
+        return self._statements(plan.request.address.thread_id, id(plan))
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Note that they are stored."""
+        self._note_commit(plan.request.address.thread_id, id(plan))
+
+    def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
+        """Return statements that store the run's events with what a task wrote, if they are not streamed again."""
+        stream = self._streams.get(request.address.thread_id)
+        if stream is None or stream.is_repeated:
+            return ()
+        return self._statements(request.address.thread_id, id(request))
+
+    def after_writes(self, request: WritesRequest) -> None:
+        """Note that they are stored."""
+        self._note_commit(request.address.thread_id, id(request))
+
+    def _statements(self, thread_id: str, transaction: int) -> Sequence[Statement]:
+        stream = self._streams.get(thread_id)
+        batches = [] if stream is None else stream.send(transaction)
+        return streams.append_statements(self._queries, batches)
+
+    def _note_commit(self, thread_id: str, transaction: int) -> None:
+        stream = self._streams.get(thread_id)
+        if stream is not None:
+            stream.note_commit(transaction)
+
+    def _work(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with Database.open(
+                    self._dsn, schema=self._queries.schema, pool=False, prepare_threshold=self._prepare_threshold
+                ) as database:
+                    began_at = time.monotonic()
+                    while not self._closed.is_set():
+                        if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):
+                            # A run that ends soon has its events stored with its end.
+                            began_at = time.monotonic()
+                        self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
+                        began_at = time.monotonic()
+                        self._wake.clear()
+                        self._write(database)
+            except PGStateError as error:
+                _log.warning("events of runs cannot be stored yet: %s", error)
+                self._closed.wait(_RETRY_SECONDS)
+            except Exception:
+                _log.exception("events of runs cannot be stored yet")
+                self._closed.wait(_RETRY_SECONDS)
+
+    def _write(self, database: Database) -> None:
+        with self._lock:
+            self._streams = {id: stream for id, stream in self._streams.items() if not stream.is_done}
+            found = {stream.key: (stream, stream.freeze()) for stream in self._streams.values() if stream.is_due}
+        found = {key: one for key, one in found.items() if one[1]}
+        if not found:
+            return
+        try:
+            batches = [batch for _, several in found.values() for batch in several]
+            stored, lost = database.run(streams.append, self._queries, batches)
+        except BaseException:
+            self._wake.set()
+            raise
+        for key, (stream, several) in found.items():
+            if key in stored:
+                stream.note_stored(several[-1].position + several[-1].length)
+            elif key in lost:
+                stream.close()
+            else:
+                self._wake.set()

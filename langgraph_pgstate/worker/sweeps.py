@@ -1,0 +1,154 @@
+"""Sweeps of the whole queue, which every worker does at intervals: lost runs, due runs, schedules, default answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.runs import adopting, ending, tending
+from langgraph_pgstate.runs.locking import is_locked
+from langgraph_pgstate.schedules import firing
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.worker.settings import WorkerSettings
+
+_RECOVER_SECONDS: Final = 2.0
+_ADOPT_SECONDS: Final = 10.0
+_DEFAULTS_SECONDS: Final = 2.0
+_DELETED_SECONDS: Final = 10.0
+# Rows of one sweep at most; the next one takes the rest.
+_BACKLOG: Final = 100
+
+log = logging.getLogger("langgraph_pgstate.worker")
+
+
+class Sweep:
+    """Work that is done when an interval has passed since it was done last.
+
+    Args:
+        seconds: The interval.
+        work: The work. If it raises because the database is not available, it stays due. Any other error is logged, and
+            keeps the worker from nothing else.
+
+    Attributes:
+        due_at: Time from which it is due, by the monotonic clock.
+    """
+
+    def __init__(self, seconds: float, work: Callable[[], None]) -> None:
+        self._seconds, self._work = seconds, work
+        self.due_at = float("-inf")
+
+    def __call__(self) -> None:
+        """Do the work if it is due."""
+        if time.monotonic() >= self.due_at:
+            try:
+                self._work()
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                log.exception("a sweep of the queue has failed")
+            self.due_at = time.monotonic() + self._seconds
+
+
+class Sweeps:
+    """The sweeps of one worker. Any number of workers may sweep at once.
+
+    Args:
+        database: The database of the worker's control thread.
+        queries: The queries of its schema.
+        codec: Encodes requests.
+        graphs: Names of the graphs that the worker runs.
+        settings: The worker's settings.
+        turn_seconds: Time that one sweep may take, for leases are renewed by the same thread.
+        adopts: Whether crashed runs that were not enqueued are taken over.
+
+    Attributes:
+        all: The sweeps, in their order.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        codec: ValueCodec,
+        graphs: Sequence[str],
+        settings: WorkerSettings,
+        turn_seconds: float,
+        *,
+        adopts: bool,
+    ) -> None:
+        self._database, self._queries, self._codec, self._graphs = database, queries, codec, graphs
+        self._settings, self._turn_seconds = settings, turn_seconds
+        self._warned: set[tuple[str, ...]] = set()
+        self._first = Sweep(_RECOVER_SECONDS, self._recover), Sweep(settings.poll, self._make_due)
+        self.all = (
+            *self._first,
+            *([Sweep(_ADOPT_SECONDS, self._adopt)] if adopts else []),
+            Sweep(settings.poll, self._fire),
+            Sweep(_DEFAULTS_SECONDS, self._answer_by_default),
+            Sweep(_DELETED_SECONDS, self._delete_deleted),
+        )
+
+    @property
+    def due_at(self) -> float:
+        """Time of the next turn for the sake of sweeps, by the monotonic clock. Most sweeps wait for any turn."""
+        return min(sweep.due_at for sweep in self._first)
+
+    def _recover(self) -> None:
+        """Put back the runs of workers that died."""
+        found = self._database.run(tending.recover, self._queries, _BACKLOG, self._settings.max_crashes, is_known_dead)
+        for one in found:
+            log.warning("run %s of thread %s lost its worker; it is %s", one.run_id, one.thread_id, one.status)
+
+    def _adopt(self) -> None:
+        """Enqueue crashed runs that were not enqueued."""
+        queue = self._settings.queues[0]
+        for run in self._database.run(adopting.adopt, self._queries, self._codec, is_known_dead, self._graphs, queue):
+            log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
+
+    def _make_due(self) -> None:
+        """Make runs ready whose time has come."""
+        self._database.run(tending.make_due, self._queries)
+
+    def _fire(self) -> None:
+        """Enqueue runs of schedules whose ticks have come."""
+        due = self._database.run(firing.find_due, self._queries, _BACKLOG)
+        self._do_each(firing.fire, [(name,) for name in due])
+
+    def _answer_by_default(self) -> None:
+        """Answer interrupts that nobody has answered in time."""
+        due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
+        self._do_each(answers.answer_by_default, due)
+
+    def _delete_deleted(self) -> None:
+        """Delete runs that have deleted their threads, until the time is over."""
+        until = time.monotonic() + self._turn_seconds
+        try:
+            while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:
+                pass
+        except PGStateError as error:
+            if error.retryable:
+                raise
+            log.warning("runs that have deleted their threads cannot be deleted: %s", error)
+
+    def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
+        """Call an operation for each of some keys, until the time is over. What cannot be done is left out."""
+        until = time.monotonic() + self._turn_seconds
+        for key in keys:
+            try:
+                self._database.run(operation, self._queries, self._codec, *key)
+            except Exception as error:
+                if not is_locked(error) and not is_of_one_row(error):
+                    raise
+                if not is_locked(error) and key not in self._warned:
+                    self._warned.add(key)
+                    log.warning("%s of %s failed: %r", operation.__name__, " ".join(key), error)
+            if time.monotonic() > until:
+                break

@@ -1,0 +1,271 @@
+"""Workers, which claim runs from the queue and run their graphs, in threads or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from langgraph_pgstate.checkpoints.hooks import PutHooks
+from langgraph_pgstate.options import check_options
+from langgraph_pgstate.runs.options import WorkerOptions
+from langgraph_pgstate.worker.control import Control
+from langgraph_pgstate.worker.executing import GraphExecutor, RunExecution, run_outcome
+from langgraph_pgstate.worker.graphs import graph_sources
+from langgraph_pgstate.worker.resuming import repair_tool_calls
+from langgraph_pgstate.worker.settings import WorkerSettings
+from langgraph_pgstate.worker.streaming import StreamWriter
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.state import AsyncPGState, PGState
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Worker:
+    """The common part of both workers, which executes no runs."""
+
+    _saver: Any
+
+    def _prepare(self, state: PGState | AsyncPGState, graphs: Mapping[str, Any], options: WorkerOptions) -> None:
+        check_options(type(self), options, WorkerOptions)
+        settings = WorkerSettings.of(options)
+        sources = graph_sources(graphs)
+        repair = options.get("repair", repair_tool_calls)
+        self._saver = state.saver._leased(settings.lease_ttl)
+        database = state._database
+        self._writer = StreamWriter(database.dsn, database.prepare_threshold, state._queries, state._codec)
+        self._saver._hook = PutHooks(*filter(None, (self._saver._hook, self._writer)))
+        self._executor = GraphExecutor(
+            self._saver, state.saver, sources, state.record, state._codec, repair, self._writer
+        )
+        self._signals = 0
+        self._last_signal: int | None = None
+        self._control = Control(
+            database.dsn,
+            database.prepare_threshold,
+            state._queries,
+            [*sources],
+            settings,
+            state.recorder()._settings,
+            self._begin,
+            self._interrupt,
+            state._codec,
+            state._webhook_settings,
+            adopts=options.get("adopt", False),
+        )
+
+    @property
+    def worker_id(self) -> str:
+        """The id of this worker, which holds the leases of its runs."""
+        return self._control.worker_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for a supervisor: 0 if it drained, 128 and the signal's number if it was forced."""
+        return 128 + self._last_signal if self._signals > 1 and self._last_signal is not None else 0
+
+    def stop(self) -> None:
+        """Ask the worker to drain, or at the second call to stop at once. Does not wait; safe in a signal handler."""
+        self._signals += 1
+        if self._signals > 1:
+            self._control.force()
+        else:
+            self._control.drain()
+
+    def _signalled(self, number: int, _: Any = None) -> None:
+        self._last_signal = number
+        self.stop()
+
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
+        raise NotImplementedError
+
+    def _interrupt(self, execution: RunExecution) -> bool:
+        raise NotImplementedError
+
+
+class Worker(_Worker):
+    """A worker that runs graphs in threads.
+
+    Each run has a lease on its thread; a run that lost it stores nothing. A node that blocks cannot be cancelled: when
+    its run is stopped, the worker waits for the superstep boundary, and after `drain_timeout` it goes on without the
+    node, whose result is not stored. After a timeout the run ends at once, and other runs of the thread wait for the
+    node, for `drain_timeout` at most.
+
+    Args:
+        state: The state whose queue is worked on. It stays open until the worker is closed.
+        graphs: Graphs by name, or factories that make one for each run. They are compiled without a checkpointer, or
+            with the state's.
+        options: See `WorkerOptions`.
+
+    Raises:
+        ConfigurationError: If a graph or an option is not usable.
+
+    Example:
+        >>> with Worker(state, {"agent": graph}):
+        ...     state.runs.enqueue("agent", {"messages": []}, thread_id="trip-1").wait()
+    """
+
+    def __init__(self, state: PGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
+        self._prepare(state, graphs, options)
+
+    def __enter__(self) -> Self:
+        try:
+            self._control.start()
+        except BaseException:
+            # The thread may go on, and nobody would close the worker.
+            self._control.drain()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run_forever(self) -> int:
+        """Work until SIGTERM or SIGINT, then drain; a second signal stops at once. Call it in the main thread.
+
+        Returns:
+            The exit code for a supervisor.
+
+        Raises:
+            PGStateError: If the database cannot be used when the worker starts.
+        """
+        return self._run(once=False)
+
+    def run_until_idle(self) -> int:
+        """Work until no run can be claimed. Runs of other workers and delayed runs are not waited for."""
+        return self._run(once=True)
+
+    def drain(self) -> None:
+        """Stop claiming, give running runs back at their next superstep boundaries, and wait until that is done."""
+        self._control.drain()
+        self._control.join()
+
+    def close(self) -> None:
+        """Drain and stop. Safe to repeat."""
+        self.drain()
+        self._writer.close()
+        self._saver.lease_manager.close()
+
+    def _run(self, *, once: bool) -> int:
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._signalled) for number in _SIGNALS} if is_main else {}
+        try:
+            self._control.start(once=once)
+            # With a timeout, so that Python can call signal handlers.
+            while not self._control.join(0.5):
+                pass
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.close()
+        return self.exit_code
+
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
+        for execution in executions:
+            # Not of an executor, whose threads the interpreter would wait for at its exit.
+            name = f"pgstate-run-{execution.key.run_id}"
+            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+
+    def _interrupt(self, execution: RunExecution) -> bool:
+        return False
+
+    def _work(self, execution: RunExecution) -> None:
+        self._control.report(execution, self._executor.execute(execution))
+
+
+class AsyncWorker(_Worker):
+    """Async twin of `Worker`: runs graphs as tasks of the event loop in which it is entered.
+
+    A run that is stopped is cancelled at once; only a drain waits for the superstep boundary. Other runs of its thread
+    wait for threads of `def` nodes that the cancellation leaves behind, for `drain_timeout` at most.
+    """
+
+    def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
+        self._prepare(state, graphs, options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await asyncio.to_thread(self._control.start)
+        except BaseException:
+            # The thread goes on if the call is cancelled, and nobody would close the worker.
+            self._control.drain()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run_forever(self) -> int:
+        """Async twin of `Worker.run_forever`."""
+        return await self._run(once=False)
+
+    async def run_until_idle(self) -> int:
+        """Async twin of `Worker.run_until_idle`."""
+        return await self._run(once=True)
+
+    async def drain(self) -> None:
+        """Async twin of `Worker.drain`."""
+        self._control.drain()
+        await asyncio.to_thread(self._control.join)
+
+    async def close(self) -> None:
+        """Async twin of `Worker.close`."""
+        await self.drain()
+        await asyncio.to_thread(self._writer.close)
+        await self._saver.lease_manager.close()
+
+    async def _run(self, *, once: bool) -> int:
+        loop = self._loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()
+        for number in _SIGNALS if is_main else ():
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await asyncio.to_thread(self._control.start, once=once)
+            await asyncio.to_thread(self._control.join)
+        finally:
+            for number in _SIGNALS if is_main else ():
+                loop.remove_signal_handler(number)
+            await self.close()
+        return self.exit_code
+
+    def _begin(self, executions: Sequence[RunExecution]) -> None:
+        try:
+            self._on_loop(self._create_tasks, executions)
+        except RuntimeError:
+            # The loop is closed.
+            for execution in executions:
+                execution.ask("drain", 0.0)
+                self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
+
+    def _interrupt(self, execution: RunExecution) -> bool:
+        try:
+            self._on_loop(self._cancel_task, execution)
+        except RuntimeError:
+            return False
+        return True
+
+    def _on_loop(self, call: Any, argument: Any) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(call, argument)
+
+    def _create_tasks(self, executions: Sequence[RunExecution]) -> None:
+        for execution in executions:
+            execution.task = execution.held.work.start(self._work(execution))
+            execution.task.set_name(execution.key.run_id)
+
+    def _cancel_task(self, execution: RunExecution) -> None:
+        if execution.task is not None:
+            execution.task.cancel()
+
+    async def _work(self, execution: RunExecution) -> None:
+        self._control.report(execution, await self._executor.aexecute(execution))

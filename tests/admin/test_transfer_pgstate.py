@@ -1,0 +1,130 @@
+"""This package's tables as the target of an import."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.postgres import PostgresSaver
+from official import assert_same_answers, talk
+from samples import config_of, id_of, put_values
+
+from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.admin.transfer import Record, Stored
+from langgraph_pgstate.admin.transfer_pgstate import PGStateStore
+from langgraph_pgstate.codec.opaque import OpaqueCodec
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConflictError
+from langgraph_pgstate.schema.queries import queries
+
+
+def test_times_and_columns_are_those_of_the_checkpoint(
+    old: PostgresSaver, bring: Any, connection: psycopg.Connection, schema: str
+) -> None:
+    talk(old, "chat", 2)
+    bring()
+    rows = connection.execute(
+        f'SELECT checkpoint_id, created_at, run_id, source, step FROM "{schema}".checkpoints'
+    ).fetchall()
+    for checkpoint_id, created_at, run_id, source, step in rows:
+        found = old.get_tuple(config_of("chat", "", checkpoint_id))
+        assert found is not None
+        assert found.checkpoint["ts"] == created_at.isoformat()
+        assert (run_id, source, step) == tuple(found.metadata[key] for key in ("run_id", "source", "step"))
+    thread = connection.execute(f'SELECT user_id, created_at, updated_at FROM "{schema}".threads').fetchone()
+    assert thread == ("u1", min(row[1] for row in rows), max(row[1] for row in rows))
+
+
+def test_storage_is_linear(
+    old: PostgresSaver, saver: PGStateSaver, bring: Any, connection: psycopg.Connection, schema: str
+) -> None:
+    def bytes_of(turns: int) -> int:
+        talk(old, f"chat{turns}", turns)
+        bring(thread_ids=[f"chat{turns}"])
+        row = connection.execute(
+            f'SELECT sum(octet_length(data)) FROM "{schema}".segments WHERE thread_id = %s', [f"chat{turns}"]
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    assert bytes_of(40) < 3 * bytes_of(20)
+
+
+@pytest.mark.slow
+def test_a_prune_during_an_import_leaves_no_damage(
+    old: PostgresSaver, saver: PGStateSaver, bring: Any, admin: Admin
+) -> None:
+    talk(old, "chat", 30)
+    done = threading.Event()
+
+    def keep_pruning() -> None:
+        while not done.is_set():
+            saver.prune(["chat"])
+
+    pruner = threading.Thread(target=keep_pruning)
+    pruner.start()
+    try:
+        for _ in range(6):
+            bring(verify=False)
+            assert admin.check().problems == []
+            talk(old, "chat", 1, start=40)
+    finally:
+        done.set()
+        pruner.join()
+    bring()
+    assert_same_answers(old, saver, "chat")
+    assert admin.check(deep=True).problems == []
+
+
+def test_a_portion_is_refused_when_its_parent_went(saver: PGStateSaver, dsn: str, schema: str) -> None:
+    """The parent is deleted after the store looked at it and before it writes what builds on it."""
+    parent = put_values(saver, config_of("t"), {"messages": [HumanMessage("x" * 3000, id="1")]})
+    loaded = saver.get_tuple(parent)
+    assert loaded is not None
+    head = {key: value for key, value in loaded.checkpoint.items() if key != "channel_values"}
+    child = Record(
+        "1f1", True, id_of(parent), {**head, "id": "1f1"}, {"step": 1}, stored={"messages": Stored("given", 1)}
+    )
+
+    async def build_on(db: Connection, meanwhile: Callable[[], None]) -> None:
+        store = PGStateStore(db, queries(schema), OpaqueCodec(), "t")
+        assert await store.missing("", [child]) == {}
+        meanwhile()
+        assert await store.write("", [child], {}) == []
+
+    with Database.open(dsn, schema=schema, pool=False) as database:
+        with pytest.raises(ConflictError):
+            database.run_once(build_on, lambda: saver.delete_thread("t"))
+        assert saver.get_tuple(config_of("t")) is None
+        put_values(saver, config_of("t"), {"messages": [HumanMessage("y" * 3000, id="1")]}, id=id_of(parent))
+        with pytest.raises(AssertionError):
+            # Another value under another version: now the store asks for it.
+            database.run_once(build_on, lambda: None)
+
+
+def test_what_is_brought_over_moves_the_time_along_at_which_its_thread_expires(
+    old: PostgresSaver, saver: PGStateSaver, dsn: str, schema: str, bring: Any
+) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        talk(old, "t", 1)
+        bring()
+        first = state.threads.set_ttl("t", timedelta(days=30))
+        assert first is not None
+        # Nothing new: no earlier, either.
+        bring()
+        found = state.threads.get("t")
+        assert found is not None
+        assert found.expires_at == first
+        talk(old, "t", 1, start=2)
+        bring()
+        found = state.threads.get("t")
+        assert found is not None
+        assert found.expires_at == found.updated_at + timedelta(days=30)
+        assert found.expires_at > first

@@ -1,0 +1,43 @@
+"""Entries of the journal that are damaged, or newer than their reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import config_of
+from support_recorder import rows
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import queries
+from tests.record.test_journal import IDLE, STEPS, Connection, chat, question
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema, recording=IDLE) as opened:
+        opened.setup()
+        yield opened
+
+
+def test_an_entry_that_is_damaged_keeps_no_other_back(
+    state: PGState, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
+    connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x02ff')")
+    state.flush()
+    assert "is left out" in caplog.text
+    assert len(rows(connection, state.schema, "messages")) == STEPS + 1
+
+
+def test_an_entry_of_a_newer_version_stays_for_it(state: PGState, connection: Connection) -> None:
+    """Guard: an older program would take it out and lose what it says."""
+    state.record(chat().compile(checkpointer=state.saver)).invoke(question(), config_of("t"))
+    connection.execute(f"INSERT INTO {state.schema}.journal (thread_id, entry_id, data) VALUES ('t', '0', '\\x03ff')")
+    database = state._database
+    database.run(journal.write, queries(state.schema), ["t"])
+    assert "0" in [row["entry_id"] for row in rows(connection, state.schema, "journal")]
+    connection.execute(f"DELETE FROM {state.schema}.journal WHERE entry_id = '0'")
+    state.flush()
+    assert len(rows(connection, state.schema, "messages")) == STEPS + 1

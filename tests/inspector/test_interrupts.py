@@ -1,0 +1,150 @@
+"""The page of interrupts: what is asked, the answers that are offered, and the answer of a named person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from support_pages import HOSTILE, forms_of, inspected, state_of, statements, travel
+from support_record import at
+
+from langgraph_pgstate.inspector.interrupts import _shown
+from langgraph_pgstate.interrupts.types import InterruptedThread, PendingInterrupt
+
+
+def asked(value: Any, schema: Any = None) -> PendingInterrupt:
+    """An interrupt."""
+    return PendingInterrupt("i", value, at(0), schema, "task", None)
+
+
+async def test_a_named_person_answers(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        await travel(state, "t", metadata={"owner": "a"})
+        await state.threads.set_title("t", HOSTILE)
+        with statements() as sent:
+            html = await visitor.page("/interrupts")
+        assert len(sent) <= 5, sent
+        assert "<script>alert" not in html
+        assert "Book it?" in html
+        assert "Say who you are to answer" in html
+        (waiting,) = (await visitor.data("/interrupts"))["threads"]
+        interrupt_id = waiting["interrupts"][0]["interrupt_id"]
+        path = f"/interrupts/t/{interrupt_id}/answer"
+        assert (await visitor.act(path, answer="yes")).status_code == 403
+        await visitor.introduce("Eve")
+        assert f'action="/ui{path}"' in await visitor.page("/interrupts")
+        for fields in ({}, {"answer": "  "}, {"choice": "{"}):
+            assert (await visitor.act(path, **fields)).status_code == 422
+        assert (await visitor.act("/interrupts/t/none/answer", answer="yes")).status_code == 404
+        answered = await visitor.act(path, answer='{"ok": true}')
+        assert answered.headers["location"] == (
+            f"/ui/interrupts?notice=interrupt.answer&of=t&answered={interrupt_id}&waits=1"
+        )
+        notice = (await visitor.client.get(answered.headers["location"])).text
+        assert '<a href="/ui/threads/t#act-run">Run on</a>' in notice
+        assert "Answered just now by Eve: {&#34;ok&#34;:true}" in notice
+        await visitor.introduce("Adam")
+        refused = await visitor.act(path, answer="no")
+        assert (refused.status_code, "Answered just now by Eve" in refused.text) == (409, True)
+        alone = await visitor.page("/interrupts", thread="t", id=interrupt_id)
+        assert "Answered just now by Eve" in alone
+        (answer,) = await state.threads.answers("t")
+        assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")
+        assert "Nobody waits for an answer" in await visitor.page("/interrupts")
+        events = await state.events.list("t", kind="answer")
+        assert [one.payload["by"] for one in events.items] == ["Eve"]
+
+
+def approval(value: Any) -> Any:
+    """A graph that asks with this value."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [HumanMessage(repr(interrupt(value)))]}
+
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile()
+
+
+async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
+    request = {
+        "name": "send_email",
+        "args": {"to": HOSTILE, "copies": 2},
+        "description": "Ask **twice** " + HOSTILE,
+    }
+    decisions = ["approve", "edit", "respond", "reject"]
+    value = {"action_requests": [request], "review_configs": [{"allowed_decisions": decisions}]}
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        graph = approval(value).copy({"checkpointer": state.saver})
+        for thread_id in ("t", "u"):
+            await state.threads.create(thread_id, agent="mail")
+            await graph.ainvoke({"messages": []}, {"configurable": {"thread_id": thread_id}})
+        await visitor.introduce("Eve")
+        with statements() as sent:
+            html = await visitor.page("/interrupts", agent="mail")
+        assert len(sent) <= 5, sent
+        assert "send_email(to=" in html
+        assert "<strong>twice</strong>" in html
+        assert "<script>alert" not in html
+        assert "<img" not in html
+        assert html.count("<strong>twice</strong>") == 2
+        (pending,) = await state.threads.interrupts("t")
+        path = f"/interrupts/t/{pending.interrupt_id}/answer"
+        given = forms_of(html)[path]
+        assert given["back"] == "/ui/interrupts?agent=mail"
+        # The question of the form is another one than that which waits.
+        changed = await visitor.act(path, **{**given, "asked": "0" * 16, "decision-0": "approve"})
+        assert (changed.status_code, "asks something else now" in changed.text) == (409, True)
+        # What was typed stands there again after a refusal.
+        wrong = await visitor.act(path, **{**given, "decision-0": "edit", "argument-0-1": "three"})
+        assert (wrong.status_code, "must be JSON" in wrong.text, ">three</textarea>" in wrong.text) == (422, True, True)
+        # Edited arguments are not approved as they were.
+        edited = {**given, "argument-0-1": "3"}
+        refused = await visitor.act(path, **{**edited, "decision-0": "approve"})
+        assert (refused.status_code, "were edited" in refused.text) == (422, True)
+        assert await state.threads.answers("t") == ()
+        done = await visitor.act(path, **{**edited, "decision-0": "edit"})
+        location, _, place = done.headers["location"].partition("#")
+        assert location.startswith("/ui/interrupts?agent=mail&notice=interrupt.answer&of=t")
+        assert place == "thread-u"
+        (answer,) = await state.threads.answers("t")
+        decision = {"type": "edit", "edited_action": {"name": "send_email", "args": {**request["args"], "copies": 3}}}
+        assert answer.value == {"decisions": [decision]}
+        await visitor.introduce("Adam")
+        late = await visitor.act(path, **{**given, "decision-0": "reject"})
+        assert late.status_code == 409
+        assert "Answered just now by Eve: edit. Your answer was not sent." in late.text
+
+
+async def test_interrupts_are_filtered_and_paged(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_pgstate.inspector.interrupts._PAGE", 2)
+    async with inspected(dsn, schema, read_only=True) as (server, visitor):
+        state = state_of(server)
+        for name in ("a", "b", "c"):
+            await travel(state, name, user_id=f"user-{name}")
+        first = await visitor.data("/interrupts")
+        assert [one["thread_id"] for one in first["threads"]] == ["c", "b"]
+        rest = await visitor.data("/interrupts", cursor=first["next"])
+        assert [one["thread_id"] for one in rest["threads"]] == ["a"]
+        assert [one["thread_id"] for one in (await visitor.data("/interrupts", user="user-b"))["threads"]] == ["b"]
+        assert "No thread of these waits" in await visitor.page("/interrupts", user="nobody")
+        # What is answered is read, too: a page that has none says where the others are.
+        monkeypatch.setattr("langgraph_pgstate.inspector.interrupts._SCAN", 2)
+        for name in ("c", "b"):
+            await state.threads.answer(name, "yes")
+        assert "Older ones follow" in await visitor.page("/interrupts")
+
+
+def test_many_large_interrupts_stay_small() -> None:
+    large = {f"key {number}": "long " * 20 for number in range(100)}
+    several = tuple(replace(asked(large), interrupt_id=f"i{number}") for number in range(200))
+    thread = InterruptedThread("t", "c", at(0), several, (), None, None, None, None)
+    for most in (40_000, 400, -5000):
+        shown = _shown(thread, most)
+        assert len(shown["interrupts"]) + shown["hidden"] == 200
+        assert sum(len(one["rest"].text) for one in shown["interrupts"]) <= max(most, 200) + 200
+    assert len(_shown(thread, 40_000)["interrupts"]) > 10
