@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from langgraph_pgstate.admin import integrity, overview
-from langgraph_pgstate.admin.maintenance import note
-from langgraph_pgstate.admin.types import DatabaseOverview, Progress
+from langgraph_pgstate.admin.maintenance import maintain
+from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceReport, Progress
 from langgraph_pgstate.arguments import configurable_of, several, thread_id_of
 from langgraph_pgstate.assistants import Assistants, AsyncAssistants
 from langgraph_pgstate.checkpoints.hooks import PutHook, PutHooks
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import (
     AsyncConnectionPool,
     AsyncDatabase,
@@ -33,6 +32,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -52,7 +52,7 @@ from langgraph_pgstate.record.options import DEFAULT_STREAM_TTL, RecorderSetting
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
 from langgraph_pgstate.record.projections import ProjectionHook, check_projectable, check_projectable_in
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
-from langgraph_pgstate.record.types import BackfillReport, MaintenanceReport
+from langgraph_pgstate.record.types import BackfillReport
 from langgraph_pgstate.runs import AsyncRuns, AsyncWebhooks, Runs, Webhooks
 from langgraph_pgstate.runs.options import KeySource, WebhookSettings
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
@@ -432,12 +432,9 @@ class PGState(_State):
             stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
                 are dropped by days (UTC).
         """
-        begun = time.monotonic()
-        report = self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
-        self.runs.repair()
-        report = replace(report, expired=self.threads.sweep())
-        self._database.run(note, self._queries, time.monotonic() - begun, report)
-        return report
+        self._recorder.recover()
+        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": stream_ttl}
+        return run_blocking(maintain(BlockingRunner(self._database), self._queries, **limits))
 
     def overview(self) -> DatabaseOverview:
         """Return an overview of the database: sizes of the tables, migrations, what `maintain` did, and the statements
@@ -660,12 +657,9 @@ class AsyncPGState(_State):
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
-        begun = time.monotonic()
-        report = await self._recorder.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=stream_ttl)
-        await self.runs.repair()
-        report = replace(report, expired=await self.threads.sweep())
-        await self._database.run(note, self._queries, time.monotonic() - begun, report)
-        return report
+        await self._recorder.recover()
+        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": stream_ttl}
+        return await maintain(AsyncRunner(self._database), self._queries, **limits)
 
     async def overview(self) -> DatabaseOverview:
         """Async twin of `PGState.overview`."""

@@ -1,16 +1,74 @@
-"""The note of what maintenance did."""
+"""Regular maintenance: partitions, runs of dead processes, and rows that have had their time."""
 
 from __future__ import annotations
 
 import json
+import logging
+import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import Final
 
+from langgraph_pgstate.admin.types import MaintenanceReport
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.leases import guards
+from langgraph_pgstate.otlp import exports
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.record import dead_runs, deleted_costs
+from langgraph_pgstate.runs import tending
+from langgraph_pgstate.schema import partitions
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads import expiry, orphans
 
-if TYPE_CHECKING:
-    from langgraph_pgstate.record.types import MaintenanceReport
+_LOCK_TIMEOUT: Final = "500ms"
+_log = logging.getLogger("langgraph_pgstate.admin")
+
+
+async def maintain(
+    runner: Runner, queries: Queries, *, months: int, drop_older_than: int | None, stream_ttl: timedelta
+) -> MaintenanceReport:
+    """Make partitions, end the runs of dead processes, and remove what has had its time. Safe to repeat.
+
+    Each part is a transaction of its own. What the journal has of dead processes must be in the tables.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        months: Number of months ahead for which partitions are made.
+        drop_older_than: Drop the spans of months that lie entirely more than this many months before the current one.
+        stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
+    """
+    begun, run = time.monotonic(), runner.run
+    made = await run(partitions.make_months, queries, months, strayed=True)
+    await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
+    days = await run(partitions.drop_days, queries, stream_ttl)
+    dropped = [] if drop_older_than is None else await run(partitions.drop_months, queries, drop_older_than)
+    settled = await _settle_dead_runs(runner, queries)
+    swept = await run(guards.sweep, queries)
+    orphaned = await run(orphans.sweep, queries)
+    await run(exports.forget, queries)
+    await run(deleted_costs.forget, queries)
+    await run(tending.repair, queries)
+    expired = await run(expiry.sweep, queries, None)
+    report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days))
+    await run(note, queries, time.monotonic() - begun, report)
+    return report
+
+
+async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
+    settled, after = 0, ("", "")
+    while page := await runner.run(dead_runs.list_running, queries, after):
+        after = page[-1][:2]
+        for thread_id, dead in dead_runs.choose_dead(page, is_known_dead).items():
+            try:
+                settled += len(await runner.run(dead_runs.settle_runs, queries, thread_id, dead))
+            except PGStateError as error:
+                if error.retryable:
+                    raise
+                _log.error("runs of thread %r whose process died cannot be ended: %s", thread_id, error)
+    return settled
 
 
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from langgraph_pgstate.admin.maintenance import note as note_maintenance
 from langgraph_pgstate.admin.types import Progress
 from langgraph_pgstate.cli.drawing import Table, Text, Tree, console, escape
 from langgraph_pgstate.cli.options import (
@@ -45,7 +42,6 @@ from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.options import TtlStrategy, age
 from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.runs.options import DEFAULT_QUEUE
-from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads.types import PruneResult
 
 if TYPE_CHECKING:
@@ -215,18 +211,14 @@ def maintain(
     stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs this long, at least.")] = "1d",
 ) -> None:
     """Make partitions, end the runs of dead processes, and delete or prune expired threads. Run it daily."""
-    from langgraph_pgstate.record import Recorder
+    from langgraph_pgstate.admin import maintenance
+    from langgraph_pgstate.db.adapters import run_blocking
+    from langgraph_pgstate.db.runners import BlockingRunner
 
     target: Target = ctx.obj
-    begun = time.monotonic()
     with target.connect() as parts:
-        report = Recorder(parts.database).maintain(
-            months=months, drop_older_than=drop_older_than, stream_ttl=age(stream_ttl)
-        )
-        parts.runs.repair()
-        expired = _sweep(parts, None)
-        report = replace(report, expired=expired)
-        parts.database.run(note_maintenance, queries(parts.database.schema), time.monotonic() - begun, report)
+        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": age(stream_ttl)}
+        report = run_blocking(maintenance.maintain(BlockingRunner(parts.database), parts.queries, **limits))
     if target.is_json:
         print_json(report)
         return
@@ -235,8 +227,8 @@ def maintain(
     console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
     if drop_older_than is not None:
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
-    if expired.threads:
-        console.print(_swept(expired))
+    if report.expired.threads:
+        console.print(_swept(report.expired))
     if report.orphan_writes:
         console.print(f"pending writes without a checkpoint, removed: {report.orphan_writes:,}")
 

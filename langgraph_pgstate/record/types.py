@@ -9,8 +9,6 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID, uuid5
 
-from langgraph_pgstate.threads.types import PruneResult
-
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatistics:
@@ -811,29 +809,6 @@ class BackfillReport:
             self.statuses + other.statuses,
             self.problems + other.problems,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenanceReport:
-    """The changes made by `maintain`.
-
-    Attributes:
-        months_made: Months for which a partition of `spans` was created, as `2026_01`.
-        months_dropped: Months whose partition of `spans` was dropped.
-        runs_settled: Runs that were ended because their process has died.
-        guards_swept: Removed rows of outdated tombstones and long-released leases.
-        expired: Deleted or pruned threads that had expired.
-        orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
-        days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
-    """
-
-    months_made: tuple[str, ...] = ()
-    months_dropped: tuple[str, ...] = ()
-    runs_settled: int = 0
-    guards_swept: int = 0
-    expired: PruneResult = PruneResult()  # noqa: RUF009
-    orphan_writes: int = 0
-    days_dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

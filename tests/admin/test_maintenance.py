@@ -10,6 +10,7 @@ from support import loop_graph
 from support_queue import Queue
 from support_recorder import config, recording, rows
 
+from langgraph_pgstate import PGState
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import streams
@@ -27,7 +28,7 @@ def months(connection: Connection, schema: str, table: str = "spans") -> set[str
 def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
     dsn: str, schema: str, connection: Connection
 ) -> None:
-    with recording(dsn, schema) as (_, recorder):
+    with PGState.open(dsn, schema=schema) as state:
         this_month = connection.execute("SELECT to_char(now() AT TIME ZONE 'UTC', '\"spans_\"YYYY_MM')").fetchone()[0]
         made = months(connection, schema)
         assert len(made) == 4
@@ -36,17 +37,17 @@ def test_months_are_made_ahead_moved_out_of_the_default_and_dropped(
             f"INSERT INTO {schema}.spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version)"
             " SELECT 't', 'r', n::text, '2020-05-05', 'node', 'n', 'success', '' FROM generate_series(1, 10) n".encode()
         )
-        report = recorder.maintain(months=3)
+        report = state.maintain(months=3)
         assert len(report.months_made) == 2
         assert "2020_05" in report.months_made
         assert len(rows(connection, schema, "spans_2020_05")) == len(rows(connection, schema, "spans")) == 10
-        assert recorder.maintain(months=3).months_made == ()
-        assert recorder.maintain(drop_older_than=1200).months_dropped == ()
-        assert recorder.maintain(drop_older_than=12).months_dropped == ("2020_05",)
+        assert state.maintain(months=3).months_made == ()
+        assert state.maintain(drop_older_than=1200).months_dropped == ()
+        assert state.maintain(drop_older_than=12).months_dropped == ("2020_05",)
         assert rows(connection, schema, "spans") == []
         assert this_month in months(connection, schema)
         with pytest.raises(ConfigurationError):
-            recorder.maintain(drop_older_than=0)
+            state.maintain(drop_older_than=0)
 
 
 def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has_some(

@@ -24,6 +24,7 @@ from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
+from langgraph_pgstate.admin.types import MaintenanceReport
 from langgraph_pgstate.arguments import Address, address_of
 from langgraph_pgstate.assistants import operations as assistants
 from langgraph_pgstate.checkpoints.journal_entry import WRITTEN
@@ -54,7 +55,7 @@ from langgraph_pgstate.record.runs import request_runaways, request_runs
 from langgraph_pgstate.record.spans import request_spans
 from langgraph_pgstate.record.statistics import request_costs, request_statistics, request_usage
 from langgraph_pgstate.record.timelines import request_timeline
-from langgraph_pgstate.record.types import MaintenanceReport, Price
+from langgraph_pgstate.record.types import Price
 from langgraph_pgstate.runs.claiming import claim
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.limits import request_limit
@@ -88,10 +89,13 @@ def is_operation(node: ast.AST) -> bool:
     return is_function and bool(node.args.args) and node.args.args[0].arg == "db"
 
 
+# They know of threads or tasks, or of runners.
+NOT_OPERATIONS = ("admin/maintenance", "db/", "leases/registry", "leases/taking", "runs/following")
 OPERATIONS = {
     name: tree
     for name, tree in MODULES.items()
-    if not name.startswith(("db/", "leases/registry", "leases/taking")) and any(map(is_operation, tree.body))
+    if not name.startswith(("admin/maintenance", "db/", "leases/registry", "leases/taking", "runs/following"))
+    and any(map(is_operation, tree.body))
 }
 
 

@@ -342,7 +342,7 @@ def test_what_waits_in_the_journal_is_not_taken_for_a_crash(dsn: str, schema: st
     with PGState.open(dsn, schema=schema) as state:
         # As if it had come after the journal was moved.
         state._recorder.recover = lambda seconds=0.0: 0  # type: ignore[method-assign]
-        assert state._recorder.maintain().runs_settled == 0
+        assert state.maintain().runs_settled == 0
     assert the_end(connection, schema) == "success"
     assert [event["payload"]["status"] for event in rows(connection, schema, "events")] == ["running", "success"]
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,7 +20,7 @@ from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.langgraph_compat import close_waiting_callbacks
 from langgraph_pgstate.options import RetryPolicy, ThreadKeys
-from langgraph_pgstate.record.options import DEFAULT_STREAM_TTL, RecorderSettings
+from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.awaiting import NOTHING, Awaited, Later, Mark
 from langgraph_pgstate.record.recorder.budgets import BudgetGuard, Budgets
 from langgraph_pgstate.record.recorder.handler import RecordingHandler, attach
@@ -29,7 +28,6 @@ from langgraph_pgstate.record.recorder.records import RunRecord
 from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.record.recorder.writer import Writer
-from langgraph_pgstate.record.types import MaintenanceReport
 from langgraph_pgstate.schema.queries import queries
 
 _log = logging.getLogger("langgraph_pgstate.record")
@@ -209,25 +207,6 @@ class Recorder(_RecorderBase):
                 self._turn.notify_all()
             if self._thread is not None and self._thread.is_alive():
                 self._thread.join(self._settings.patience)
-
-    def maintain(
-        self,
-        *,
-        months: int = 2,
-        drop_older_than: int | None = None,
-        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
-    ) -> MaintenanceReport:
-        """Create partitions, end the runs of dead processes, drop old events and optionally old spans. Safe to repeat.
-
-        Also removes outdated tombstones, and pending writes that are older than a day and have no checkpoint.
-
-        Args:
-            months: Number of months ahead for which partitions are created.
-            drop_older_than: Drop the spans of months that lie entirely more than this many months before the current
-                one.
-            stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
-        """
-        return run_blocking(self._writer.maintain(months, drop_older_than, stream_ttl))
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
         def read() -> None:
@@ -416,16 +395,6 @@ class AsyncRecorder(_RecorderBase):
                 with suppress(asyncio.CancelledError):
                     self._task.cancel()
                     await self._task
-
-    async def maintain(
-        self,
-        *,
-        months: int = 2,
-        drop_older_than: int | None = None,
-        stream_ttl: timedelta = DEFAULT_STREAM_TTL,
-    ) -> MaintenanceReport:
-        """Async twin of `Recorder.maintain`."""
-        return await self._writer.maintain(months, drop_older_than, stream_ttl)
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""

@@ -8,30 +8,22 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from datetime import timedelta
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.leases import guards
-from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
-from langgraph_pgstate.record import deleted_costs, journal, recording
-from langgraph_pgstate.record.dead_runs import choose_dead, list_running, settle_runs
+from langgraph_pgstate.record import journal, recording
 from langgraph_pgstate.record.recorder.records import RunRecord
 from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
-from langgraph_pgstate.record.types import MaintenanceReport
-from langgraph_pgstate.schema.partitions import drop_days, drop_months, make_days, make_months
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads import orphans
 
 _log = logging.getLogger("langgraph_pgstate.record")
 # Older journal entries belong to processes that died.
 _LEFT_SECONDS = 30.0
 # A live process moves journal entries to the tables every 0.4 s, so older ones have no writer.
 _STUCK_SECONDS = 1.0
-_LOCK_TIMEOUT = "500ms"
 _CLOCK_SECONDS = 60.0
 
 
@@ -111,34 +103,6 @@ class Writer:
         self._recovered_at = now
         with suppress(PGStateError):
             await self.recover(0.0 if before < 0 else _STUCK_SECONDS)
-
-    async def maintain(self, months: int, drop_older_than: int | None, stream_ttl: timedelta) -> MaintenanceReport:
-        """Create partitions, end runs of dead processes, drop old events and optionally old spans. Safe to repeat."""
-        run, queries = self._runner.run, self._queries
-        made = await run(make_months, queries, months, strayed=True)
-        await run(make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
-        days = await run(drop_days, queries, stream_ttl)
-        dropped = []
-        if drop_older_than is not None:
-            dropped = await run(drop_months, queries, drop_older_than)
-        await self.recover(0.0)
-        settled, after = 0, ("", "")
-        while page := await run(list_running, queries, after):
-            after = page[-1][:2]
-            for thread_id, dead in choose_dead(page, is_known_dead).items():
-                try:
-                    settled += len(await run(settle_runs, queries, thread_id, dead))
-                except PGStateError as error:
-                    if error.retryable:
-                        raise
-                    _log.error("runs of thread %r whose process died cannot be ended: %s", thread_id, error)
-        swept = await run(guards.sweep, queries)
-        orphaned = await run(orphans.sweep, queries)
-        await run(exports.forget, queries)
-        await run(deleted_costs.forget, queries)
-        return MaintenanceReport(
-            tuple(made), tuple(dropped), settled, swept, orphan_writes=orphaned, days_dropped=tuple(days)
-        )
 
     def _log(self, error: PGStateError) -> None:
         _log.warning("%d spans and events are not written yet: %s", self._queue.waiting, error)
