@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from importlib import import_module
 from typing import Any, Final, TypedDict, Unpack
 
 from langgraph.store.base import BaseStore
@@ -217,11 +218,13 @@ def create_app(
 
 
 def _pages() -> Mount:
+    # By its name, as the inspector stands on the server.
     try:
-        from langgraph_pgstate.inspector.app import mount
+        inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
-    return mount()
+    mounted: Mount = inspector.mount()
+    return mounted
 
 
 def _route(operation: Operation) -> Route:
