@@ -33,6 +33,7 @@ from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -226,8 +227,9 @@ class PGState(_State):
 
     Attributes:
         saver: The checkpointer, to be compiled into graphs.
-        threads: Threads, their users, agents and status; search by metadata and projected state; interrupts;
-            branches, forks, labels, differences.
+        threads: Threads, their users, agents and status; search by metadata and projected state; branches, forks,
+            labels, differences.
+        interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
         schedules: Schedules, which enqueue runs at times.
@@ -345,8 +347,13 @@ class PGState(_State):
 
     @cached_property
     def threads(self) -> Threads:
-        """Threads: search, interrupts, branches, forks and differences."""
+        """Threads: search, branches, forks and differences."""
         return Threads(self._fresh, self._queries, self._codec, self._versions)
+
+    @cached_property
+    def interrupts(self) -> Interrupts:
+        """Interrupts of threads, and their answers."""
+        return Interrupts(self._fresh, self._queries, self.runs, self._codec)
 
     @cached_property
     def runs(self) -> Runs:
@@ -580,8 +587,13 @@ class AsyncPGState(_State):
 
     @cached_property
     def threads(self) -> AsyncThreads:
-        """Threads: search, interrupts, branches, forks and differences."""
+        """Threads: search, branches, forks and differences."""
         return AsyncThreads(self._fresh, self._queries, self._codec, self._versions)
+
+    @cached_property
+    def interrupts(self) -> AsyncInterrupts:
+        """Interrupts of threads, and their answers."""
+        return AsyncInterrupts(self._fresh, self._queries, self.runs, self._codec)
 
     @cached_property
     def runs(self) -> AsyncRuns:

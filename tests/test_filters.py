@@ -17,7 +17,7 @@ from langgraph_pgstate.threads.filters import ThreadFilter, ThreadSearch
 CALLS: dict[str, tuple[Callable[[PGState], Callable[..., Any]], type, tuple[str, ...]]] = {
     "threads.list": (lambda state: state.threads.list, ThreadFilter, ()),
     "threads.search": (lambda state: state.threads.search, ThreadSearch, ()),
-    "threads.interrupted": (lambda state: state.threads.interrupted, InterruptFilter, ()),
+    "interrupts.threads": (lambda state: state.interrupts.threads, InterruptFilter, ()),
     "runs.list": (lambda state: state.runs.list, RunFilter, ()),
     "runs.failed": (lambda state: state.runs.failed, FailedRunFilter, ()),
     "runs.queued": (lambda state: state.runs.queued, QueueFilter, ()),

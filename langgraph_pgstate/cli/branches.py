@@ -91,8 +91,8 @@ def show(
     from langgraph_pgstate.arguments import address_of
     from langgraph_pgstate.checkpoints.differences import read_states
     from langgraph_pgstate.cli.tree import short_id
+    from langgraph_pgstate.interrupts import Interrupts
     from langgraph_pgstate.langgraph_compat import next_nodes
-    from langgraph_pgstate.threads import Threads
 
     target: Target = ctx.obj
     with target.connect() as parts:
@@ -101,8 +101,8 @@ def show(
         values = parts.database.run(read_states, parts.queries, parts.plain_codec, address, address).after
         newest = parts.threads.get(thread)
         is_newest = newest is not None and newest.head_checkpoint_id == step.checkpoint_id
-        part = Threads(parts.database, parts.queries, parts.plain_codec)
-        interrupts = part.interrupts(thread) if is_newest else ()
+        part = Interrupts(parts.database, parts.queries, parts.runs, parts.plain_codec)
+        interrupts = part.list(thread) if is_newest else ()
         answers = part.answers(thread) if is_newest else ()
         status = newest.status if newest is not None and is_newest else ""
         stop = None

@@ -40,7 +40,7 @@ def interrupts(
 
     target: Target = ctx.obj
     with target.connect() as parts:
-        page = parts.threads.interrupted(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
+        page = parts.interrupts.threads(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return
@@ -80,16 +80,16 @@ def answer(
 
     target: Target = ctx.obj
     with target.connect() as parts:
-        part = parts.threads
+        part = parts.interrupts
         if interrupt:
-            matching = [one for one in part.interrupts(thread) if one.interrupt_id.startswith(interrupt)]
+            matching = [one for one in part.list(thread) if one.interrupt_id.startswith(interrupt)]
             if len(matching) > 1:
                 raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
             interrupt = matching[0].interrupt_id if matching else interrupt
         codec = ValueCodec()
         request = answers.request_answer(codec, value if text else value_of(value), by or _shell_user(), interrupt)
         given = parts.database.run(answers.answer, parts.queries, codec, thread, request)
-        left = part.interrupts(thread)
+        left = part.list(thread)
     if target.is_json:
         command = as_json(answers.command_for(given))
         print_json(command | {"run_id": given.run_id, "open_interrupts": len(left)})
@@ -101,7 +101,7 @@ def answer(
         if not left:
             from langgraph_pgstate.cli.tree import short_id
 
-            console.print("to go on, if the application does not pass the graph `threads.resume(…)`:", style="dim")
+            console.print("to go on, if the application does not pass the graph `interrupts.resume(…)`:", style="dim")
             print_command(target.program(), "resume", thread, checkpoint=short_id(given.checkpoint_id))
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")

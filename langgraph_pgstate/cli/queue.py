@@ -367,7 +367,7 @@ def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | N
         at = parts.threads.find(thread_id, checkpoint)["configurable"]["checkpoint_id"]
     if at != found.head_checkpoint_id:
         raise StaleHeadError(thread_id, "", at, found.head_checkpoint_id)
-    if found.status != "interrupted" and not parts.threads.answers(thread_id):
+    if found.status != "interrupted" and not parts.interrupts.answers(thread_id):
         raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
     owner = {"user_id": found.user_id, "tenant_id": found.tenant_id}
     configurable = {name: value for name, value in owner.items() if value is not None}

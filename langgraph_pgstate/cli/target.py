@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.admin.api import Admin
     from langgraph_pgstate.codec.values import ValueCodec
     from langgraph_pgstate.db.database import Database
+    from langgraph_pgstate.interrupts import Interrupts
     from langgraph_pgstate.record.events import Events
     from langgraph_pgstate.record.messages import Messages
     from langgraph_pgstate.record.prices import Prices
@@ -167,7 +168,7 @@ class Parts:
 
     @cached_property
     def threads(self) -> Threads:
-        """Threads, their branches and interrupts."""
+        """Threads and their branches."""
         from langgraph_pgstate.threads import Threads
 
         return Threads(self.database, self.queries)
@@ -178,6 +179,13 @@ class Parts:
         from langgraph_pgstate.runs import Runs
 
         return Runs(self.database, self.queries)
+
+    @cached_property
+    def interrupts(self) -> Interrupts:
+        """Interrupts of threads, and their answers."""
+        from langgraph_pgstate.interrupts import Interrupts
+
+        return Interrupts(self.database, self.queries, self.runs)
 
     @cached_property
     def schedules(self) -> Schedules:

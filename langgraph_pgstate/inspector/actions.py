@@ -69,7 +69,7 @@ async def run(call: PageCall) -> Done:
     await _check_head(call, found, head)
     await check_free(call, found)
     if mode == "on":
-        command = await call.state.threads.resume(found.thread_id)
+        command = await call.state.interrupts.resume(found.thread_id)
         run_id = await _run(call, found, nonce, expected_head=head, command=command)
     else:
         run_id = await _run(call, found, nonce, expected_head=head, at=at)

@@ -62,7 +62,7 @@ async def interrupts(call: PageCall) -> Page:
         return await _alone(call, found, call.query("id"), answered)
     if call.query("id") is not None:
         raise refuse(422, "an interrupt is found by its thread, too: ?thread=THREAD&id=INTERRUPT")
-    pending = await call.state.threads.interrupted(
+    pending = await call.state.interrupts.threads(
         agent=call.query("agent"),
         user_id=call.query("user"),
         tenant_id=call.query("tenant"),
@@ -87,7 +87,7 @@ async def interrupts(call: PageCall) -> Page:
 async def answer(call: PageCall) -> Any:
     """Answer an interrupt: with the decisions or the answer of a form, or with what was written."""
     thread, interrupt_id = await call.thread("update"), call.path("interrupt_id")
-    pending = await call.state.threads.interrupts(thread.thread_id)
+    pending = await call.state.interrupts.list(thread.thread_id)
     interrupt = next((one for one in pending if one.interrupt_id == interrupt_id and one.error is None), None)
     if interrupt is None:
         return await _too_late(call, thread, interrupt_id)
@@ -95,12 +95,12 @@ async def answer(call: PageCall) -> Any:
         return await _again(call, thread, 409, "The interrupt asks something else now. Nothing was sent.")
     try:
         value = answer_of(form_of(interrupt), call.form)
-        await call.state.threads.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
+        await call.state.interrupts.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
     except (AlreadyAnsweredError, NotFoundError):
         return await _too_late(call, thread, interrupt_id)
     except (AnswerError, ConfigurationError, SerializationError) as error:
         return await _again(call, thread, 422, f"Nothing was sent: {error}.", call.form)
-    unused = await call.state.threads.answers(thread.thread_id)
+    unused = await call.state.interrupts.answers(thread.thread_id)
     # A run of the queue goes on by itself.
     waits = any(one.interrupt_id == interrupt_id and one.run_id is None for one in unused)
     back = own_path(call, call.field("back")) or call.link("interrupts")
@@ -119,7 +119,7 @@ async def _too_late(call: PageCall, thread: Thread, interrupt_id: str) -> Any:
     Raises:
         HTTPException: 404 if there is no such interrupt.
     """
-    found = await call.state.threads.answered(thread.thread_id, interrupt_id)
+    found = await call.state.interrupts.answered(thread.thread_id, interrupt_id)
     if found is None:
         raise missing("pending interrupt", interrupt_id)
     return await _again(call, thread, 409, f"{_told(found)}. Your answer was not sent.")
@@ -143,7 +143,7 @@ async def _again(
 
 async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answered: dict[str, Any] | None) -> Page:
     """Return the page of one thread's interrupts, or of one of them, also if it is answered."""
-    pending = await call.state.threads.interrupts(thread.thread_id)
+    pending = await call.state.interrupts.list(thread.thread_id)
     chosen = [one for one in pending if interrupt_id in (None, one.interrupt_id)]
     data: dict[str, Any] = {**_DATA, "threads": [], "next": None, "scanned": _SCAN, "just_answered": answered}
     data |= {"thread": thread, "interrupt_id": interrupt_id, "others": len(pending) - len(chosen)}
@@ -158,7 +158,7 @@ async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answe
     elif interrupt_id is not None and answered is not None and call.query("answered") == interrupt_id:
         data["answered"] = answered
     elif interrupt_id is not None:
-        found = await call.state.threads.answered(thread.thread_id, interrupt_id)
+        found = await call.state.interrupts.answered(thread.thread_id, interrupt_id)
         data["answered"] = None if found is None else _answer_shown(thread, found)
     title = "Interrupts" if interrupt_id is None else "Interrupt"
     return Page("interrupts.html", title, data, is_live=call.request.method == "GET")
@@ -171,7 +171,7 @@ async def _just_answered(call: PageCall) -> dict[str, Any] | None:
         return None
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     thread = await call.state.threads.get(thread_id, scope=scope)
-    found = None if thread is None else await call.state.threads.answered(thread_id, interrupt_id)
+    found = None if thread is None else await call.state.interrupts.answered(thread_id, interrupt_id)
     return None if thread is None or found is None else _answer_shown(thread, found)
 
 

@@ -152,7 +152,7 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
     """Return the answers that the thread has not gone on with, by the id of the interrupt."""
     return {
         one.interrupt_id: {"by": one.answered_by, "value": said(one.value), "run_id": one.run_id}
-        for one in await call.state.threads.answers(found.thread_id)
+        for one in await call.state.interrupts.answers(found.thread_id)
     }
 
 

@@ -265,7 +265,7 @@ async def _put_answer(
     if resuming is None:
         if must_enqueue:
             raise ConfigurationError(
-                f"the interrupted run of thread {thread_id!r} was not enqueued: use threads.answer, and invoke the "
+                f"the interrupted run of thread {thread_id!r} was not enqueued: use interrupts.answer, and invoke the "
                 "graph with the command that it returns"
             )
         return await db.execute(queries.put_answer, parameters) > 0

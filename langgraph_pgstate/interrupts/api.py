@@ -7,19 +7,35 @@ from typing import Any, Unpack
 from langgraph.types import Command
 
 from langgraph_pgstate.arguments import identifier, thread_id_of
-from langgraph_pgstate.db.runners import blocking
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts import pending as interrupts
 from langgraph_pgstate.interrupts.filters import InterruptFilter
 from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
 from langgraph_pgstate.paging import Page
-from langgraph_pgstate.threads.base import AsyncThreadsBase, ThreadsBase
+from langgraph_pgstate.runs.api import AsyncRuns, Runs
+from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
+from langgraph_pgstate.schema.queries import Queries
 
 
-class AsyncInterrupts(AsyncThreadsBase):
-    """Access to the interrupts made with `interrupt()`. Each takes one answer."""
+class AsyncInterrupts:
+    """Access to the interrupts made with `interrupt()`. Each takes one answer.
 
-    async def interrupted(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        runs: The queue, which makes the handles of runs that resume.
+        codec: Reads interrupts, and stores answers; by default with LangGraph's own serializer.
+    """
+
+    def __init__(
+        self, database: AsyncDatabase, queries: Queries, runs: AsyncRuns, codec: ValueCodec | None = None
+    ) -> None:
+        self._database, self._queries, self._runs, self._codec = database, queries, runs, codec or ValueCodec()
+
+    async def threads(self, **filters: Unpack[InterruptFilter]) -> Page[InterruptedThread]:
         """Return a page of threads with unanswered interrupts, newest interrupt first.
 
         Needs no recorder. Breakpoints (`interrupt_before`) are not listed, as they take no answer. A page may hold
@@ -35,7 +51,7 @@ class AsyncInterrupts(AsyncThreadsBase):
         request = interrupts.request_interrupted(**filters)
         return await self._database.run(interrupts.list_interrupted, self._queries, self._codec, request)
 
-    async def interrupts(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
+    async def list(self, thread_id: str) -> tuple[PendingInterrupt, ...]:
         """Return the unanswered interrupts of one thread, oldest first. Three round trips."""
         found = await self._database.run(
             interrupts.get_interrupted, self._queries, self._codec, thread_id_of(thread_id)
@@ -74,6 +90,33 @@ class AsyncInterrupts(AsyncThreadsBase):
         found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
         return answers.command_for(found)
 
+    async def answer_run(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> AsyncRunHandle:
+        """Answer an interrupt of an enqueued run as `answer` does, and return the run that resumes it.
+
+        Args:
+            thread_id: The thread.
+            value: The answer; any value except `None` that the serializer can store.
+            by: Name of the answerer.
+            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+
+        Raises:
+            ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
+                named. Nothing was written.
+            PGStateError: As `answer` does.
+        """
+        return self._runs.handle(*await self._answer_run(thread_id, value, by, interrupt_id))
+
+    async def _answer_run(
+        self, thread_id: str, value: Any, by: str | None, interrupt_id: str | None
+    ) -> tuple[str, str]:
+        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        found = await self._database.run(
+            answers.answer, self._queries, self._codec, thread_id_of(thread_id), request, must_enqueue=True
+        )
+        return found.thread_id, request.answer_id
+
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
         found = await self._database.run(
@@ -99,12 +142,24 @@ class AsyncInterrupts(AsyncThreadsBase):
         return answers.command_of(await AsyncInterrupts.answers(self, thread_id))
 
 
-class Interrupts(ThreadsBase):
+class Interrupts:
     """Blocking twin of `AsyncInterrupts`."""
 
-    interrupted = blocking(AsyncInterrupts.interrupted)
-    interrupts = blocking(AsyncInterrupts.interrupts)
+    def __init__(self, database: Database, queries: Queries, runs: Runs, codec: ValueCodec | None = None) -> None:
+        self._database, self._queries, self._runs = BlockingRunner(database), queries, runs
+        self._codec = codec or ValueCodec()
+
+    threads = blocking(AsyncInterrupts.threads)
+    list = blocking(AsyncInterrupts.list)
     answer = blocking(AsyncInterrupts.answer)
+
+    def answer_run(
+        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
+    ) -> RunHandle:
+        """Blocking twin of `AsyncInterrupts.answer_run`."""
+        return self._runs.handle(*self._answer_run(thread_id, value, by, interrupt_id))
+
+    _answer_run = blocking(AsyncInterrupts._answer_run)
     answers = blocking(AsyncInterrupts.answers)
     answered = blocking(AsyncInterrupts.answered)
     resume = blocking(AsyncInterrupts.resume)

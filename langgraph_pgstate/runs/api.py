@@ -24,7 +24,6 @@ from langgraph_pgstate.db.database import (
 )
 from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.errors import ArgumentTypeError
-from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.feedback import AsyncRunFeedback, RunFeedback
@@ -345,32 +344,6 @@ class AsyncRuns(AsyncRunQueue):
         await self._notifier.notify()
         return found
 
-    async def answer(
-        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
-    ) -> AsyncRunHandle:
-        """Answer an interrupt of an enqueued run as `threads.answer` does, and return the run that resumes it.
-
-        Args:
-            thread_id: The thread.
-            value: The answer; any value except `None` that the serializer can store.
-            by: Name of the answerer.
-            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
-
-        Raises:
-            ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
-                named. Nothing was written.
-            PGStateError: As `threads.answer` does.
-        """
-        return AsyncRunHandle(self, *await self._answer(thread_id, value, by, interrupt_id))
-
-    async def _answer(
-        self, thread_id: str, value: Any, by: str | None, interrupt_id: str | None
-    ) -> tuple[str, str, bool]:
-        codec, thread_id = self._requests.codec, thread_id_of(thread_id)
-        request = answers.request_answer(codec, value, by, interrupt_id)
-        found = await self._queue.run(answers.answer, self._queries, codec, thread_id, request, must_enqueue=True)
-        return found.thread_id, request.answer_id, True
-
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
 
@@ -486,14 +459,6 @@ class Runs(RunQueue):
         return [RunHandle(self, *_parts(run)) for run in self._adopt(graphs)]
 
     _adopt = blocking(AsyncRuns._adopt)
-
-    def answer(
-        self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
-    ) -> RunHandle:
-        """Blocking twin of `AsyncRuns.answer`."""
-        return RunHandle(self, *self._answer(thread_id, value, by, interrupt_id))
-
-    _answer = blocking(AsyncRuns._answer)
     discard = blocking(AsyncRuns.discard)
 
 

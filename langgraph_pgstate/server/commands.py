@@ -109,7 +109,7 @@ async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
     answers = {one.interrupt_id: one.response for one in given.responses}
     run_id = ""
     while True:
-        asked = {one.interrupt_id: one.run_id for one in await call.state.threads.interrupts(thread.thread_id)}
+        asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
         # A second answer has the id of the first one's run, which may have ended without using its answers.
@@ -232,7 +232,7 @@ async def _has_interrupts(call: Call, thread_id: str) -> bool:
     thread: Thread | None = await call.state.threads.get(thread_id, scope=scope)
     if thread is None or thread.status != "interrupted":
         return False
-    return bool(await call.state.threads.interrupts(thread_id))
+    return bool(await call.state.interrupts.list(thread_id))
 
 
 _COMMANDS: Final[Mapping[str, tuple[type[Body], Callable[[Any, Any], Awaitable[_Answer]]]]] = {

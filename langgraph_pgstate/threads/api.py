@@ -11,7 +11,6 @@ from langgraph_pgstate.arguments import Moment, address_of, identifier, request_
 from langgraph_pgstate.checkpoints import differences
 from langgraph_pgstate.checkpoints.types import Difference
 from langgraph_pgstate.db.runners import blocking
-from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.options import TtlStrategy
 from langgraph_pgstate.paging import Page, check_filters
@@ -339,8 +338,8 @@ class Expiry(ThreadsBase):
     revive = blocking(AsyncExpiry.revive)
 
 
-class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
-    """Access to threads, their branches and interrupts, and their expiry.
+class AsyncThreads(AsyncBranches, AsyncExpiry):
+    """Access to threads, their branches and their expiry.
 
     Lists are paged, most recently updated first; pass `page.next` as `cursor` for the next page. A thread that is
     updated between two pages moves to the front, so a later page does not show it.
@@ -348,7 +347,7 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
     Args:
         database: The database.
         queries: The queries of its schema.
-        codec: Reads states and interrupts, and stores answers; by default with LangGraph's own serializer.
+        codec: Reads states; by default with LangGraph's own serializer.
         versions: Upcasts states before they are compared; by default they are compared as stored.
     """
 
@@ -503,7 +502,7 @@ class AsyncThreads(AsyncInterrupts, AsyncBranches, AsyncExpiry):
         return await self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
 
 
-class Threads(Interrupts, Branches, Expiry):
+class Threads(Branches, Expiry):
     """Blocking twin of `AsyncThreads`."""
 
     list = blocking(AsyncThreads.list)

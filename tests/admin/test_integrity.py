@@ -297,7 +297,7 @@ def test_the_types_that_are_stored_are_listed(dsn: str, schema: str, saver: PGSt
         saver.put_writes(config_of("b", "", "1f0-x"), [("channel", kinds.Place(1)), ("array", numpy.zeros(3))], "task")
         graph = _asking(state.saver, "go on?")
         graph.invoke({"said": []}, config_of("c"))
-        state.threads.answer("c", {"mood": kinds.Mood.CALM})
+        state.interrupts.answer("c", {"mood": kinds.Mood.CALM})
         buy = state.tools.once(lambda: kinds.Order(1, [kinds.Person(name="x")]), name="buy")
         builder = StateGraph(Bought)
         builder.add_node("buy", lambda state: {"number": buy().number})

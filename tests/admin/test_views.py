@@ -8,8 +8,9 @@ from typing import Any
 from support_record import Record, at
 
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.interrupts import Interrupts
+from langgraph_pgstate.runs import Runs
 from langgraph_pgstate.schema.queries import queries
-from langgraph_pgstate.threads import Threads
 from tests.interrupts.test_api import asking, config_of, fanned_out
 
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -17,7 +18,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 def test_waiting_threads_are_those_that_are_interrupted(record: Record, saver: PGStateSaver) -> None:
     """As the list of interrupts has them, with the answers that the interrupts of now have."""
-    threads = Threads(saver._database, queries(saver.schema))
+    interrupts = Interrupts(saver._database, queries(saver.schema), Runs(saver._database, queries(saver.schema)))
     one, many = asking(saver, "where to?", "when?"), fanned_out(saver)
     one.invoke({"said": []}, config_of("one", user_id="eve", tenant_id="acme", agent="travel"))
     many.invoke({"said": []}, config_of("many"))
@@ -26,16 +27,16 @@ def test_waiting_threads_are_those_that_are_interrupted(record: Record, saver: P
         return record.rows("SELECT thread_id, user_id, tasks, answers FROM waiting_threads ORDER BY 1")
 
     assert shown() == [("many", None, 3, 0), ("one", "eve", 1, 0)]
-    first = {item.thread_id: item for item in threads.interrupted().items}["one"]
+    first = {item.thread_id: item for item in interrupts.threads().items}["one"]
     assert record.rows("SELECT checkpoint_id, since FROM waiting_threads WHERE thread_id = 'one'") == [
         (first.checkpoint_id, first.since)
     ]
-    threads.answer("one", "Prague")
+    interrupts.answer("one", "Prague")
     assert shown()[1] == ("one", "eve", 1, 1)
-    one.invoke(threads.resume("one"), config_of("one"))
+    one.invoke(interrupts.resume("one"), config_of("one"))
     assert shown()[1] == ("one", "eve", 1, 0)
-    threads.answer("one", "in March")
-    one.invoke(threads.resume("one"), config_of("one"))
+    interrupts.answer("one", "in March")
+    one.invoke(interrupts.resume("one"), config_of("one"))
     assert shown() == [("many", None, 3, 0)]
 
 

@@ -90,7 +90,7 @@ def test_an_open_saver_and_an_open_state_import_nothing_more(dsn: str, schema: s
             for name in ("threads", "runs", "spans", "messages", "events", "prices", "leases", "tools"):
                 getattr(state, name)
             state.threads.list()
-            state.threads.interrupted()
+            state.interrupts.threads()
             state.runs.list()
             state.messages.search("a")
             state.maintain()

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.app import app
+from langgraph_pgstate.interrupts import Interrupts
+from langgraph_pgstate.runs import Runs
 from langgraph_pgstate.schema.queries import queries
-from langgraph_pgstate.threads import Threads
 from tests.interrupts.test_api import asking, config_of, fanned_out
 
 Run = Any
@@ -67,10 +68,10 @@ def test_the_inbox_and_an_answer(run: Run, saver: PGStateSaver) -> None:
     assert '{"ok":true}' in run("interrupts", "--answered")
     assert "has no pending interrupt" in run("answer", "unknown", "yes", code=1)
     assert "answered" in run("answer", "other", "7", "--text", "--by", "bob")
-    threads = Threads(saver._database, queries(saver.schema))
-    (answer,) = threads.answers("other")
+    interrupts = Interrupts(saver._database, queries(saver.schema), Runs(saver._database, queries(saver.schema)))
+    (answer,) = interrupts.answers("other")
     assert (answer.value, answer.answered_by) == ("7", "bob")
-    assert graph.invoke(threads.resume("trip"), config_of("trip"))["said"] == ["{'ok': True}"]
+    assert graph.invoke(interrupts.resume("trip"), config_of("trip"))["said"] == ["{'ok': True}"]
 
 
 def test_several_questions_of_one_thread(run: Run, saver: PGStateSaver) -> None:

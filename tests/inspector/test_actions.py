@@ -62,7 +62,7 @@ async def test_a_thread_runs_on_with_its_answers(dsn: str, schema: str) -> None:
     async with inspected(dsn, schema, worker=True) as (server, visitor):
         state = state_of(server)
         ids = await travel(state)
-        await state.threads.answer("t", "yes", by="Adam")
+        await state.interrupts.answer("t", "yes", by="Adam")
         await visitor.introduce()
         response = await visitor.act(
             "/threads/t/run", {"accept": "application/json"}, at=ids[0], head=ids[0], mode="on"

@@ -119,7 +119,7 @@ async def queued(state: AsyncPGState) -> list[str]:
 async def test_an_old_page_does_not_run_on(dsn: str, schema: str) -> None:
     async with two(dsn, schema) as (state, eve, adam):
         await travel(state)
-        await state.threads.answer("t", "yes", by="Cain")
+        await state.interrupts.answer("t", "yes", by="Cain")
         for page in (eve, adam):
             await page.goto("threads/t")
             await page.click("text=Live")
@@ -152,7 +152,7 @@ async def test_what_a_person_has_typed_and_unfolded_stays(dsn: str, schema: str)
         await adam.goto("threads/t?view=state")
         await adam.click("#channel-1 > summary")
         await adam.hover("#metadata")
-        await state.threads.answer("t", "yes", by="Eve")
+        await state.interrupts.answer("t", "yes", by="Eve")
         await refresh(adam)
         await adam.wait_for_selector("#news:text-is('Changed, show')")
         assert "Answered by Eve" not in await adam.inner_text("main")
@@ -186,7 +186,7 @@ async def test_two_persons_answer(dsn: str, schema: str) -> None:
         await (
             asking().copy({"checkpointer": state.saver}).ainvoke({"messages": []}, {"configurable": {"thread_id": "t"}})
         )
-        (pending,) = await state.threads.interrupts("t")
+        (pending,) = await state.interrupts.list("t")
         await eve.goto("interrupts?agent=mail")
         await adam.goto(f"interrupts?thread=t&id={pending.interrupt_id}")
         await adam.click("text=Live")
@@ -198,7 +198,7 @@ async def test_two_persons_answer(dsn: str, schema: str) -> None:
         assert "agent=mail" in eve.url
         await adam.click("button:text-is('Reject')")
         assert "by Eve: edit. Your answer was not sent." in await adam.inner_text("main")
-        (answer,) = await state.threads.answers("t")
+        (answer,) = await state.interrupts.answers("t")
         (decision,) = answer.value["decisions"]
         assert (answer.answered_by, decision["edited_action"]["args"]) == ("Eve", {"to": "eve", "copies": 3})
 

@@ -85,7 +85,7 @@ async def test_the_focus_of_a_keyboard_stays(dsn: str, schema: str) -> None:
         await adam.goto("threads/w")
         await adam.focus("#act-fork summary")
         await adam.evaluate(IDLE)
-        await state.threads.answer("w", "yes", by="Eve")
+        await state.interrupts.answer("w", "yes", by="Eve")
         await refresh(adam)
         await adam.wait_for_selector("#news:text-is('Changed, show')")
         await adam.keyboard.press(".")
@@ -103,7 +103,7 @@ async def test_a_finger_finds_what_it_saw(dsn: str, schema: str) -> None:
         await page.goto(f"{adam.url}/t")
         await page.evaluate(IDLE)
         places = await page.evaluate(PLACES)
-        await state.threads.answer("t", "yes", by="Eve")
+        await state.interrupts.answer("t", "yes", by="Eve")
         await refresh(page)
         await page.wait_for_selector("#news:text-is('Changed, show')")
         assert await page.evaluate(PLACES) == places

@@ -133,7 +133,7 @@ async def test_screens_fit_and_people_act(dsn: str, schema: str, record: Record)
         await page.fill("input[name=answer]", "yes")
         await page.click("button:has-text('Answer')")
         await page.wait_for_selector("text=The answer is stored with your name.")
-        assert [one.answered_by for one in await state.threads.answers("t")] == ["Eve"]
+        assert [one.answered_by for one in await state.interrupts.answers("t")] == ["Eve"]
 
         await page.goto(f"{url}/ui/tools")
         await page.click("tbody a >> nth=0")

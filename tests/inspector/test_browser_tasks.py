@@ -51,7 +51,7 @@ async def test_tasks_take_few_clicks(dsn: str, schema: str, record: Record) -> N
         await form.locator("button").click()
         await page.wait_for_selector(".notice")
         assert count + 1 == 2
-        assert [one.answered_by for one in await state.threads.answers("asks")] == ["Eve"]
+        assert [one.answered_by for one in await state.interrupts.answers("asks")] == ["Eve"]
 
         # Why a user cost that much: her most expensive run, with its spans.
         record.run("dear", 0, 100, user_id="Ada", agent="trip", cost=70)

@@ -69,7 +69,7 @@ async def names(state: AsyncPGState, thread_id: str) -> list[Any]:
 async def test_one_of_two_persons_runs_on(two: Two) -> None:
     state, eve, adam = two
     await travel(state)
-    await state.threads.answer("t", "yes", by="Cain")
+    await state.interrupts.answer("t", "yes", by="Cain")
     mine, his = await form(eve, "/threads/t", RUN), await form(adam, "/threads/t", RUN)
     assert mine["mode"] == "on"
     assert await together(eve.act(RUN, **mine), adam.act(RUN, **his)) == [303, 409]
@@ -91,7 +91,7 @@ async def test_a_page_that_is_old_neither_runs_on_nor_replays(dsn: str, schema: 
         edit = await form(adam, "/threads/t/edit", "/threads/t/edit", at=ids[0])
         deletion = await form(adam, "/threads/t/delete", "/threads/t/delete")
         assert replay["mode"] == "replay"
-        await state.threads.answer("t", "yes", by="Eve")
+        await state.interrupts.answer("t", "yes", by="Eve")
         run = (await eve.act(RUN, {"accept": "application/json"}, **await form(eve, "/threads/t", RUN))).json()
         assert (await state.runs.wait("t", run["run_id"], 30))["booking"] == {"approved": "yes"}
         before = await state.threads.get("t")

@@ -53,7 +53,7 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
         assert (refused.status_code, "Answered just now by Eve" in refused.text) == (409, True)
         alone = await visitor.page("/interrupts", thread="t", id=interrupt_id)
         assert "Answered just now by Eve" in alone
-        (answer,) = await state.threads.answers("t")
+        (answer,) = await state.interrupts.answers("t")
         assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")
         assert "Nobody waits for an answer" in await visitor.page("/interrupts")
         events = await state.events.list("t", kind="answer")
@@ -92,7 +92,7 @@ async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
         assert "<script>alert" not in html
         assert "<img" not in html
         assert html.count("<strong>twice</strong>") == 2
-        (pending,) = await state.threads.interrupts("t")
+        (pending,) = await state.interrupts.list("t")
         path = f"/interrupts/t/{pending.interrupt_id}/answer"
         given = forms_of(html)[path]
         assert given["back"] == "/ui/interrupts?agent=mail"
@@ -106,12 +106,12 @@ async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
         edited = {**given, "argument-0-1": "3"}
         refused = await visitor.act(path, **{**edited, "decision-0": "approve"})
         assert (refused.status_code, "were edited" in refused.text) == (422, True)
-        assert await state.threads.answers("t") == ()
+        assert await state.interrupts.answers("t") == ()
         done = await visitor.act(path, **{**edited, "decision-0": "edit"})
         location, _, place = done.headers["location"].partition("#")
         assert location.startswith("/ui/interrupts?agent=mail&notice=interrupt.answer&of=t")
         assert place == "thread-u"
-        (answer,) = await state.threads.answers("t")
+        (answer,) = await state.interrupts.answers("t")
         decision = {"type": "edit", "edited_action": {"name": "send_email", "args": {**request["args"], "copies": 3}}}
         assert answer.value == {"decisions": [decision]}
         await visitor.introduce("Adam")
@@ -135,7 +135,7 @@ async def test_interrupts_are_filtered_and_paged(dsn: str, schema: str, monkeypa
         # What is answered is read, too: a page that has none says where the others are.
         monkeypatch.setattr("langgraph_pgstate.inspector.interrupts._SCAN", 2)
         for name in ("c", "b"):
-            await state.threads.answer(name, "yes")
+            await state.interrupts.answer(name, "yes")
         assert "Older ones follow" in await visitor.page("/interrupts")
 
 

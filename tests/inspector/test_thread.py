@@ -51,7 +51,7 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
     assert (data["interrupts"][0]["question"], data["interrupts"][0]["value"]) == ("Book it?", None)
     assert [one["tasks"] for one in data["tree"]["nodes"]] == [["approve"], ["tools"], ["plan"], ["__start__"]]
     assert data["tree"]["nodes"][0]["pending"] == 1
-    await state_of(server).threads.answer("t", "yes", by="Adam")
+    await state_of(server).interrupts.answer("t", "yes", by="Adam")
     page = await visitor.page("/threads/t")
     assert ("Waits for an answer" in page, "Answered by Adam: yes" in page) == (False, True)
 
@@ -59,7 +59,7 @@ async def test_the_conversation_and_what_waits(place: Place) -> None:
 async def test_what_was_answered_waits_no_more_and_can_run_on(place: Place) -> None:
     server, visitor = place
     await travel(state_of(server))
-    await state_of(server).threads.answer("t", HOSTILE, by="Adam")
+    await state_of(server).interrupts.answer("t", HOSTILE, by="Adam")
     page = await visitor.page("/threads/t")
     assert "Answered by Adam: &lt;script&gt;" in page
     assert '<span class="tag waits">answered</span>' in page

@@ -28,11 +28,11 @@ def test_answers_go_where_their_thread_goes(state: PGState, connection: psycopg.
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t"))
     state.saver.copy_thread("t", "waiting")
-    state.threads.answer("t", "yes")
+    state.interrupts.answer("t", "yes")
     state.saver.copy_thread("t", "answered")
     assert ids(state) == ["waiting"]
     assert sorted(ids(state, answered=True)) == ["answered", "t"]
-    assert graph.invoke(state.threads.resume("answered"), config_of("answered"))["said"] == ["yes"]
+    assert graph.invoke(state.interrupts.resume("answered"), config_of("answered"))["said"] == ["yes"]
 
     def left(thread_id: str) -> int:
         query = f'SELECT count(*) FROM "{state.schema}".answers WHERE thread_id = %s'
@@ -48,7 +48,7 @@ def test_answers_go_where_their_thread_goes(state: PGState, connection: psycopg.
 def test_a_rollback_takes_the_answer_with_the_checkpoint(state: PGState, connection: psycopg.Connection) -> None:
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, {**config_of("t"), "metadata": {"run_id": "run"}})
-    state.threads.answer("t", "yes")
+    state.interrupts.answer("t", "yes")
     state.saver.delete_for_runs(["run"])
     assert ids(state) == ids(state, answered=True) == []
     row = connection.execute(f'SELECT count(*) FROM "{state.schema}".answers').fetchone()
@@ -63,7 +63,7 @@ def test_of_many_who_answer_at_once_one_does(state: PGState) -> None:
     def answer(number: int) -> None:
         barrier.wait()
         try:
-            state.threads.answer("t", number, by=f"person {number}")
+            state.interrupts.answer("t", number, by=f"person {number}")
             outcomes.append(f"person {number}")
         except AlreadyAnsweredError as error:
             outcomes.append("refused" if error.answered_by else "?")
@@ -75,7 +75,7 @@ def test_of_many_who_answer_at_once_one_does(state: PGState) -> None:
         worker.join()
     (winner,) = set(outcomes) - {"refused"}
     assert outcomes.count("refused") == 5
-    (answer_,) = state.threads.answers("t")
+    (answer_,) = state.interrupts.answers("t")
     assert answer_.answered_by == winner
     assert len(state.events.list("t", kind="answer").items) == 1
 
@@ -85,8 +85,8 @@ def test_an_answer_whose_acknowledgement_was_lost_is_given_once(dsn: str, schema
     with counted(dsn) as proxy, PGState.open(proxy.dsn, schema=schema, pool=False) as state:
         state.setup()
         fanned_out(state.saver, 2).invoke({"said": []}, config_of("t"))
-        first, second = state.threads.interrupts("t")
-        state.threads.answer("t", "no", by="bob", interrupt_id=first.interrupt_id)
+        first, second = state.interrupts.list("t")
+        state.interrupts.answer("t", "no", by="bob", interrupt_id=first.interrupt_id)
         expected = second.interrupt_id
         database = state.saver._database
         lost = []

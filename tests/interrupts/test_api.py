@@ -66,11 +66,11 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
 
 
 def ids(state: PGState, **filter: Any) -> list[str]:
-    return [thread.thread_id for thread in state.threads.interrupted(**filter).items]
+    return [thread.thread_id for thread in state.interrupts.threads(**filter).items]
 
 
 def only(state: PGState) -> InterruptedThread:
-    (found,) = state.threads.interrupted().items
+    (found,) = state.interrupts.threads().items
     return found
 
 
@@ -78,7 +78,7 @@ def test_an_interrupted_thread_waits_until_it_is_resumed(state: PGState) -> None
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t", user_id="eve", tenant_id="acme", agent="travel"))
     graph.invoke({"said": []}, config_of("other"))
-    found = next(item for item in state.threads.interrupted().items if item.thread_id == "t")
+    found = next(item for item in state.interrupts.threads().items if item.thread_id == "t")
     assert (found.user_id, found.tenant_id, found.agent) == ("eve", "acme", "travel")
     (question,) = found.interrupts
     snapshot = graph.get_state(config_of("t"))
@@ -91,7 +91,7 @@ def test_an_interrupted_thread_waits_until_it_is_resumed(state: PGState) -> None
     # Resumed as LangGraph resumes, without an answer of ours.
     graph.invoke(Command(resume="yes"), config_of("t"))
     assert ids(state) == ["other"]
-    assert state.threads.interrupts("t") == ()
+    assert state.interrupts.list("t") == ()
 
 
 def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
@@ -106,7 +106,7 @@ def test_those_asked_last_come_first_and_pages_meet(state: PGState) -> None:
     seen: list[str] = []
     cursor = None
     while True:
-        page = state.threads.interrupted(limit=1, cursor=cursor)
+        page = state.interrupts.threads(limit=1, cursor=cursor)
         seen += [item.thread_id for item in page.items]
         cursor = page.next
         if cursor is None:
@@ -124,38 +124,38 @@ def test_filters(state: PGState) -> None:
     assert ids(state, agent="office", tenant_id="acme") == ["b"]
     assert ids(state, user_id="nobody") == []
     with pytest.raises(ConfigurationError, match="limit"):
-        state.threads.interrupted(limit=0)
+        state.interrupts.threads(limit=0)
     with pytest.raises(ConfigurationError, match="cursor"):
-        state.threads.interrupted(cursor="nonsense")
+        state.interrupts.threads(cursor="nonsense")
 
 
 def test_an_answer_is_recorded_once_and_resumes_the_graph(state: PGState) -> None:
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t"))
     question = only(state).interrupts[0]
-    command = state.threads.answer("t", {"ok": True}, by="alice")
+    command = state.interrupts.answer("t", {"ok": True}, by="alice")
     assert command == Command(resume={question.interrupt_id: {"ok": True}})
     assert ids(state) == []
     assert ids(state, answered=True) == ["t"]
     with pytest.raises(AlreadyAnsweredError, match="alice") as raised:
-        state.threads.answer("t", "no", by="bob")
+        state.interrupts.answer("t", "no", by="bob")
     assert (raised.value.interrupt_id, raised.value.answered_by) == (question.interrupt_id, "alice")
     with pytest.raises(AlreadyAnsweredError):
-        state.threads.answer("t", "no", interrupt_id=question.interrupt_id)
-    (answer,) = state.threads.answers("t")
+        state.interrupts.answer("t", "no", interrupt_id=question.interrupt_id)
+    (answer,) = state.interrupts.answers("t")
     assert (answer.value, answer.answered_by, answer.answered_at) == ({"ok": True}, "alice", raised.value.answered_at)
     (event,) = state.events.list("t", kind="answer").items
     assert event.payload == {"interrupt_id": question.interrupt_id, "by": "alice"}
     assert event.checkpoint_id == answer.checkpoint_id
     # From any process: nothing but the thread's id is known there. It can be asked again until the task is through.
     for _ in range(2):
-        assert state.threads.resume("t") == command
-    assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["{'ok': True}"]
-    assert state.threads.resume("t") is None
-    assert state.threads.answers("t") == ()
+        assert state.interrupts.resume("t") == command
+    assert graph.invoke(state.interrupts.resume("t"), config_of("t"))["said"] == ["{'ok': True}"]
+    assert state.interrupts.resume("t") is None
+    assert state.interrupts.answers("t") == ()
     assert ids(state, answered=True) == []
     with pytest.raises(NotFoundError):
-        state.threads.answer("t", "again")
+        state.interrupts.answer("t", "again")
 
 
 def test_one_question_after_the_other_in_one_task(state: PGState) -> None:
@@ -163,14 +163,14 @@ def test_one_question_after_the_other_in_one_task(state: PGState) -> None:
     graph = asking(state.saver, "first?", "second?")
     graph.invoke({"said": []}, config_of("t"))
     first = only(state)
-    graph.invoke(state.threads.answer("t", "one"), config_of("t"))
+    graph.invoke(state.interrupts.answer("t", "one"), config_of("t"))
     second = only(state)
     assert second.checkpoint_id == first.checkpoint_id
     assert second.interrupts[0].value == {"question": "second?"}
     assert second.interrupts[0].interrupt_id != first.interrupts[0].interrupt_id
     assert second.since > first.since
     assert second.answers == ()
-    assert graph.invoke(state.threads.answer("t", "two"), config_of("t"))["said"] == ["one", "two"]
+    assert graph.invoke(state.interrupts.answer("t", "two"), config_of("t"))["said"] == ["one", "two"]
 
 
 def test_asking_the_same_again_does_not_wait_anew(state: PGState) -> None:
@@ -188,23 +188,23 @@ def test_several_wait_at_once(state: PGState) -> None:
     assert sorted(question.value for question in found.interrupts) == ["what of n0?", "what of n1?", "what of n2?"]
     by_value = {question.value: question.interrupt_id for question in found.interrupts}
     with pytest.raises(ConfigurationError, match="several") as raised:
-        state.threads.answer("t", "?")
+        state.interrupts.answer("t", "?")
     assert all(id in str(raised.value) for id in by_value.values())
     with pytest.raises(NotFoundError, match="has no pending interrupt"):
-        state.threads.answer("t", "?", interrupt_id="0" * 32)
-    state.threads.answer("t", "A", interrupt_id=by_value["what of n0?"])
+        state.interrupts.answer("t", "?", interrupt_id="0" * 32)
+    state.interrupts.answer("t", "A", interrupt_id=by_value["what of n0?"])
     assert len(only(state).interrupts) == 2
     assert ids(state, answered=True) == ["t"]
     # What is there goes on; the others are asked again and wait on.
-    graph.invoke(state.threads.resume("t"), config_of("t"))
+    graph.invoke(state.interrupts.resume("t"), config_of("t"))
     assert sorted(question.interrupt_id for question in only(state).interrupts) == sorted(
         [by_value["what of n1?"], by_value["what of n2?"]]
     )
-    assert state.threads.resume("t") is None
-    state.threads.answer("t", "B", interrupt_id=by_value["what of n1?"])
+    assert state.interrupts.resume("t") is None
+    state.interrupts.answer("t", "B", interrupt_id=by_value["what of n1?"])
     # The last one needs no id.
-    state.threads.answer("t", "C")
-    done = graph.invoke(state.threads.resume("t"), config_of("t"))
+    state.interrupts.answer("t", "C")
+    done = graph.invoke(state.interrupts.resume("t"), config_of("t"))
     assert sorted(done["said"]) == ["end", "n0=A", "n1=B", "n2=C"]
     assert ids(state) == []
 
@@ -213,8 +213,8 @@ def test_a_thread_with_several_questions_is_on_one_page_only(state: PGState) -> 
     graph = fanned_out(state.saver)
     for name in ("a", "b"):
         graph.invoke({"said": []}, config_of(name))
-    first = state.threads.interrupted(limit=1)
-    second = state.threads.interrupted(limit=1, cursor=first.next)
+    first = state.interrupts.threads(limit=1)
+    second = state.interrupts.threads(limit=1, cursor=first.next)
     assert [item.thread_id for item in (*first.items, *second.items)] == ["b", "a"]
     assert second.next is None
 
@@ -229,7 +229,7 @@ def test_questions_of_a_subgraph(state: PGState) -> None:
     graph = outer.compile(checkpointer=state.saver)
     graph.invoke({"said": []}, config_of("t"))
     assert [question.value for question in only(state).interrupts] == ["inside?"]
-    assert graph.invoke(state.threads.answer("t", "yes"), config_of("t"))["said"] == ["yes"]
+    assert graph.invoke(state.interrupts.answer("t", "yes"), config_of("t"))["said"] == ["yes"]
     assert ids(state) == []
 
 
@@ -239,28 +239,28 @@ def test_a_thread_that_moved_on_otherwise_no_longer_waits(state: PGState) -> Non
     graph.update_state(config_of("t"), {"said": ["never mind"]}, as_node="node")
     assert ids(state) == []
     with pytest.raises(NotFoundError, match="has no pending interrupt"):
-        state.threads.answer("t", "yes")
+        state.interrupts.answer("t", "yes")
 
 
 def test_an_answer_goes_with_the_question_that_an_update_drops(state: PGState) -> None:
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t"))
-    state.threads.answer("t", "yes")
+    state.interrupts.answer("t", "yes")
     graph.update_state(config_of("t"), {"said": ["never mind"]}, as_node="node")
-    assert (state.threads.answers("t"), state.threads.resume("t")) == ((), None)
+    assert (state.interrupts.answers("t"), state.interrupts.resume("t")) == ((), None)
     assert ids(state, answered=True) == []
 
 
 def test_a_fork_of_a_thread_that_was_answered_asks_again(state: PGState) -> None:
     graph = asking(state.saver, "go on?")
     graph.invoke({"said": []}, config_of("t"))
-    state.threads.answer("t", "yes")
+    state.interrupts.answer("t", "yes")
     state.threads.fork("t", to="fork")
     assert ids(state) == ["fork"]
     assert ids(state, answered=True) == ["t"]
-    assert state.threads.resume("fork") is None
-    assert graph.invoke(state.threads.answer("fork", "no"), config_of("fork"))["said"] == ["no"]
-    assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["yes"]
+    assert state.interrupts.resume("fork") is None
+    assert graph.invoke(state.interrupts.answer("fork", "no"), config_of("fork"))["said"] == ["no"]
+    assert graph.invoke(state.interrupts.resume("t"), config_of("t"))["said"] == ["yes"]
 
 
 def test_new_input_drops_the_old_question(state: PGState) -> None:
@@ -271,12 +271,12 @@ def test_new_input_drops_the_old_question(state: PGState) -> None:
     found = only(state)
     assert found.checkpoint_id == graph.get_state(config_of("t")).config["configurable"]["checkpoint_id"]
     assert len(found.interrupts) == 1
-    assert len(state.threads.interrupts("t")) == 1
+    assert len(state.interrupts.list("t")) == 1
 
 
 def test_none_is_no_answer(state: PGState) -> None:
     with pytest.raises(ConfigurationError, match="None"):
-        state.threads.answer("t", None)
+        state.interrupts.answer("t", None)
 
 
 def test_what_could_not_be_read_again_is_no_answer(dsn: str, schema: str) -> None:
@@ -287,10 +287,10 @@ def test_what_could_not_be_read_again_is_no_answer(dsn: str, schema: str) -> Non
 def what_is_no_answer(state: PGState) -> None:
     asking(state.saver, "go on?").invoke({"said": []}, config_of("t"))
     with pytest.raises(UnsafeTypeError, match="Account"):
-        state.threads.answer("t", Account(7))
+        state.interrupts.answer("t", Account(7))
     with pytest.raises(SerializationError):
-        state.threads.answer("t", lambda: 7)
-    assert len(state.threads.interrupts("t")) == 1
+        state.interrupts.answer("t", lambda: 7)
+    assert len(state.interrupts.list("t")) == 1
 
 
 @pytest.mark.parametrize("byte", [3, 200], ids=["newer", "damaged"])
@@ -301,25 +301,25 @@ def test_a_thread_whose_question_cannot_be_read_is_not_left_out(state: PGState, 
     connection.execute(
         f"UPDATE {state.schema}.writes SET data = set_byte(data, 0, %s) WHERE thread_id = 'bad' AND idx = -3", [byte]
     )
-    good, bad = state.threads.interrupted().items
+    good, bad = state.interrupts.threads().items
     assert (good.thread_id, bad.thread_id) == ("good", "bad")
     assert good.interrupts[0].error is None
     (question,) = bad.interrupts
     assert (question.interrupt_id, question.value) == ("", None)
     assert question.error is not None
     assert "thread 'bad'" in question.error
-    assert state.threads.interrupts("bad") == (question,)
+    assert state.interrupts.list("bad") == (question,)
     with pytest.raises(NotFoundError, match="cannot be read"):
-        state.threads.answer("bad", "yes")
-    state.threads.answer("good", "yes")
+        state.interrupts.answer("bad", "yes")
+    state.interrupts.answer("good", "yes")
 
 
 def test_unknown_threads(state: PGState) -> None:
-    assert state.threads.interrupts("unknown") == ()
-    assert state.threads.answers("unknown") == ()
-    assert state.threads.resume("unknown") is None
+    assert state.interrupts.list("unknown") == ()
+    assert state.interrupts.answers("unknown") == ()
+    assert state.interrupts.resume("unknown") is None
     with pytest.raises(NotFoundError):
-        state.threads.answer("unknown", "yes")
+        state.interrupts.answer("unknown", "yes")
 
 
 async def test_the_asynchronous_colour(dsn: str, schema: str) -> None:
@@ -327,15 +327,15 @@ async def test_the_asynchronous_colour(dsn: str, schema: str) -> None:
         await state.setup()
         graph = asking(state.saver, "go on?")
         await graph.ainvoke({"said": []}, config_of("t"))
-        (found,) = (await state.threads.interrupted()).items
-        assert found.interrupts == await state.threads.interrupts("t")
-        command = await state.threads.answer("t", "yes", by="alice")
+        (found,) = (await state.interrupts.threads()).items
+        assert found.interrupts == await state.interrupts.list("t")
+        command = await state.interrupts.answer("t", "yes", by="alice")
         with pytest.raises(AlreadyAnsweredError):
-            await state.threads.answer("t", "no")
-        assert await state.threads.resume("t") == command
-        assert [answer.value for answer in await state.threads.answers("t")] == ["yes"]
+            await state.interrupts.answer("t", "no")
+        assert await state.interrupts.resume("t") == command
+        assert [answer.value for answer in await state.interrupts.answers("t")] == ["yes"]
         assert (await graph.ainvoke(command, config_of("t")))["said"] == ["yes"]
-        assert (await state.threads.interrupted()).items == ()
+        assert (await state.interrupts.threads()).items == ()
 
 
 def test_an_encrypting_serializer_keeps_answers_to_itself(
@@ -357,9 +357,9 @@ def test_an_encrypting_serializer_keeps_answers_to_itself(
         state.setup()
         graph = asking(state.saver, "go on?")
         graph.invoke({"said": []}, config_of("t"))
-        state.threads.answer("t", "a secret answer")
+        state.interrupts.answer("t", "a secret answer")
         (data,) = connection.execute(f'SELECT value FROM "{schema}".answers').fetchone()  # type: ignore[misc]
         assert b"secret" not in data
         events = connection.execute(f'SELECT payload::text FROM "{schema}".events').fetchall()
         assert all("secret" not in text for (text,) in events)
-        assert graph.invoke(state.threads.resume("t"), config_of("t"))["said"] == ["a secret answer"]
+        assert graph.invoke(state.interrupts.resume("t"), config_of("t"))["said"] == ["a secret answer"]

@@ -33,7 +33,7 @@ def test_a_page_ends_where_enough_was_read(state: PGState, monkeypatch: pytest.M
     pages = 0
     cursor = None
     while pages == 0 or cursor is not None:
-        page = state.threads.interrupted(cursor=cursor)
+        page = state.interrupts.threads(cursor=cursor)
         seen += [item.thread_id for item in page.items]
         cursor, pages = page.next, pages + 1
     assert seen == ["t6", "t5", "t0"]

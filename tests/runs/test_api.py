@@ -172,7 +172,7 @@ async def test_an_answer_enqueues_the_resumption(api: type, dsn: str, schema: st
         values = await call(handle.wait)
         assert [one.value for one in values.pop("__interrupt__")] == ["go on?"]
         assert values == {"items": [], "count": 0}
-        assert isinstance(await call(state.threads.answer, "t", "yes", by="me"), Command)
+        assert isinstance(await call(state.interrupts.answer, "t", "yes", by="me"), Command)
         ((_, run_id, status, is_ready),) = queue.rows()
         assert (run_id == handle.run_id, status, is_ready) == (False, "pending", True)
         assert queue.execute("SELECT priority, queue FROM {}.queue") == [(4, "default")]
@@ -191,7 +191,7 @@ async def test_an_answer_to_a_run_that_was_not_enqueued_enqueues_nothing(
 ) -> None:
     asking(queue).invoke({"items": [], "count": 0}, {"configurable": {"thread_id": "t"}})
     async with open_state(api, dsn, schema) as state:
-        await call(state.threads.answer, "t", "yes")
+        await call(state.interrupts.answer, "t", "yes")
     assert queue.rows() == []
 
 
@@ -201,18 +201,18 @@ async def test_an_answer_returns_the_run_that_resumes(api: type, dsn: str, schem
     async with open_state(api, dsn, schema) as state:
         handle = await call(state.runs.enqueue, "graph", {"items": [], "count": 0}, thread_id="t")
         run_here(queue, graph, "interrupted")
-        resuming = await call(state.runs.answer, "t", "yes", by="me")
+        resuming = await call(state.interrupts.answer_run, "t", "yes", by="me")
         assert [row[1] for row in queue.rows()] == [resuming.run_id] != [handle.run_id]
-        (given,) = await call(state.threads.answers, "t")
+        (given,) = await call(state.interrupts.answers, "t")
         assert (given.run_id, given.answered_by, given.is_default) == (resuming.run_id, "me", False)
         with pytest.raises(AlreadyAnsweredError, match="by me"):
-            await call(state.runs.answer, "t", "no")
+            await call(state.interrupts.answer_run, "t", "no")
         run_here(queue, graph)
         assert await call(resuming.wait) == {"items": ["yes"], "count": 9}
         graph.invoke({"items": [], "count": 0}, {"configurable": {"thread_id": "plain"}})
         with pytest.raises(ConfigurationError, match="was not enqueued"):
-            await call(state.runs.answer, "plain", "yes")
-        assert await call(state.threads.answers, "plain") == ()
+            await call(state.interrupts.answer_run, "plain", "yes")
+        assert await call(state.interrupts.answers, "plain") == ()
 
 
 def answer_by_default(queue: Queue, thread_id: str = "t") -> list[Answer]:
@@ -251,10 +251,10 @@ async def test_an_interrupt_without_an_answer_in_time_gets_the_default(
         assert [row[1] for row in queue.rows()] == [given.run_id]
         (event,) = (await call(state.events.list, "t", kind="answer")).items
         assert event.payload == {"interrupt_id": given.interrupt_id, "by": None, "is_default": True}
-        (stored,) = await call(state.threads.answers, "t")
+        (stored,) = await call(state.interrupts.answers, "t")
         assert (stored.is_default, stored.run_id) == (True, given.run_id)
         with pytest.raises(AlreadyAnsweredError, match="by default") as raised:
-            await call(state.threads.answer, "t", "yes", by="eve")
+            await call(state.interrupts.answer, "t", "yes", by="eve")
         assert raised.value.is_default
         run_here(queue, graph)
         assert await call(state.runs.wait, "t", given.run_id) == {"items": ["deny"], "count": 9}
@@ -265,7 +265,7 @@ def test_an_answer_in_time_wins(queue: Queue) -> None:
     state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
     run_here(queue, graph, "interrupted")
-    run = state.runs.answer("t", "yes", by="eve")
+    run = state.interrupts.answer_run("t", "yes", by="eve")
     let_pass(queue, timedelta(days=4))
     assert answer_by_default(queue) == []
     assert queue.execute("SELECT 1 FROM {}.run_requests WHERE answer_at IS NOT NULL") == []
@@ -286,10 +286,10 @@ def test_of_a_default_and_an_answer_at_the_same_time_one_is_given(dsn: str, queu
 
         def answer(thread_id: str = thread_id, barrier: threading.Barrier = barrier) -> str:
             with PGState.open(dsn, schema=queue.schema) as other:
-                other.threads.interrupts(thread_id)
+                other.interrupts.list(thread_id)
                 barrier.wait(GUARD_SECONDS)
                 try:
-                    other.threads.answer(thread_id, "yes", by="eve")
+                    other.interrupts.answer(thread_id, "yes", by="eve")
                 except AlreadyAnsweredError as error:
                     return "refused" if error.is_default else "?"
                 return "eve"
@@ -331,7 +331,7 @@ def test_a_default_answer_is_not_for_the_interrupt_of_another_run(queue: Queue) 
     run_here(queue, graph, "interrupted")
     let_pass(queue, timedelta(days=9))
     assert answer_by_default(queue) == []
-    assert len(state.threads.interrupts("t")) == 1
+    assert len(state.interrupts.list("t")) == 1
 
 
 def test_each_of_several_interrupts_waits_as_long(queue: Queue) -> None:
@@ -340,9 +340,9 @@ def test_each_of_several_interrupts_waits_as_long(queue: Queue) -> None:
     graph = asking_twice(queue)
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
     run_here(queue, graph, "interrupted")
-    first, second = state.threads.interrupts("t")
+    first, second = state.interrupts.list("t")
     let_pass(queue, timedelta(days=2))
-    state.runs.answer("t", "yes", interrupt_id=first.interrupt_id)
+    state.interrupts.answer_run("t", "yes", interrupt_id=first.interrupt_id)
     run_here(queue, graph, "interrupted")
     assert answer_by_default(queue) == []
     let_pass(queue, timedelta(days=1))
@@ -357,15 +357,15 @@ def test_an_interrupt_that_came_later_waits_longer(queue: Queue) -> None:
     graph = asking_twice(queue, again=True)
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", default_answer=DENY)
     run_here(queue, graph, "interrupted")
-    (first,) = (one for one in state.threads.interrupts("t") if one.value == "one")
+    (first,) = (one for one in state.interrupts.list("t") if one.value == "one")
     let_pass(queue, timedelta(days=2))
-    state.runs.answer("t", "yes", interrupt_id=first.interrupt_id)
+    state.interrupts.answer_run("t", "yes", interrupt_id=first.interrupt_id)
     run_here(queue, graph, "interrupted")
-    assert {one.value for one in state.threads.interrupts("t")} == {"two", "one again"}
+    assert {one.value for one in state.interrupts.list("t")} == {"two", "one again"}
     let_pass(queue, timedelta(days=1))
     assert len(answer_by_default(queue)) == 1
     run_here(queue, graph, "interrupted")
-    assert [one.value for one in state.threads.interrupts("t")] == ["one again"]
+    assert [one.value for one in state.interrupts.list("t")] == ["one again"]
     let_pass(queue, timedelta(days=1))
     assert answer_by_default(queue) == []
     let_pass(queue, timedelta(days=1))
@@ -386,7 +386,7 @@ def test_an_answer_locks_the_thread_first_as_a_default_does(dsn: str, queue: Que
         PGState.open(f"{dsn}&application_name=answer", schema=queue.schema) as other,
     ):
         with holding(dsn, f"SELECT 1 FROM {queue.schema}.threads FOR UPDATE"):
-            given = executor.submit(other.runs.answer, "t", "yes")
+            given = executor.submit(other.interrupts.answer_run, "t", "yes")
             wait_until(lambda: bool(queue.execute(waits)), "the answer waits")
             assert queue.execute(locks) == []
         assert given.result(30).status() == "pending"
@@ -412,12 +412,12 @@ def test_a_refused_run_leaves_an_interrupt_as_it_is(queue: Queue) -> None:
     state, graph = PGState(queue.connection, schema=queue.schema), asking(queue)
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t")
     run_here(queue, graph, "interrupted")
-    before = state.threads.interrupts("t")
+    before = state.interrupts.list("t")
     assert len(before) == 1
-    resuming = state.runs.answer("t", "yes")
+    resuming = state.interrupts.answer_run("t", "yes")
     with pytest.raises(ThreadBusyError):
         state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t", multitask_strategy="reject")
-    (given,) = state.threads.answers("t")
+    (given,) = state.interrupts.answers("t")
     assert given.run_id == resuming.run_id
     run_here(queue, graph)
     assert resuming.wait()["items"] == ["yes"]
@@ -431,7 +431,7 @@ def test_a_run_that_ends_before_it_begins_leaves_an_interrupt_as_it_is(strategy:
     run_here(queue, graph, "interrupted")
     state.runs.enqueue("graph", {"items": [], "count": 0}, thread_id="t").cancel(strategy)
     assert queue.thread("t") == "interrupted"
-    assert len(state.threads.interrupts("t")) == 1
+    assert len(state.interrupts.list("t")) == 1
 
 
 def asking_twice(queue: Queue, again: bool = False) -> Any:

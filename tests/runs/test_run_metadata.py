@@ -36,7 +36,7 @@ def test_runs_of_schedules_and_resumed_runs_have_metadata(
         )
         run = state.schedules.trigger("brief")
         run.wait(GUARD_SECONDS)
-        resumed = state.runs.answer("t", "yes")
+        resumed = state.interrupts.answer_run("t", "yes")
         resumed.wait(GUARD_SECONDS)
         found = [state.runs.get("t", one.run_id) for one in (run, resumed)]
         listed = state.runs.list(thread_id="t").items

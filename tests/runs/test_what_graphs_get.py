@@ -103,14 +103,14 @@ def test_an_answer_reaches_the_graph_as_it_was_given(dsn: str, schema: str) -> N
     answer = ("yes", {(1, 2)}, kinds.Order(1, [()]), HumanMessage("hi").text)
     with PGState.open(dsn, schema=schema) as state, Worker(state, {"agent": builder}):
         state.runs.enqueue("agent", {"given": 1}, thread_id="person").wait(GUARD_SECONDS)
-        state.runs.answer("person", answer).wait(GUARD_SECONDS)
+        state.interrupts.answer_run("person", answer).wait(GUARD_SECONDS)
         default = DefaultAnswer(answer, after=timedelta(microseconds=1))
         state.runs.enqueue("agent", {"given": 1}, thread_id="nobody", default_answer=default).wait(GUARD_SECONDS)
         wait_until(lambda: len(seen) == 2, "the default answer")
         graph, config = builder.compile(checkpointer=state.saver), {"configurable": {"thread_id": "plain"}}
         graph.invoke({"given": 1}, config)
-        state.threads.answer("plain", answer)
-        graph.invoke(state.threads.resume("plain"), config)
+        state.interrupts.answer("plain", answer)
+        graph.invoke(state.interrupts.resume("plain"), config)
     assert difference([answer] * 3, seen) is None, seen
 
 

@@ -560,5 +560,5 @@ async def test_the_answer_to_a_run_goes_on_whatever_head_the_run_expected(
     run = state.runs.enqueue("agent", {"messages": []}, thread_id="t", expected_head=thread.head_checkpoint_id)
     async with working(Worker, dsn, schema, {"agent": graph}):
         await asyncio.to_thread(wait_until, lambda: run.status() == "interrupted", "the interrupt")
-        answered = await asyncio.to_thread(state.runs.answer, "t", "yes")
+        answered = await asyncio.to_thread(state.interrupts.answer_run, "t", "yes")
         assert (await asyncio.to_thread(answered.wait, 30))["seen"] == "yes"

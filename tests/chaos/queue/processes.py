@@ -316,13 +316,13 @@ class Caller:
 
     async def _answer(self) -> None:
         """Answer an interrupt, which wakes its run, or resume it by a command."""
-        waiting = (await self._do(self._state.threads.interrupted, limit=5)).items
+        waiting = (await self._do(self._state.interrupts.threads, limit=5)).items
         if not waiting:
             return
         thread = self._draw.choice(waiting).thread_id
         self.journal.note("answer", thread=thread)
         if self._draw.random() < 0.5:
-            await self._do(self._state.threads.answer, thread, "yes", by=self.spec.name)
+            await self._do(self._state.interrupts.answer, thread, "yes", by=self.spec.name)
         else:
             run_id = str(uuid.UUID(int=self._draw.getrandbits(128)))
             strategy = self._draw.choice(("enqueue", "reject"))

@@ -514,7 +514,7 @@ async def test_enqueued_scheduled_and_resumed_runs_have_the_budget_of_their_user
                 await call(state.runs.enqueue, name, {}, thread_id=name, config=config)
         await call(kind(state, graphs, poll=0.05).run_until_idle)
         assert [agent.made for agent in agents.values()] == [3, 1, 3]
-        await call(state.threads.answer, "asking", "yes")
+        await call(state.interrupts.answer, "asking", "yes")
         await call(kind(state, graphs, poll=0.05).run_until_idle)
         assert [agent.made for agent in agents.values()] == [3, 3, 3]
 
