@@ -201,11 +201,15 @@ class MigrationConflictError(SchemaError):
         version: The migration's number.
     """
 
-    def __init__(self, version: int, name: str) -> None:
+    def __init__(self, version: int, name: str, expected: str) -> None:
         self.version = version
+        found = f"migration {version:04d}_{name}"
         super().__init__(
-            f"migration {version:04d}_{name} was applied with a different text than this package ships; "
-            "the schema was changed by hand or by a different build. Compare with `pgstate setup --sql`."
+            f"{found} was applied with a different text than this package ships; the schema was changed by hand or by "
+            "a different build. Compare with `pgstate setup --sql`."
+            if name == expected
+            else f"{found} is of a version before 0.1.0, whose migrations became one: export the threads with that "
+            "version (`pgstate export-langgraph`), and import them into a new schema (`pgstate import-langgraph`)."
         )
 
 

@@ -164,15 +164,18 @@ def preload(schema: str) -> None:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return all migrations of this package, in order."""
+    """Return all migrations of this package, in order. The first one makes what `schema.sql` describes."""
+    folder = resources.files(__package__).joinpath("migrations")
     found = []
-    for entry in sorted(resources.files(__package__).joinpath("migrations").iterdir(), key=lambda item: item.name):
-        if not entry.name.endswith(".up.sql"):
-            continue
-        number, name = entry.name.removesuffix(".up.sql").split("_", 1)
-        up = entry.read_text("utf-8")
-        down = resources.files(__package__).joinpath("migrations", f"{number}_{name}.down.sql").read_text("utf-8")
-        found.append(Migration(int(number), name, up, down, hashlib.sha256(up.encode()).hexdigest()))
+    for name in sorted(entry.name.removesuffix(".down.sql") for entry in folder.iterdir() if ".down." in entry.name):
+        number, _, words = name.partition("_")
+        source = (
+            folder.joinpath(f"{name}.up.sql")
+            if int(number) > 1
+            else resources.files(__package__).joinpath("schema.sql")
+        )
+        up, down = source.read_text("utf-8"), folder.joinpath(f"{name}.down.sql").read_text("utf-8")
+        found.append(Migration(int(number), words, up, down, hashlib.sha256(up.encode()).hexdigest()))
     return tuple(found)
 
 
@@ -216,11 +219,6 @@ def recording(schema: str, migration: Migration) -> str:
     for number, parameter in enumerate(query.parameters, 1):
         text = text.replace(f"${number}", values[parameter])
     return text + ";\n"
-
-
-def schema_story(schema: str) -> str:
-    """Return the whole schema as one readable script."""
-    return _in_schema(_read("schema.sql"), schema)
 
 
 def _partition(table: str, period: str) -> str:

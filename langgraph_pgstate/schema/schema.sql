@@ -1,14 +1,6 @@
--- The whole schema, for reading. A test compares it with the result of the migrations. The comments at the end describe
--- every column. Every name has its schema: nothing depends on search_path. Every key starts with thread_id, so a
--- distributed PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
-
--- The migrations that were applied, with the checksum of their text.
-CREATE TABLE /*schema*/migrations (
-    version integer PRIMARY KEY,
-    name text NOT NULL,
-    checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
-);
+-- The whole schema, but for the table of migrations (`bootstrap.sql`). The comments at the end describe every column.
+-- Every name has its schema: nothing depends on search_path. Every key starts with thread_id, so a distributed
+-- PostgreSQL can keep a thread on one node. Ids compare byte by byte (collation "C"), as in Python.
 
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be

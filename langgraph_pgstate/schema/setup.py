@@ -162,6 +162,6 @@ async def _applied(db: Connection, queries: Queries) -> set[int]:
     applied = set()
     for version, name, checksum, _ in await db.fetch(queries.list_migrations, {}):
         if version in shipped and shipped[version].checksum != checksum:
-            raise MigrationConflictError(version, name)
+            raise MigrationConflictError(version, name, shipped[version].name)
         applied.add(version)
     return applied

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.smoke
 
 @pytest.mark.bare
 def test_setup_says_what_it_did_and_can_be_repeated(run: Run) -> None:
-    assert "applied 0001_create_checkpoints" in words(run("setup"))
+    assert "applied 0001_create" in words(run("setup"))
     again = words(run("setup"))
     assert "applied" not in again
     assert "up to date" in again
@@ -45,9 +45,9 @@ def test_migrate_asks_before_it_goes_down(run: Run) -> None:
     run("setup")
     assert "loses data of the tables" in words(run("migrate", "--to", "0", input="n\n", code=1))
     assert "pending" not in words(run("status"))
-    assert "down 0001_create_checkpoints" in words(run("migrate", "--to", "0", "--yes"))
-    assert "pending: 0001_create_checkpoints" in words(run("status"))
-    assert "up 0001_create_checkpoints" in words(run("migrate"))
+    assert "down 0001_create" in words(run("migrate", "--to", "0", "--yes"))
+    assert "pending: 0001_create" in words(run("status"))
+    assert "up 0001_create" in words(run("migrate"))
 
 
 def test_status_counts_rows(run: Run, conversation: PGStateSaver) -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from support import GUARD_SECONDS, config_of, put_arguments
-from support_record import Record, at
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin.api import Admin
@@ -204,35 +203,6 @@ def test_branches_that_grow_while_a_prune_runs_lose_nothing(
     assert_equal(state, connection, "t")
     state.saver.prune(["t"], keep_last=2)
     assert_equal(state, connection, "t")
-
-
-def test_what_stood_at_pruned_checkpoints_is_moved_when_the_schema_is_brought_up(
-    dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    with Admin.open(dsn, schema=schema) as admin:
-        admin.migrate(5)
-        record = Record(connection, schema)
-        record.thread()
-        record.checkpoint("4", "3")
-        record.checkpoint("5", "4")
-        record.message("a", "1", 0, created_at=at(1))
-        record.message("b", "1", 1)
-        record.message("c", "2", 2)
-        record.message("b", "3", 1, "edited", change="edited")
-        record.removal("a", "3")
-        record.message("d", "4", 2)
-        record.message("e", "5", 3)
-        admin.migrate()
-        with PGState.open(dsn, schema=schema) as state:
-            for checkpoint_id, expected in (("4", ["edited", "c", "d"]), ("5", ["edited", "c", "d", "e"])):
-                found = state.messages.conversation("t", checkpoint_id=checkpoint_id)
-                assert [message.content for message in found] == expected
-            assert [one[2] for one in viewed(connection, schema, "t")] == expected
-            (hit,) = state.messages.search("a").items
-            assert (hit.message.message_id, hit.message.created_at) == ("a", at(1))
-        admin.migrate(5)
-        admin.migrate()
-        assert [one[2] for one in viewed(connection, schema, "t")] == expected
 
 
 class Conversations(RuleBasedStateMachine):

@@ -8,7 +8,6 @@ import psycopg
 import pytest
 from support_queue import Queue, request
 
-from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.leases import holding as leases
 from langgraph_pgstate.runs import limits
 
@@ -131,22 +130,6 @@ def test_the_database_allows_one_ready_run_of_a_thread(queue: Queue) -> None:
     queue.claim_one()
     with pytest.raises(psycopg.errors.CheckViolation):
         queue.execute("UPDATE {}.queue SET status = 'running'")
-
-
-def test_runs_that_an_older_version_has_enqueued_keep_their_order(dsn: str, queue: Queue) -> None:
-    first, second = queue.add("t"), queue.add("t")
-    with Admin.open(dsn, schema=queue.schema) as admin:
-        admin.migrate(24)
-        # As that version counts.
-        queue.execute("UPDATE {}.queue SET number = number + 1 WHERE NOT is_ready")
-        queue.execute("UPDATE {}.queue SET number = number + 1 WHERE is_ready")
-        admin.migrate()
-    third = queue.add("t")
-    queue.check()
-    for run_id in (first, second, third):
-        run = queue.claim_one()
-        assert run.run_id == run_id
-        queue.finish(run)
 
 
 def test_a_claim_reads_no_run_that_cannot_be_claimed(queue: Queue) -> None:

@@ -12,7 +12,6 @@ from support import config_of, invoke, loop_graph, put_arguments
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from tests.leases.test_guards import rows
@@ -205,20 +204,3 @@ def test_what_was_said_of_a_thread_before_its_first_checkpoint_holds(
         state.threads.set_ttl("t", 2 * DAY)
         state.saver.put(*put_arguments(config_of("t"), 0))
     assert expiring(connection, schema) == 2 * DAY
-
-
-def test_a_way_down_and_up_again_leaves_no_time_that_does_not_move(
-    dsn: str, schema: str, connection: psycopg.Connection
-) -> None:
-    """A time to live is forgotten on the way down; a fixed time stays what it is."""
-    with PGState.open(dsn, schema=schema) as state:
-        state.setup()
-        for thread_id in ("moves", "fixed"):
-            state.saver.put(*put_arguments(config_of(thread_id), 0))
-        state.threads.set_ttl("moves", DAY)
-        at = state.threads.expire("fixed", after=DAY)
-    with Admin.open(dsn, schema=schema) as admin:
-        admin.migrate(3)
-        admin.migrate()
-    found = connection.execute(f"SELECT thread_id, ttl, expires_at FROM {schema}.threads ORDER BY thread_id").fetchall()
-    assert found == [("fixed", None, at), ("moves", None, None)]

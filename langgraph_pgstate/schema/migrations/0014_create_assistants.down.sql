@@ -1,4 +1,0 @@
--- Removes assistants.
-
-DROP TABLE /*schema*/assistant_versions;
-DROP TABLE /*schema*/assistants;

@@ -1,3 +1,0 @@
--- Gives the index of metadata its pending list again.
-
-ALTER INDEX /*schema*/threads_metadata_idx RESET (fastupdate);
