@@ -18,9 +18,9 @@ import typer.testing
 from hypothesis import settings
 from psycopg import sql
 from support import Restartable
-from support_ledger import LEDGERS, Bench, open_bench
-from support_record import Parts, Record, open_parts
-from support_sessions import kept_sessions
+from support.ledger import LEDGERS, Bench, open_bench
+from support.record import Parts, Record, open_parts
+from support.sessions import kept_sessions
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.db.database import AsyncDatabase, Database

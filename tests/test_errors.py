@@ -14,9 +14,9 @@ import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from official import official_saver
 from psycopg.rows import dict_row
 from support import config_of, put_arguments
+from support.official import official_saver
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver, ThreadKeys, errors
 from langgraph_pgstate.admin.api import Admin

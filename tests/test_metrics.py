@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 from support import config_of, put_arguments, wait_until
-from support_record import Record
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.admin.gauges import GAUGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from support_record import Parts, Record, at, every_page
+from support.record import Parts, Record, at, every_page
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import decode_cursor, encode_cursor, sorting_of

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
-from support_http import graphs, listening, serving
+from support.http import graphs, listening, serving
 
 from langgraph_pgstate.worker.graphs import load_value
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support_http import listening, serving
+from support.http import listening, serving
 
 from langgraph_pgstate.worker.graphs import load_value
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from langgraph_sdk import get_client
-from support_http import listening, serving
+from support.http import listening, serving
 
 from langgraph_pgstate.worker.graphs import load_value
 

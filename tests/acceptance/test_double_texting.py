@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support import run_children, wait_until
-from support_worker import Place, wait_for_ends, worker
+from support.worker import Place, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState
 from langgraph_pgstate.errors import ThreadBusyError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_http import sdk
+from support.http import sdk
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.worker.graphs import load_value

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from langgraph_sdk import Auth
-from support_http import listening
-from support_pages import HOSTILE, inspected, state_of, travel
+from support.http import listening
+from support.pages import HOSTILE, inspected, state_of, travel
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.inspector.page import segment

@@ -17,7 +17,7 @@ import pytest
 from langchain_core.tools import tool
 from psycopg.conninfo import make_conninfo
 from support import backends, wait_until
-from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
+from support.ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution

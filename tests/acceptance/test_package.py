@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import GUARD_SECONDS, wait_until
-from support_server import ROOT
+from support.server import ROOT
 
 OTHERS = ("pyproject.toml", "README.md", "LICENSE")
 UV = Path(sys.executable).with_name("uv")

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import pytest
 from langgraph_sdk import get_client
-from support_comparison import MISSING, differences, play
-from support_http import sdk, serving
-from support_server import AgentServer
+from support.comparison import MISSING, differences, play
+from support.http import sdk, serving
+from support.server import AgentServer
 
 pytest.importorskip("langgraph_api")
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
-GRAPHS: Final = Path(__file__).parents[1] / "support_http.py"
+GRAPHS: Final = Path(__file__).parents[1] / "support/http.py"
 
 # Calls that are answered otherwise on purpose.
 OTHERWISE: Final = {

@@ -17,7 +17,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import NotFoundError, UnprocessableEntityError
 from support import ended, move_journal, open_saver
-from support_server import AgentServer
+from support.server import AgentServer
 
 from langgraph_pgstate import AsyncPGStateSaver
 

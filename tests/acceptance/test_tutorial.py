@@ -20,7 +20,7 @@ import pytest
 import typer
 from psycopg.conninfo import make_conninfo
 from support import FORK
-from support_cli import Forked
+from support.cli import Forked
 from support_tutorial import Reader, blocks_of, changed, commands_of, environment
 
 from langgraph_pgstate import PGState, PGStateSaver

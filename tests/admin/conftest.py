@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
-from official import official_saver
+from support.official import official_saver
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin.api import Admin

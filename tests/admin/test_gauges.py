@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support_record import Record, ask
+from support.record import Record, ask
 
 from langgraph_pgstate.admin import gauges
 from langgraph_pgstate.admin.gauges import GAUGES, read_gauges

@@ -14,8 +14,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
-from official import Account, fill, talk
-from samples import config_of, message, messages, put_values
+from support.official import Account, fill, talk
+from support.samples import config_of, message, messages, put_values
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin

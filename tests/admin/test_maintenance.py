@@ -7,8 +7,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 from support import loop_graph
-from support_queue import Queue
-from support_recorder import config, recording, rows
+from support.queue import Queue
+from support.recorder import config, recording, rows
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.db.database import Database

@@ -6,16 +6,15 @@ import signal
 import threading
 from typing import Any
 
-import official
 import ormsgpack
 import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from official import Account, assert_same_answers, fill, official_saver, talk
-from samples import config_of, exact_tuple, put_values
-from support import FORK, examples
+from support import FORK, examples, official
+from support.official import Account, assert_same_answers, fill, official_saver, talk
+from support.samples import config_of, exact_tuple, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin.api import Admin

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import official
 import ormsgpack
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.postgres import PostgresSaver
-from official import assert_same_answers, fill, official_saver, talk
-from samples import checkpoint_of, config_of, exact_tuple, put_values
+from support import official
+from support.official import assert_same_answers, fill, official_saver, talk
+from support.samples import checkpoint_of, config_of, exact_tuple, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin.api import Admin

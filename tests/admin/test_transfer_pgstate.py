@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.postgres import PostgresSaver
-from official import assert_same_answers, talk
-from samples import config_of, id_of, put_values
+from support.official import assert_same_answers, talk
+from support.samples import config_of, id_of, put_values
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin

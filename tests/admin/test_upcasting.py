@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph.types import Command
-from samples import checkpoint_of, config_of, id_of, message, put_values
+from support.samples import checkpoint_of, config_of, id_of, message, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin.api import Admin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from support_record import Record, at
+from support.record import Record, at
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.interrupts import Interrupts

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-from support_server import ROOT
+from support.server import ROOT
 
 HEAVY = (
     *("langgraph.types", "langgraph.graph", "langgraph.pregel", "langgraph.channels", "langgraph.prebuilt"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_record import Record
+from support.record import Record
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.metrics import Metrics

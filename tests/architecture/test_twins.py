@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 
 import pytest
-from support_record import PARTS
+from support.record import PARTS
 
 import langgraph_pgstate
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules

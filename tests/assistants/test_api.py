@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support_queue import STATES, call, open_state
+from support.queue import STATES, call, open_state
 
 from langgraph_pgstate.errors import AssistantExistsError
 

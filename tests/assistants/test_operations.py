@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate.assistants import operations as assistants
 from langgraph_pgstate.assistants.operations import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from samples import config_of
 from support import put_arguments
+from support.samples import config_of
 
 from langgraph_pgstate.checkpoints.building import build_put
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put

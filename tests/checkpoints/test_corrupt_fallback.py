@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from official import Account
-from samples import config_of, forget, id_of, message, messages, put_values
+from support.official import Account
+from support.samples import config_of, forget, id_of, message, messages, put_values
 
 from langgraph_pgstate import AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin

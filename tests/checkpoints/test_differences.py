@@ -16,7 +16,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 from support import config_of, examples, put_arguments
-from support_record import ask
+from support.record import ask
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.checkpoints.differences import States, compare

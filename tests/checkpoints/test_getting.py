@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
-from samples import config_of, forget, messages, put_values
 from support import put_arguments
+from support.samples import config_of, forget, messages, put_values
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.arguments import address_of

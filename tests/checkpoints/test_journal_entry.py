@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support import config_of
-from support_recorder import rows
+from support.recorder import rows
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.record import journal

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 from psycopg_pool import ConnectionPool
-from samples import config_of, exact_tuple, id_of, messages, put_values
+from support.samples import config_of, exact_tuple, id_of, messages, put_values
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.checkpoints import listing

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from samples import config_of, forget, message, messages, new_checkpoint_id, put_values, values_of
+from support.samples import config_of, forget, message, messages, new_checkpoint_id, put_values, values_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.arguments import address_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import psycopg
-from samples import config_of, forget, id_of, messages, put_values
 from support import put_arguments
+from support.samples import config_of, forget, id_of, messages, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.checkpoints.planning import plan_put

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from samples import config_of, id_of, put_values
+from support.samples import config_of, id_of, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, UnsafeTypeError

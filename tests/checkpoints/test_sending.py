@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors
-from samples import config_of, id_of, put_values
 from support import put_arguments
+from support.samples import config_of, id_of, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.arguments import Address, address_of

@@ -18,9 +18,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
-from official import official_saver
-from samples import checkpoint_of, config_of, id_of, message, put_values
 from support import examples
+from support.official import official_saver
+from support.samples import checkpoint_of, config_of, id_of, message, put_values
 
 from langgraph_pgstate import AsyncPGState, AsyncPGStateSaver, PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_cli import FAILED, NOW, PRAGUE, Run, converse
-from support_record import Record
+from support.cli import FAILED, NOW, PRAGUE, Run, converse
+from support.record import Record
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support_cli import Run, words
+from support.cli import Run, words
 
 from langgraph_pgstate.cli.agent import _trip_tools
 

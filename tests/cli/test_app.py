@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support_cli import Run, words
+from support.cli import Run, words
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli import options

@@ -8,8 +8,8 @@ import kinds
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
-from samples import config_of, put_values, values_of
-from support_cli import Run, words
+from support.cli import Run, words
+from support.samples import config_of, put_values, values_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.server.langgraph_platform import AgentServerSettings

@@ -14,15 +14,15 @@ import psycopg
 import pytest
 from cli.test_serve import Served
 from support import wait_until
-from support_cli import Forked, Run
-from support_otlp import CALLER, Collector, attributes, collecting, travel_graph
-from support_recorder import config, rows
+from support.cli import Forked, Run
+from support.otlp import CALLER, Collector, attributes, collecting, travel_graph
+from support.recorder import config, rows
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.cli.export import exporting
 
 AGENT = """
-from support_http import chat
+from support.http import chat
 graph = chat()
 """
 
@@ -66,7 +66,7 @@ def test_a_collector_that_is_away_is_said(run: Run, dsn: str, schema: str, colle
     export = ("export", "otlp", "--endpoint", collector.endpoint)
     run(*export)
     invoke(dsn, schema, "t")
-    from support_otlp import Reply
+    from support.otlp import Reply
 
     collector.replies = [Reply(401)]
     assert "it answers 401" in run(*export, code=1).output
@@ -100,7 +100,7 @@ def test_a_server_exports_runs_as_part_of_the_trace_of_a_request(
     collector: Collector,
     connection: psycopg.Connection,
 ) -> None:
-    with Served(dsn, schema, "chat=support_http.py:chat", "--otlp-endpoint", collector.endpoint) as served:
+    with Served(dsn, schema, "chat=support/http.py:chat", "--otlp-endpoint", collector.endpoint) as served:
         wait_until(lambda: bool(rows(connection, schema, "exporters")), "it has registered")
         with httpx.Client(base_url=served.url) as client:
             client.post("/threads", json={"thread_id": "t"})

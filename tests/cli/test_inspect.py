@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 from support import config_of, put_arguments, wait_until
-from support_cli import Forked, Run
+from support.cli import Forked, Run
 
 from langgraph_pgstate import PGStateSaver
 

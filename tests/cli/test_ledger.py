@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_record import Record, at
+from support.record import Record, at
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

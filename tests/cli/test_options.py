@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support_cli import pgstate
+from support.cli import pgstate
 
 pytestmark = pytest.mark.smoke
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support_record import Record
+from support.record import Record
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from support_cli import Run, lines
-from support_record import Record
+from support.cli import Run, lines
+from support.record import Record
 
 pytestmark = pytest.mark.smoke
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 from support import GUARD_SECONDS, wait_until
-from support_cli import Forked
+from support.cli import Forked
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState

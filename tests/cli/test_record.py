@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support_cli import NOW, PRAGUE, Run, lines
-from support_record import EPOCH, Record
+from support.cli import NOW, PRAGUE, Run, lines
+from support.record import EPOCH, Record
 from typer.testing import CliRunner
 
 from langgraph_pgstate.cli.app import app

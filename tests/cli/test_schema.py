@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_cli import Run, converse, words
+from support.cli import Run, converse, words
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 from langgraph_sdk import get_client
 from support import GUARD_SECONDS, wait_until
-from support_cli import Forked, Run
-from support_http import HELLO, until_running
+from support.cli import Forked, Run
+from support.http import HELLO, until_running
 
 from benchmarks.server import open_server
 from benchmarks.serving import seconds_after_kill
@@ -68,7 +68,7 @@ def children(served: Forked, count: int) -> list[int]:
     return [int(pid) for pid in file.read_text().split()]
 
 
-GRAPHS = ("chat=support_http.py:chat", "slow=support_http.py:slow")
+GRAPHS = ("chat=support/http.py:chat", "slow=support/http.py:slow")
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ async def test_a_run_goes_on_elsewhere_after_sigterm_and_its_stream_is_whole(pla
 
 async def test_a_second_signal_waits_for_nothing(dsn: str, schema: str) -> None:
     place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
-    with Forked(*place, "stuck=support_http.py:stuck", cwd=TESTS) as served:
+    with Forked(*place, "stuck=support/http.py:stuck", cwd=TESTS) as served:
         wait_until(lambda: "Studio" in served.printed, "the server's start")
         async with get_client(url=re.findall(r"at (http://\S+)", served.printed)[0], api_key=None) as client:
             run = await client.runs.create("t", "stuck", input={"count": 1}, if_not_exists="create")
@@ -109,7 +109,7 @@ async def test_a_client_that_reads_nothing_keeps_no_server_that_stops(
 ) -> None:
     monkeypatch.setattr(serving, "_GRACE_SECONDS", 1)
     place = ("--dsn", dsn, "--schema", schema, "serve", "--port", "0")
-    with Forked(*place, "large=support_http.py:large", cwd=TESTS) as served:
+    with Forked(*place, "large=support/http.py:large", cwd=TESTS) as served:
         wait_until(lambda: "Studio" in served.printed, "the server's start")
         url = httpx.URL(re.findall(r"at (http://\S+)", served.printed)[0])
         async with get_client(url=str(url), api_key=None) as client:
@@ -173,7 +173,7 @@ async def test_a_config_names_graphs_and_auth(place: Any, tmp_path: Path) -> Non
     )
     (tmp_path / "langgraph.json").write_text(
         '{"graphs": {"chat": "%s:chat"}, "auth": {"path": "./guard.py:auth"}, "store": {}}'
-        % (TESTS / "support_http.py")
+        % (TESTS / "support/http.py")
     )
     served = place("--host", "0.0.0.0", "--read-only", cwd=tmp_path)
     url = served.url.replace("0.0.0.0", "127.0.0.1")
@@ -188,7 +188,7 @@ async def test_a_config_says_how_long_threads_are_kept_and_what_of_runs(
     place: Any, tmp_path: Path, connection: psycopg.Connection, schema: str
 ) -> None:
     config = {
-        "graphs": {"chat": f"{TESTS / 'support_http.py'}:chat"},
+        "graphs": {"chat": f"{TESTS / 'support/http.py'}:chat"},
         "checkpointer": {"ttl": {"default_ttl": 60}},
         "env": {"PGSTATE_RECORD_CONTENT": "false", "PGSTATE_PROJECT": "messages"},
     }
@@ -207,15 +207,15 @@ async def test_a_config_says_how_long_threads_are_kept_and_what_of_runs(
 
 def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    graphs = {"chat": f"{TESTS}/support_http.py:chat"}
+    graphs = {"chat": f"{TESTS}/support/http.py:chat"}
     (tmp_path / "other.json").write_text(json.dumps({"graphs": graphs, "webhooks": {"url": {"max_url_length": 9}}}))
     for arguments, said in (
         (("--config", "other.json", "--port", "0"), "webhooks.url.max_url_length of langgraph.json is not supported"),
         ((), "name a graph"),
         (("nothing", "--port", "0"), "a graph is named like"),
-        (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support_http.py:chat"), "without auth the server listens"),
+        (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support/http.py:chat"), "without auth the server listens"),
         (("--workers", "2", "--host", "203.0.113.1", "x:y"), "cannot be listened on"),
-        (("--host", "203.0.113.1", f"{TESTS}/support_http.py:chat"), "cannot be listened on"),
+        (("--host", "203.0.113.1", f"{TESTS}/support/http.py:chat"), "cannot be listened on"),
     ):
         result = run("serve", *arguments, code=1)
         assert said in " ".join(result.output.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support_cli import pgstate, words
+from support.cli import pgstate, words
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGStateSaver

@@ -7,10 +7,10 @@ import json
 import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
-from official import Account
-from samples import config_of, put_values
-from support_cli import Run, lines
-from support_record import Record
+from support.cli import Run, lines
+from support.official import Account
+from support.record import Record
+from support.samples import config_of, put_values
 
 from langgraph_pgstate import PGState, PGStateSaver
 from tests.interrupts.test_api import asking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.conninfo import make_conninfo
-from support_cli import Run, converse, words
+from support.cli import Run, converse, words
 
 from langgraph_pgstate import PGStateSaver
 

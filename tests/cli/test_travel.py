@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from support import GUARD_SECONDS
-from support_pages import inspected, state_of
+from support.pages import inspected, state_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.agent import AGENT

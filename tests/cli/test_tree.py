@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from official import Account
-from samples import config_of, put_values
-from support_cli import Run, words
+from support.cli import Run, words
+from support.official import Account
+from support.samples import config_of, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.cli.agent import build_agent, offline_model

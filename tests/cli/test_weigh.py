@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.conninfo import make_conninfo
-from support_cli import converse
+from support.cli import converse
 
 from langgraph_pgstate.cli.weigh import WholeValues
 

@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from samples import config_of, forget, put_values, values_of
 from support import examples
+from support.samples import config_of, forget, put_values, values_of
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.codec import building
@@ -375,7 +375,7 @@ sys.path.insert(0, {tests!r})
 import kinds
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph_pgstate.codec.values import ValueCodec
-from samples import exactly
+from support.samples import exactly
 theirs, ours = JsonPlusSerializer(allowed_msgpack_modules=True), ValueCodec()
 def seen(value):
     if isinstance(value, dict):

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from pydantic import BaseModel
-from samples import checkpoint_of, config_of, exactly, forget, put_values, values_of
+from support.samples import checkpoint_of, config_of, exactly, forget, put_values, values_of
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import SerializationError

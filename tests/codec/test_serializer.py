@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.base import CipherProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from samples import config_of, forget, put_values, values_of
+from support.samples import config_of, forget, put_values, values_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.codec import frames

@@ -19,8 +19,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
-from samples import exactly
 from support import examples
+from support.samples import exactly
 
 from langgraph_pgstate.codec import values
 from langgraph_pgstate.codec.messages import DIGEST_SIZE

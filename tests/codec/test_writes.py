@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import exactly
+from support.samples import exactly
 
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.writes import encode_writes, pack_writes, unpack_writes

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_ledger import LEDGERS, Bench, ask, thread
+from support.ledger import LEDGERS, Bench, ask, thread
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ToolSetupError, ToolTimeoutError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support_pages import Visitor, inspected
+from support.pages import Visitor, inspected
 
 from langgraph_pgstate.server import AgentServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph_sdk import Auth
-from support_pages import inspected, state_of, travel, visiting
-from support_record import Record
+from support.pages import inspected, state_of, travel, visiting
+from support.record import Record
 
 from langgraph_pgstate.inspector.access import HEADERS, name_of
 from langgraph_pgstate.inspector.routes import PAGES

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 import pytest
-from support_http import serving
-from support_pages import HOSTILE, Visitor, forms_of, inspected, state_of, travel, trip, without_bdi
-from support_record import Record
+from support.http import serving
+from support.pages import HOSTILE, Visitor, forms_of, inspected, state_of, travel, trip, without_bdi
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.record.types import Event
@@ -236,7 +236,7 @@ async def test_actions_are_of_a_mount_too(dsn: str, schema: str) -> None:
     """Addresses begin with the path of the mount."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
-    from support_pages import visiting
+    from support.pages import visiting
 
     options: Any = {"graphs": {"trip": trip()}, "inspector": True, "worker": False, "prefix": "/agents"}
     async with serving(dsn, schema, **options) as server:

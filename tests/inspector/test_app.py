@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support_http import http, serving
-from support_pages import inspected
+from support.http import http, serving
+from support.pages import inspected
 
 from langgraph_pgstate.server import AgentServer
 

@@ -11,9 +11,9 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support_http import failing, listening
-from support_pages import inspected, state_of, travel, trip
-from support_record import Record
+from support.http import failing, listening
+from support.pages import inspected, state_of, travel, trip
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
 from langgraph_pgstate.errors import RunFailedError

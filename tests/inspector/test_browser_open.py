@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support_pages import travel
+from support.pages import travel
 
 from langgraph_pgstate import AsyncPGState
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support_http import listening
-from support_pages import inspected, state_of, travel
+from support.http import listening
+from support.pages import inspected, state_of, travel
 
 from .test_browser_runs import CHROMIUM
 

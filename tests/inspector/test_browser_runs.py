@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_http import failing, listening
-from support_pages import inspected, state_of, travel, trip
-from support_record import Record, at
+from support.http import failing, listening
+from support.pages import inspected, state_of, travel, trip
+from support.record import Record, at
 
 from langgraph_pgstate import AsyncPGState
 

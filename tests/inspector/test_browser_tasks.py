@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support_pages import travel
-from support_record import Record
+from support.pages import travel
+from support.record import Record
 
 from .test_browser_runs import CHROMIUM, browsing, open_page
 

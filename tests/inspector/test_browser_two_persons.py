@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support_acting import CASES, Aim, Case
+from support.acting import CASES, Aim, Case
 
 from langgraph_pgstate import AsyncPGState
 

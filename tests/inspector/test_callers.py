@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from langgraph_sdk import Auth
-from support_http import serving
-from support_pages import Visitor, state_of, travel, trip, visiting
-from support_record import Record
+from support.http import serving
+from support.pages import Visitor, state_of, travel, trip, visiting
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server import AgentServer, create_app

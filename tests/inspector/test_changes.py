@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support_http import failing
-from support_pages import Visitor, forms_of, inspected, state_of, travel, trip, visiting
+from support.http import failing
+from support.pages import Visitor, forms_of, inspected, state_of, travel, trip, visiting
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
 from langgraph_pgstate.errors import RunFailedError

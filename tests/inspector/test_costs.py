@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from support_pages import HOSTILE, state_of, statements
-from support_record import Record
+from support.pages import HOSTILE, state_of, statements
+from support.record import Record
 
 from langgraph_pgstate.inspector.costs import filled
 from langgraph_pgstate.record.types import Costs, Usage

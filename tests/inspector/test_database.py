@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import psycopg
-from support_pages import inspected, state_of, statements
-from support_record import at
+from support.pages import inspected, state_of, statements
+from support.record import at
 
 from langgraph_pgstate.admin.types import MaintenanceNote
 from langgraph_pgstate.inspector.database import done, note_before

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support_record import at
+from support.record import at
 
 from langgraph_pgstate.inspector.forms import AnswerError, answer_of, asked_of, form_of, parsed, said, title_of
 from langgraph_pgstate.interrupts.types import PendingInterrupt

@@ -9,8 +9,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support_pages import HOSTILE, forms_of, inspected, state_of, statements, travel
-from support_record import at
+from support.pages import HOSTILE, forms_of, inspected, state_of, statements, travel
+from support.record import at
 
 from langgraph_pgstate.inspector.interrupts import _shown
 from langgraph_pgstate.interrupts.types import InterruptedThread, PendingInterrupt

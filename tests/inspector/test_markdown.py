@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support_pages import HOSTILE
+from support.pages import HOSTILE
 
 from langgraph_pgstate.inspector.markdown import is_safe_image, is_safe_link, to_html
 

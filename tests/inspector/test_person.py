@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from support_pages import state_of, travel
+from support.pages import state_of, travel
 
 from .conftest import Place
 

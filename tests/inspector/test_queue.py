@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from support_pages import HOSTILE, inspected, state_of, statements
-from support_record import Record
+from support.pages import HOSTILE, inspected, state_of, statements
+from support.record import Record
 
 from langgraph_pgstate.runs import tending
 from langgraph_pgstate.schema.queries import queries

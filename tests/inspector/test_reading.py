@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from support import put_arguments
-from support_pages import state_of, travel
+from support.pages import state_of, travel
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server.graphs import config_at

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from langgraph_sdk import Auth
-from support_http import http
-from support_pages import inspected, state_of, travel
+from support.http import http
+from support.pages import inspected, state_of, travel
 
 from langgraph_pgstate.inspector.page import segment
 from langgraph_pgstate.inspector.routes import PAGES

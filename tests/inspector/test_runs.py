@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from psycopg.types.json import Jsonb
-from support_pages import HOSTILE, inspected, state_of, statements
-from support_record import Record, at
+from support.pages import HOSTILE, inspected, state_of, statements
+from support.record import Record, at
 
 from langgraph_pgstate.inspector import runs
 from langgraph_pgstate.inspector.runs import bar

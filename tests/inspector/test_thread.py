@@ -10,8 +10,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt, Send
 from langgraph_sdk import Auth
-from support_pages import HOSTILE, inspected, state_of, statements, travel, visiting
-from support_record import Record
+from support.pages import HOSTILE, inspected, state_of, statements, travel, visiting
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.inspector.page import segment
@@ -319,7 +319,7 @@ async def test_pages_write_nothing(dsn: str, schema: str) -> None:
     """On a standby every write is refused."""
     async with inspected(dsn, schema) as (server, _):
         ids = await travel(state_of(server))
-    from support_pages import visiting
+    from support.pages import visiting
 
     from langgraph_pgstate.server import create_app
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from langchain_core.messages import HumanMessage, RemoveMessage
-from support_pages import HOSTILE, state_of, statements, travel, trip
+from support.pages import HOSTILE, state_of, statements, travel, trip
 
 from langgraph_pgstate.inspector import threads
 from langgraph_pgstate.server.graphs import config_at

@@ -13,9 +13,9 @@ import pytest
 from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS
-from support_ledger import agent_graph, ask, calls, open_async_ledger, thread
-from support_pages import HOSTILE, inspected, state_of, statements
-from support_record import Record
+from support.ledger import agent_graph, ask, calls, open_async_ledger, thread
+from support.pages import HOSTILE, inspected, state_of, statements
+from support.record import Record
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOvertakenError
 from langgraph_pgstate.inspector import tools

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support_acting import ALONE, CASES
-from support_pages import Visitor, forms_of, inspected, state_of, visiting
+from support.acting import ALONE, CASES
+from support.pages import Visitor, forms_of, inspected, state_of, visiting
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.inspector.routes import PAGES
@@ -28,7 +28,7 @@ async def two(dsn: str, schema: str) -> AsyncIterator[Two]:
 
 def test_every_action_says_what_happens_if_two_persons_do_it() -> None:
     actions = {page.name for page in PAGES if not page.is_read}
-    assert actions == CASES.keys() | ALONE.keys(), "a new action needs a case in support_acting.py"
+    assert actions == CASES.keys() | ALONE.keys(), "a new action needs a case in support/acting.py"
     assert not CASES.keys() & ALONE.keys()
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from official import Account
+from support.official import Account
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import (

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate.record import budgets, deleted_costs
 from langgraph_pgstate.record.budgets import Owner, request_budget

@@ -25,7 +25,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from support import FORK, GUARD_SECONDS
-from support_ledger import LEDGERS, Bench, calls, open_bench, open_on_line, thread
+from support.ledger import LEDGERS, Bench, calls, open_bench, open_on_line, thread
 
 from langgraph_pgstate.errors import DatabaseError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolSettings

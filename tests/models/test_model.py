@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from samples import config_of, exact_tuple, exactly, id_of, message
+from support.samples import config_of, exact_tuple, exactly, id_of, message
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.checkpoints import planning, sending

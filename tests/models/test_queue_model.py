@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from psycopg import sql
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate import PGStateSaver, Rate
 from langgraph_pgstate.errors import ThreadBusyError
@@ -479,7 +479,7 @@ _EXISTS = "SELECT 1 FROM {}.runs WHERE run_id = %s"
 
 
 def _again(run: Modelled) -> Any:
-    from support_queue import request
+    from support.queue import request
 
     return request(run.thread_id, run_id=run.run_id, multitask_strategy="rollback")
 

@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from otlp.test_spans import converted
-from support_otlp import Collector as Receiver
-from support_otlp import Reply, collecting
+from support.otlp import Collector as Receiver
+from support.otlp import Reply, collecting
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.otlp.collector import Collector, endpoint_of, without_credentials

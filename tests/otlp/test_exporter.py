@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 from support import wait_until
-from support_otlp import CALLER, Collector, Reply, attributes, collecting, travel_graph
-from support_otlp_child import follow
-from support_recorder import config, rows
+from support.otlp import CALLER, Collector, Reply, attributes, collecting, travel_graph
+from support.otlp_child import follow
+from support.recorder import config, rows
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError

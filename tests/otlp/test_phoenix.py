@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 from support import wait_until
-from support_otlp import travel_graph
-from support_recorder import config
+from support.otlp import travel_graph
+from support.recorder import config
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.otlp import SpanExporter

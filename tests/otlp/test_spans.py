@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
-from support_otlp import attributes, collecting, travel_graph
-from support_recorder import config
+from support.otlp import attributes, collecting, travel_graph
+from support.recorder import config
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.otlp import SpanExporter

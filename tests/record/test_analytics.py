@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from support_record import Parts, Record, ask, at
+from support.record import Parts, Record, ask, at
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record import analytics

@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from support import FORK, GUARD_SECONDS, invoke, loop_graph
-from support_recorder import model
+from support.recorder import model
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import DatabaseError
@@ -21,7 +21,7 @@ from langgraph_pgstate.record.options import RecorderSettings
 from tests.test_state import APIS, open_state
 
 ANSWERS = 100, 20
-"""Tokens that the model of `support_recorder` says it read and wrote, each time."""
+"""Tokens that the model of `support.recorder` says it read and wrote, each time."""
 
 
 def graph(dies_at: list[int]) -> StateGraph[Any, Any, Any, Any]:

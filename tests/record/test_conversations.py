@@ -13,8 +13,8 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from official import fill, official_saver
 from support import GUARD_SECONDS, config_of
+from support.official import fill, official_saver
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support_record import Parts, Record, ask, at
+from support.record import Parts, Record, ask, at
 
 pytestmark = pytest.mark.smoke
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support_record import Parts, Record, ask, every_page
+from support.record import Parts, Record, ask, every_page
 
 from langgraph_pgstate.errors import ConfigurationError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.record.types import FeedbackAverage

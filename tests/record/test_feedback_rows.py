@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from support import wait_until
-from support_record import Record
+from support.record import Record
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin.api import Admin

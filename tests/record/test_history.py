@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 pytestmark = pytest.mark.smoke
 

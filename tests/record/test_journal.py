@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
 from support import FORK, GUARD_SECONDS, backends, config_of, counted, holding, move_journal, put_arguments, wait_until
-from support_recorder import rows
+from support.recorder import rows
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_record import Parts, Record, ask, open_parts
+from support.record import Parts, Record, ask, open_parts
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.database import Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from support_recorder import recording_async
+from support.recorder import recording_async
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record.prices import AsyncPrices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support_recorder import recording
+from support.recorder import recording
 
 from langgraph_pgstate.record.prices import Prices
 

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from psycopg.conninfo import make_conninfo
 from support import holding, loop_graph, wait_until
-from support_recorder import config, model, recording, rows
+from support.recorder import config, model, recording, rows
 
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.record import journal

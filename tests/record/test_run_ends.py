@@ -17,8 +17,8 @@ import pytest
 from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import ToolNode
 from support import FORK, GUARD_SECONDS, RoundTrips, loop_graph, move_journal, wait_until
-from support_ledger import agent_graph, ask, calls, thread
-from support_recorder import config, rows
+from support.ledger import agent_graph, ask, calls, thread
+from support.recorder import config, rows
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.db.embedded import embedded_server

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 from langgraph_pgstate.errors import ConfigurationError
 

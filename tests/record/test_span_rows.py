@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from support_record import Parts, Record, ask
+from support.record import Parts, Record, ask
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.record.spans import build_tree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 pytestmark = pytest.mark.smoke
 

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
-from support_record import Parts, Record, ask, at
+from support.record import Parts, Record, ask, at
 
 from langgraph_pgstate.errors import ConfigurationError
 

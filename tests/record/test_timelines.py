@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from support_record import Parts, Record, ask, at
+from support.record import Parts, Record, ask, at
 
 pytestmark = pytest.mark.smoke
 

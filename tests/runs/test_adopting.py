@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from support import FORK, loop_graph, wait_until
-from support_worker import WORKERS, runs
+from support.worker import WORKERS, runs
 
 from langgraph_pgstate import PGState
 from tests.worker.test_worker import working

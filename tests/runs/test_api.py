@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import StateGraph
 from langgraph.types import Command, interrupt
 from support import GUARD_SECONDS, holding, loop_graph, wait_until
-from support_queue import CODEC, STATES, Queue, call, open_state
+from support.queue import CODEC, STATES, Queue, call, open_state
 
 from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph.types import Command
-from support_queue import CODEC
+from support.queue import CODEC
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.runs.requests import request_run

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin

@@ -6,7 +6,7 @@ import json
 
 import psycopg
 import pytest
-from support_queue import Queue, request
+from support.queue import Queue, request
 
 from langgraph_pgstate.leases import holding as leases
 from langgraph_pgstate.runs import limits

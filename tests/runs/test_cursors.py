@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support_queue import CODEC
+from support.queue import CODEC
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.runs.cursors import Cursor, ThreadCursor

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import holding
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate.errors import ConfigurationError, DatabaseError
 from langgraph_pgstate.leases import holding as leases

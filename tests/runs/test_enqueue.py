@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_queue import CODEC, Queue, request
+from support.queue import CODEC, Queue, request
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadBusyError, ThreadDeletedError

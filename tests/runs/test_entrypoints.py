@@ -9,7 +9,7 @@ import pytest
 from langgraph.func import entrypoint
 from langgraph.types import Command, interrupt
 from support import GUARD_SECONDS
-from support_queue import STATES, call, open_state
+from support.queue import STATES, call, open_state
 
 from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.state import PGState

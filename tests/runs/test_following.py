@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, wait_until
-from support_queue import STATES, Queue, call, open_state
+from support.queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError

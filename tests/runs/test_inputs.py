@@ -7,7 +7,7 @@ from datetime import timedelta
 import ormsgpack
 import pytest
 from langgraph.types import Command
-from support_queue import CODEC
+from support.queue import CODEC
 
 from langgraph_pgstate import DefaultAnswer
 from langgraph_pgstate.codec.frames import pack, unpack

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import FORK, GUARD_SECONDS
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.leases import holding as leases

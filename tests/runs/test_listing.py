@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import listing, tending

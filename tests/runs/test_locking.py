@@ -8,7 +8,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 from support import holding
-from support_queue import CODEC, Queue, request
+from support.queue import CODEC, Queue, request
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.protocol import Connection

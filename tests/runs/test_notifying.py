@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 from support import GUARD_SECONDS, counted, usual, wait_until
-from support_queue import STATES, Queue, call, open_state
+from support.queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate.db.database import AsyncDatabase
 from langgraph_pgstate.runs import ending, following, handles

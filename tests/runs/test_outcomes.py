@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.types import Command
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
 from langgraph_pgstate.runs import outcomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support_queue import STATES, Queue, call, open_state
+from support.queue import STATES, Queue, call, open_state
 
 from langgraph_pgstate import Rate
 from langgraph_pgstate.errors import ConfigurationError

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from support import loop_graph, move_journal
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.runs.inputs import open_input

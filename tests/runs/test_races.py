@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import FORK, GUARD_SECONDS, examples, holding, run_children, wait_until
-from support_queue import Queue, request
+from support.queue import Queue, request
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import NotFoundError, ThreadBusyError

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
-from support_queue import CODEC
+from support.queue import CODEC
 
 from langgraph_pgstate import Backoff, DefaultAnswer
 from langgraph_pgstate.errors import ConfigurationError, SerializationError

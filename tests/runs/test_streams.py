@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from langchain_core.messages import AIMessageChunk
 from langgraph.types import Interrupt
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.runs import streams

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from support_queue import Queue
+from support.queue import Queue
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.runs import claiming, listing, tending

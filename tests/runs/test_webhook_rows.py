@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import webhook_rows as webhooks

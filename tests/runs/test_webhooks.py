@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 import pytest
 from support import loop_graph, wait_until
-from support_queue import STATES, Queue, call, open_state
-from support_worker import WORKERS, worker
+from support.queue import STATES, Queue, call, open_state
+from support.worker import WORKERS, worker
 
 from langgraph_pgstate import PGState, WebhookSettings
 from langgraph_pgstate.errors import ConfigurationError

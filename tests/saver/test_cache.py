@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
 from support import APIS, open_saver
+from support.samples import checkpoint_of, config_of, forget, id_of, messages, put_values, values_of
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.arguments import Address, address_of

@@ -6,8 +6,8 @@ import asyncio
 
 import psycopg
 import pytest
-from samples import put_values
 from support import APIS, backends, config_of, counted, open_saver, put_arguments, put_chain
+from support.samples import put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.saver import common

@@ -16,8 +16,18 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
-from samples import checkpoint_of, config_of, forget, id_of, message, messages, new_checkpoint_id, put_values, values_of
 from support import GUARD_SECONDS
+from support.samples import (
+    checkpoint_of,
+    config_of,
+    forget,
+    id_of,
+    message,
+    messages,
+    new_checkpoint_id,
+    put_values,
+    values_of,
+)
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import PGStateSaver

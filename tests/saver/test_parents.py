@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
-from official import chat_graph, official_saver, talk
 from support import APIS, config_of, loop_graph, open_saver, put_arguments, put_chain
-from support_record import ask
+from support.official import chat_graph, official_saver, talk
+from support.record import ask
 from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver

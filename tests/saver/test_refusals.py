@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from support import FORK, GUARD_SECONDS, config_of, run_children, wait_until
-from support_recorder import rows
+from support.recorder import rows
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import LeaseHeldError, StaleHeadError

@@ -10,8 +10,8 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from support import loop_graph, wait_until
-from support_queue import STATES, Queue, call, open_state
-from support_worker import WORKERS, worker
+from support.queue import STATES, Queue, call, open_state
+from support.worker import WORKERS, worker
 
 from langgraph_pgstate import DefaultAnswer, PGState
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError

@@ -10,7 +10,7 @@ from functools import partial
 import psycopg
 import pytest
 from support import examples, holding, run_children
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate import DefaultAnswer
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError

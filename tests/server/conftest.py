@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from support_http import sdk, serving
+from support.http import sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 

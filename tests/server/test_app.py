@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS
-from support_http import HELLO, chat, graphs, http, sdk, serving, until_running
+from support.http import HELLO, chat, graphs, http, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError

@@ -11,7 +11,7 @@ from langgraph.runtime import Runtime
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import BadRequestError, ConflictError, NotFoundError, PermissionDeniedError
-from support_http import Settings, Steps, sdk, serving
+from support.http import Settings, Steps, sdk, serving
 
 
 async def test_assistants_are_searched_and_counted(client: LangGraphClient) -> None:

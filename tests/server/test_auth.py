@@ -22,7 +22,7 @@ from langgraph_sdk.errors import (
     PermissionDeniedError,
 )
 from starlette.exceptions import HTTPException
-from support_http import HELLO, Steps, http, sdk, serving
+from support.http import HELLO, Steps, http, sdk, serving
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.scopes import admits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from support_http import ANSWER, HELLO, http, sdk, serving
+from support.http import ANSWER, HELLO, http, sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 

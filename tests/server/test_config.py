@@ -15,7 +15,7 @@ from langgraph_sdk import Auth
 from psycopg.conninfo import make_conninfo
 from starlette.applications import Starlette
 from support import GUARD_SECONDS
-from support_http import sdk, serving
+from support.http import sdk, serving
 
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
@@ -24,7 +24,7 @@ from langgraph_pgstate.server import create_app
 from langgraph_pgstate.server.config import load_server_config, open_store
 from langgraph_pgstate.worker.graphs import load_environment
 
-GRAPH = str(Path(__file__).parents[1] / "support_http.py")
+GRAPH = str(Path(__file__).parents[1] / "support/http.py")
 
 
 def written(directory: Path, **config: Any) -> Path:

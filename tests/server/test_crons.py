@@ -12,8 +12,8 @@ from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, NotFoundError, UnprocessableEntityError
 from langgraph_sdk.schema import Thread
-from support_http import HELLO, sdk, serving
-from support_queue import Queue
+from support.http import HELLO, sdk, serving
+from support.queue import Queue
 
 DAILY = "0 9 * * *"
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
-from support_http import http, serving
+from support.http import http, serving
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.server.openapi import document

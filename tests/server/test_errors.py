@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.errors import InvalidUpdateError
 from starlette.requests import Request
-from support_http import http, serving
+from support.http import http, serving
 
 from langgraph_pgstate import errors
 from langgraph_pgstate.server.errors import STATUSES, answer_failure, error_of, missing, refuse

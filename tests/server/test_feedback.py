@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from langgraph_sdk.client import LangGraphClient
-from support_http import HELLO, http, sdk, serving
+from support.http import HELLO, http, sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 from tests.server.test_auth import owners

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from langgraph.store.memory import InMemoryStore
 from psycopg import sql
 from support import examples
-from support_http import serving
+from support.http import serving
 
 from langgraph_pgstate.server import AgentServer, parameters
 from langgraph_pgstate.server.bodies import Body

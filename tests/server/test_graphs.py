@@ -14,7 +14,7 @@ from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import NotFoundError
 from langgraph_sdk.runtime import ServerRuntime
-from support_http import Steps, sdk, serving
+from support.http import Steps, sdk, serving
 
 
 async def test_a_graph_is_an_assistant_under_its_name_and_its_id(client: LangGraphClient) -> None:

@@ -23,7 +23,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph_sdk import get_client
 from pydantic import BaseModel
 from support import config_of, ended, move_journal
-from support_server import ROOT, AgentServer
+from support.server import ROOT, AgentServer
 
 from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.codec.values import ValueCodec

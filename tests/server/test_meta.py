@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support_http import http
+from support.http import http
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.server import AgentServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from support_http import http, serving
+from support.http import http, serving
 
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.openapi import document

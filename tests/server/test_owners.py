@@ -14,8 +14,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.base import Item, SearchItem
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk import Auth
-from support_http import HELLO, Steps, asking, chat, http, serving, stuck
-from support_pages import state_of, visiting
+from support.http import HELLO, Steps, asking, chat, http, serving, stuck
+from support.pages import state_of, visiting
 
 from langgraph_pgstate.server import AgentServer
 

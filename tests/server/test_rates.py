@@ -9,7 +9,7 @@ import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.errors import RateLimitError
 from starlette.requests import Request
-from support_http import HELLO, http, sdk, serving
+from support.http import HELLO, http, sdk, serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from support import examples
-from support_http import serving
+from support.http import serving
 
 from langgraph_pgstate.server import AgentServer, reading
 from langgraph_pgstate.server.errors import Budget, ServerBusyError

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from langgraph_sdk.client import LangGraphClient
 from starlette.routing import Match, Route
-from support_http import http, listening, serving
+from support.http import http, listening, serving
 
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 

@@ -12,8 +12,8 @@ from langgraph.graph import START, StateGraph
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError, UnprocessableEntityError
-from support_http import ANSWER, HELLO, Steps, http, sdk, serving, until_running
-from support_queue import Queue
+from support.http import ANSWER, HELLO, Steps, http, sdk, serving, until_running
+from support.queue import Queue
 
 from langgraph_pgstate.server import AgentServer, HeaderSelection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph.graph import START, StateGraph
 from langgraph_sdk.client import LangGraphClient
-from support_http import sdk, serving
+from support.http import sdk, serving
 
 
 async def test_a_graph_is_drawn(client: LangGraphClient) -> None:

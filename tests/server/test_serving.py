@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support_http import chat, http, serving
+from support.http import chat, http, serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import ConfigurationError, UnavailableError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from langgraph_sdk.errors import UnprocessableEntityError
-from support_http import graphs, sdk, serving
+from support.http import graphs, sdk, serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server import create_app, states

@@ -7,7 +7,7 @@ from typing import Any
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from prometheus_client.parser import text_string_to_metric_families
-from support_http import HELLO, http, sdk, serving
+from support.http import HELLO, http, sdk, serving
 
 from langgraph_pgstate.server import AgentServer
 from tests.server.test_auth import owners

@@ -17,7 +17,7 @@ from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, InternalServerError, PermissionDeniedError
 from psycopg.conninfo import make_conninfo
-from support_http import Steps, http, sdk, serving
+from support.http import Steps, http, sdk, serving
 
 
 @pytest.fixture

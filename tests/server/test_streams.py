@@ -22,7 +22,7 @@ from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from support import examples, wait_until
-from support_http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sdk, serving, until_running
+from support.http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.runs.types import StreamEvent

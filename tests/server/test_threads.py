@@ -11,8 +11,8 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError, BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
-from support_http import ANSWER, HELLO, chat, sdk, serving
-from support_pages import statements
+from support.http import ANSWER, HELLO, chat, sdk, serving
+from support.pages import statements
 
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.server import AgentServer

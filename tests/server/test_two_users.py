@@ -18,9 +18,9 @@ import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk import Auth
-from support_http import asking, chat, serving
-from support_pages import Visitor, visiting
-from support_record import Record
+from support.http import asking, chat, serving
+from support.pages import Visitor, visiting
+from support.record import Record
 
 from langgraph_pgstate.inspector.routes import PAGES
 from langgraph_pgstate.server import AgentServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import counted
-from support_record import Parts, Record, ask, at, every_page, open_parts
+from support.record import Parts, Record, ask, at, every_page, open_parts
 
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError

@@ -15,8 +15,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from support import config_of, put_arguments, put_chain
-from support_ledger import ask, calls, open_bench, thread, tool_of
-from support_record import ask as answer_of
+from support.ledger import ask, calls, open_bench, thread, tool_of
+from support.record import ask as answer_of
 
 from langgraph_pgstate import PGState, ThreadKeys
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError

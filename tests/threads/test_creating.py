@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support import config_of, put_arguments
-from support_record import Parts, Record, ask
+from support.record import Parts, Record, ask
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, ThreadDeletedError, ThreadExistsError

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, config_of, loop_graph, open_saver, put_arguments, put_chain
-from support_cli import words
+from support.cli import words
 from typer.testing import CliRunner
 
 from langgraph_pgstate import PGState, PGStateSaver

@@ -14,8 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from samples import config_of, exact_tuple, forget, id_of, messages, put_values, values_of
 from support import GUARD_SECONDS
+from support.samples import config_of, exact_tuple, forget, id_of, messages, put_values, values_of
 from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from support_record import Parts, Record, ask, at, every_page
+from support.record import Parts, Record, ask, at, every_page
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import encode_cursor

@@ -10,7 +10,7 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 from support import config_of, put_arguments
-from support_record import ask
+from support.record import ask
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from tests.test_state import APIS, open_state

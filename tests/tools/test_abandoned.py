@@ -19,7 +19,7 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS
-from support_ledger import agent_graph, ask, open_async_ledger, open_bench, open_ledger, thread
+from support.ledger import agent_graph, ask, open_async_ledger, open_bench, open_ledger, thread
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolLedger, ToolSettings, attempts

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import holding
-from support_ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
+from support.ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking

@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS
-from support_ledger import Bench, agent_graph, ask, thread
+from support.ledger import Bench, agent_graph, ask, thread
 
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError
 from langgraph_pgstate.tools import ToolLedger

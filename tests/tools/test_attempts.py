@@ -14,7 +14,7 @@ import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
-from support_ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_bench, open_on_line, thread, tool_of
+from support.ledger import LEDGERS, Bench, Line, agent_graph, ask, calls, open_bench, open_on_line, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver, RetryPolicy
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
-from support_ledger import Bench, ask, calls, thread
+from support.ledger import Bench, ask, calls, thread
 
 from langgraph_pgstate.errors import ConfigurationError, RunBudgetExceededError
 from langgraph_pgstate.tools import Budget

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.tools import StructuredTool, tool
-from support_ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.errors import NotFoundError, ToolOutcomeUnknownError
 from langgraph_pgstate.record.types import ToolExecution

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support_ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
-from support_record import Record
+from support.ledger import LEDGERS, Bench, ask, open_bench, thread, tool_of
+from support.record import Record
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, ToolBusyError, ToolOvertakenError, ToolSetupError

@@ -16,7 +16,7 @@ import pytest
 from langchain_core.tools import tool
 from psycopg import sql
 from support import FORK
-from support_ledger import LEDGERS, Bench, ask, calls, open_bench, thread
+from support.ledger import LEDGERS, Bench, ask, calls, open_bench, thread
 
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import ToolTimeoutError

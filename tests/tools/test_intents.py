@@ -15,7 +15,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
-from support_ledger import Bench, ask, calls, open_ledger, thread, tool_of
+from support.ledger import Bench, ask, calls, open_ledger, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.tools import ToolRetry, current_execution

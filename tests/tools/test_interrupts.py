@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from langgraph.types import Command, interrupt
-from support_ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError
 from tests.tools.test_ledger import CHARGE, Till, leave_behind, rows, run_and_lose

@@ -14,7 +14,7 @@ from langgraph.errors import ParentCommand
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from support import GUARD_SECONDS
-from support_ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
+from support.ledger import LEDGERS, Bench, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError, ToolTimeoutError
 from langgraph_pgstate.tools import Happened, ToolPolicy, ToolSettings, action_runner, current_execution
@@ -429,7 +429,7 @@ async def test_a_streamed_graph_runs_its_tools_once(bench: Bench) -> None:
 
 async def test_a_blocking_ledger_serves_a_graph_on_an_event_loop(dsn: str, schema: str) -> None:
     from langgraph.prebuilt import ToolNode
-    from support_ledger import agent_graph
+    from support.ledger import agent_graph
 
     till = Till()
     with open_ledger(dsn, schema) as (saver, ledger):

@@ -19,7 +19,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from support import run_children
-from support_ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
+from support.ledger import LEDGERS, Bench, agent_graph, ask, calls, open_bench, open_ledger, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ToolOvertakenError, ToolSetupError

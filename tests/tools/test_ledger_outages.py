@@ -13,7 +13,7 @@ import pytest
 from langchain_core.tools import tool
 from psycopg import sql
 from support import GUARD_SECONDS, crossed, ended, terminate, wait_until
-from support_ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
+from support.ledger import LEDGERS, Bench, Line, ask, calls, open_on_line, thread, tool_of
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import (

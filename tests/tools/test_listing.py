@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_ledger import LEDGERS, Bench, open_bench
-from support_record import Record, at
+from support.ledger import LEDGERS, Bench, open_bench
+from support.record import Record, at
 
 pytestmark = pytest.mark.smoke
 

@@ -11,7 +11,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command
-from support_ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
+from support.ledger import LEDGERS, Bench, Line, ask, calls, open_bench, open_on_line, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError, UnavailableError
 from tests.tools.test_ledger import CHARGE, Till

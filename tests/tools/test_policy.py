@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_ledger import Bench, ask, thread, tool_of
+from support.ledger import Bench, ask, thread, tool_of
 
 from langgraph_pgstate.errors import ConfigurationError, ToolFailedError, ToolOutcomeUnknownError
 from langgraph_pgstate.tools import ToolPolicy, ToolRetry, ToolSettings

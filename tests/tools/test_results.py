@@ -14,7 +14,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import END
 from langgraph.types import Command
-from support_ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnreadableFormatError

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from langchain_core.tools import tool
-from support_ledger import Bench, ask, calls, thread, tool_of
+from support.ledger import Bench, ask, calls, thread, tool_of
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.errors import ToolOutcomeUnknownError

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support_ledger import Bench, ask, thread
+from support.ledger import Bench, ask, thread
 
 from langgraph_pgstate.errors import ConfigurationError
 from tests.tools.test_ledger_more import booking, one_node, with_table

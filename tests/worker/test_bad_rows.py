@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, loop_graph, wait_until
-from support_queue import Queue
-from support_worker import WORKERS
+from support.queue import Queue
+from support.worker import WORKERS
 
 from langgraph_pgstate import DefaultAnswer, PGState
 from tests.runs.test_webhooks import end_one, receiving, settings

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from support import GUARD_SECONDS, loop_graph, wait_until
-from support_queue import STATES, Queue, call, open_state
-from support_worker import Place, enqueue, kill, wait_for_ends, worker
+from support.queue import STATES, Queue, call, open_state
+from support.worker import Place, enqueue, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, PGState, Rate, Worker
 from langgraph_pgstate.db.database import Database

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from support import GUARD_SECONDS, wait_until
-from support_worker import WORKERS
+from support.worker import WORKERS
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.checkpoints import getting

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS, Gate, loop_graph, wait_until
-from support_worker import WORKERS
+from support.worker import WORKERS
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState
 from langgraph_pgstate.errors import RunCancelledError, RunFailedError

@@ -22,8 +22,8 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Interrupt, interrupt
 from support import GUARD_SECONDS, Restartable, wait_until
-from support_queue import CODEC, Queue
-from support_worker import WORKERS, Place, kill, wait_for_ends, worker
+from support.queue import CODEC, Queue
+from support.worker import WORKERS, Place, kill, wait_for_ends, worker
 
 from langgraph_pgstate import AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError

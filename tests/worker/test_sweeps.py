@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from support_queue import CODEC, Queue
+from support.queue import CODEC, Queue
 
 from langgraph_pgstate.errors import UnavailableError
 from langgraph_pgstate.worker.settings import WorkerSettings

@@ -19,7 +19,7 @@ from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 from support import GUARD_SECONDS, config_of, loop_graph, wait_until
-from support_worker import WORKERS, runs, wait_for_ends
+from support.worker import WORKERS, runs, wait_for_ends
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.statements import Statements

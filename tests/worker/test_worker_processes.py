@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from support import GUARD_SECONDS, Restartable, loop_graph, wait_until
-from support_queue import Queue
-from support_worker import STEPS, WORKERS, Place, enqueue, kill, runs, stop, wait_for_ends, worker
+from support.queue import Queue
+from support.worker import STEPS, WORKERS, Place, enqueue, kill, runs, stop, wait_for_ends, worker
 
 from langgraph_pgstate import PGState
 from tests.db.test_database import Bouncer, bouncer_version

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 import pytest
-from support_recorder import recording_async
+from support.recorder import recording_async
 
 pytestmark = pytest.mark.smoke
 

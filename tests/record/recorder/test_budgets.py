@@ -21,8 +21,8 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from support import GUARD_SECONDS, examples, wait_until
-from support_queue import STATES, call, open_state
-from support_recorder import USAGE, Model, rows
+from support.queue import STATES, call, open_state
+from support.recorder import USAGE, Model, rows
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker, PGState, Worker
 from langgraph_pgstate.errors import BudgetExceededError, DatabaseError, RunFailedError

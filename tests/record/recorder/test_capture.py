@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import MessagesState
 from langgraph.types import interrupt
-from support_recorder import config, recording, rows
+from support.recorder import config, recording, rows
 
 from langgraph_pgstate.record.options import RecorderSettings
 from tests.record.recorder.test_recorders import Connection, agent_graph, hello, simple

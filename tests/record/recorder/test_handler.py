@@ -17,8 +17,8 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 from support import GUARD_SECONDS
-from support_ledger import ask, thread
-from support_recorder import config, model, recording, rows
+from support.ledger import ask, thread
+from support.recorder import config, model, recording, rows
 
 from langgraph_pgstate import AsyncPGState
 from tests.record.recorder.test_recorders import Connection, add, hello, simple

@@ -17,7 +17,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command, interrupt
-from support_recorder import config, model, recording, recording_async, rows
+from support.recorder import config, model, recording, recording_async, rows
 
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.record import AsyncRecorder, Recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import loop_graph
-from support_recorder import config, recording, recording_async, rows
+from support.recorder import config, recording, recording_async, rows
 
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.tracker import Tracker

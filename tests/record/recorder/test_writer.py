@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import FORK, GUARD_SECONDS, loop_graph, move_journal, wait_until
-from support_recorder import config, recording, rows
+from support.recorder import config, recording, rows
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.db.database import Database

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from support import config_of, put_arguments
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
@@ -22,6 +21,7 @@ from langgraph_pgstate.runs.locking import is_locked
 from langgraph_pgstate.runs.requests import RunRequest, request_run
 from langgraph_pgstate.runs.types import ClaimedRun, Claims, EnqueuedRun, EventBatch, Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import queries
+from support import config_of, put_arguments
 
 CODEC = ValueCodec()
 STATES = [PGState, AsyncPGState]

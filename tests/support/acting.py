@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from support_pages import travel, trip
-
 from langgraph_pgstate import AsyncPGState, AsyncWorker
 from langgraph_pgstate.inspector.page import segment
+from support.pages import travel, trip
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from support import FORK, GUARD_SECONDS, loop_graph, wait_until
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.runs import RunHandle
 from langgraph_pgstate.worker import AsyncWorker, Worker
+from support import FORK, GUARD_SECONDS, loop_graph, wait_until
 
 WORKERS = [Worker, AsyncWorker]
 STEPS = 4

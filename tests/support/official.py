@@ -17,7 +17,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 from psycopg.rows import dict_row
-from samples import exact_tuple
+
+from support.samples import exact_tuple
 
 
 @contextmanager

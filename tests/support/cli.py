@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from support import FORK, GUARD_SECONDS
-from support_record import EPOCH
 
 from langgraph_pgstate.cli import main
 from langgraph_pgstate.cli.agent import FIRST_WISH, build_agent, follow_up, offline_model
+from support import FORK, GUARD_SECONDS
+from support.record import EPOCH
 
 Run = Any
 # Times in a record are seconds after its epoch; this one is of the last hour.

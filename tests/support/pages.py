@@ -13,11 +13,11 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support_http import serving
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.db.adapters import AsyncConnection
 from langgraph_pgstate.server import AgentServer
+from support.http import serving
 
 _FORM: Final = re.compile(r'<form method="post" action="/ui([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
 _HIDDEN: Final = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')

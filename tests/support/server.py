@@ -16,7 +16,7 @@ from typing import Any
 
 from support import GUARD_SECONDS, wait_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OFFLINE = {"LANGGRAPH_NO_VERSION_CHECK": "1", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
 # What the server says about itself, and about what a test does on purpose.
 _EXPECTED = (
