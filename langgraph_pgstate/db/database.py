@@ -1,6 +1,6 @@
 """Blocking and async access to the database: a pool or one connection, owned or borrowed, with bounded retries.
 
-`Database` blocks and `AsyncDatabase` suspends; the two are written by hand. Both run an operation (`operations/`) on a
+`Database` blocks and `AsyncDatabase` suspends; the two are written by hand. Both run an operation on a
 connection and translate psycopg's errors.
 """
 
