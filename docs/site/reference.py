@@ -11,18 +11,18 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from importlib import import_module
+from importlib import import_module, resources
 from typing import Any, get_type_hints
 
 import langgraph_pgstate
-from langgraph_pgstate import errors, metrics, types
+from langgraph_pgstate import errors, metrics
+from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.agent_server import AgentServerSettings
-from langgraph_pgstate.operations.admin.gauges import GAUGES
-from langgraph_pgstate.sql import schema_story
 
 _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettings", "RetryPolicy", "ThreadKeys")
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
+_TYPES = ("admin", "assistants", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
 _LITERAL = r"'((?:[^']|'')*)'"
 
 
@@ -44,9 +44,11 @@ def python() -> str:
 
 def results() -> str:
     """What calls return."""
-    found = [getattr(types, name) for name in sorted(types.__all__)]
     settings = {getattr(langgraph_pgstate, name) for name in _SETTINGS}
-    classes = [one for one in found if inspect.isclass(one) and one not in settings]
+    modules = [import_module(f"langgraph_pgstate.{package}.types") for package in _TYPES]
+    found = [one for module in modules for one in vars(module).values() if inspect.isclass(one) and one not in settings]
+    found = [one for one in found if one.__module__.startswith("langgraph_pgstate.") and one.__name__[0] != "_"]
+    classes = sorted(set(found), key=lambda one: one.__name__)
     return "\n".join(["# Types of results", "", *map(_documented, classes)])
 
 
@@ -111,7 +113,8 @@ def command_line() -> str:
 
 def tables() -> str:
     """Tables and views with the comments of their columns."""
-    text = re.sub(r"\"?pgstate\"?\.", "/*schema*/", schema_story("pgstate"))
+    folder = resources.files("langgraph_pgstate.schema")
+    text = "".join(folder.joinpath(name).read_text("utf-8") for name in ("bootstrap.sql", "schema.sql"))
     comments = {
         (kind, name): "".join(re.findall(_LITERAL, literal)).replace("''", "'")
         for kind, name, literal in re.findall(

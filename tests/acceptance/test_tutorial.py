@@ -21,7 +21,7 @@ import typer
 from psycopg.conninfo import make_conninfo
 from support import FORK
 from support.cli import Forked
-from support_tutorial import Reader, blocks_of, changed, commands_of, environment
+from support.tutorial import Reader, blocks_of, changed, commands_of, environment
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.cli.app import app
