@@ -215,7 +215,8 @@ def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) ->
     head = Text(_place_of(step.config), style="bold", overflow="fold")
     details = [f"step {step.step}", step.source or "", format_time(step.created_at)]
     details += [f"run {step.run_id}" if step.run_id else "", f"[{step.label}]" if step.label else ""]
-    console.print(head.append(" · " + " · ".join(filter(None, details)), style="dim"), soft_wrap=True)
+    head.append(" · " + " · ".join(filter(None, details)), style="dim")
+    console.print(head, soft_wrap=not console.is_terminal)
     for name, value in values.items():
         if is_schedule_channel(name) and not full:
             continue

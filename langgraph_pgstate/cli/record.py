@@ -166,7 +166,7 @@ def trace(
     if target.is_json:
         print_json({"run": found, "spans": roots})
         return
-    console.print(_headline(found), soft_wrap=True)
+    console.print(_headline(found), soft_wrap=not console.is_terminal)
     if found.error_message:
         console.print(f"[red]{escape(_error(found))}[/]")
     if not roots:

@@ -258,7 +258,7 @@ def test_types_of_the_application_are_not_built(old: PostgresSaver, dsn: str, sc
     Account.constructed = 0
     bring()
     assert Account.constructed == 0
-    serde = JsonPlusSerializer(allowed_msgpack_modules=[("official", "Account")])
+    serde = JsonPlusSerializer(allowed_msgpack_modules=[("support.official", "Account")])
     with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as saver:
         old.serde = serde
         assert assert_same_answers(old, saver, "money") == 3

@@ -24,6 +24,7 @@ PACKAGE = Path(langgraph_pgstate.__file__).parent
 WRITTEN_TWICE = {
     "Connector": "psycopg's connections",
     "Database": "the connections themselves",
+    "Interrupts": "handles",
     "Leases": "a block that holds a lease",
     "PGState": "the saver and the recorder, which have threads or tasks",
     "RunHandle": "the queue, of which each has its own",

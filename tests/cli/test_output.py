@@ -113,7 +113,7 @@ def schema_of_all(
     enqueued = {"queue": "default", **RUN_TOKENS, **ERROR, **LABELS}
     record.run(RUN, 0, 123.4, thread_id=THREAD, steps=1234, cost="1234.56", **enqueued)
     request = request_run(saver._codec, AGENT, {"said": []})
-    record.add("run_requests", thread_id=THREAD, run_id=RUN, data=request.data, options={})
+    record.add("run_requests", thread_id=THREAD, run_id=RUN, data=request.data, options=dict(request.options))
     inside = {"thread_id": THREAD, "run_id": RUN}
     record.span("1", "graph", 0, 100, name="a-graph-of-a-long-name", **ERROR, **inside)
     for provider in ("anthropic", "another-provider-of-a-long-name"):

@@ -178,10 +178,10 @@ def test_a_second_signal_does_not_wait(
     with PGState.open(dsn, schema=schema) as state, worker(kind, dsn, schema, {"agent": place.graph()}) as first:
         enqueue(state, thread_id="t")
         place.wait_for("begin step 1")
-        for _ in range(2):
+        # Two that come close upon each other may be one.
+        while first.is_alive():
             os.kill(first.pid or 0, signal.SIGINT)
-            time.sleep(0.1)
-        first.join(GUARD_SECONDS)
+            first.join(1.0)
         assert first.exitcode == 130
         assert runs(connection, schema) == [("t", "pending", 0)]
 
