@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
+from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import AlreadyDoneError, LeaseHeldError, PGStateError, StaleHeadError, ThreadBusyError
 from langgraph_pgstate.inspector.changes import busy, check_free, done, gone, is_by, last_action, moved, within
 from langgraph_pgstate.inspector.editing import changes, check_channels, editable
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.tools import unknown_effects
 from langgraph_pgstate.inspector.values import views
 from langgraph_pgstate.server.assistants import open_graph
@@ -79,29 +81,49 @@ async def run(call: PageCall) -> Done:
 async def ask_for_edit(call: PageCall) -> Page:
     """Show the form for a change of the state."""
     found = await call.thread("read")
+    return await _edit_form(call, found, _at(call))
+
+
+async def _edit_form(call: PageCall, found: Thread, at: str, problem: HTTPException | None = None) -> Page:
+    """Return the page with the form for a change of the state; after a refusal, with what a person has typed."""
     name = _graph(call, found)
-    state = await call.state.threads.state_at(config_at(found.thread_id, checkpoint_ns="", checkpoint_id=_at(call)))
+    state = await call.state.threads.state_at(config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at))
     async with open_graph(call, name, found) as graph:
         nodes = [node for node in graph.nodes if not node.startswith("__")]
     text, left_out = editable(state.values)
     data = {
         "thread": found,
-        "text": text,
+        "text": text if problem is None else call.form.get("values", ""),
+        "problem": None if problem is None else problem.detail,
+        "as_node": call.field("as_node"),
         "left_out": left_out,
         "at": state.checkpoint_id,
-        "head": found.head_checkpoint_id,
+        "head": found.head_checkpoint_id if problem is None else call.field("head") or found.head_checkpoint_id,
         "graph": name,
         "nodes": nodes,
         "values": views(state.values, _MOST_STATE),
         "unsettled": await unknown_effects(call, found.thread_id) if call.may_act else [],
     }
-    return Page("edit.html", "Edit the state", data)
+    return Page("edit.html", "Edit the state", data, status=200 if problem is None else problem.status_code)
 
 
-async def edit(call: PageCall) -> Done:
-    """Change the state at a checkpoint, as if a node had returned the values, and run on if that is asked for."""
+async def edit(call: PageCall) -> Done | Page:
+    """Change the state at a checkpoint, as if a node had returned the values, and run on if that is asked for.
+
+    A person who is refused gets the form again, with what was typed.
+    """
     found = await call.thread("update")
-    at, name, nonce = _checkpoint(call), _graph(call, found), call.nonce
+    at = _checkpoint(call)
+    try:
+        return await _edit_and_run(call, found, at)
+    except HTTPException as error:
+        if error.status_code not in (409, 422) or call.field("whole") is None or wants_json(call.request):
+            raise
+        return await _edit_form(call, found, at, error)
+
+
+async def _edit_and_run(call: PageCall, found: Thread, at: str) -> Done:
+    name, nonce = _graph(call, found), call.nonce
     text, head = call.field("values") or "", call.field("head") or found.head_checkpoint_id
     try:
         values = json.loads(text)

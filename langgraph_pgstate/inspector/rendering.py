@@ -46,7 +46,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES}
+    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES, "differing": formatting.differing}
     made.filters |= {
         "draw": draw,
         "clipped": formatting.clipped,
@@ -57,6 +57,7 @@ def environment() -> Environment:
         "marked": formatting.marked,
         "money": formatting.money,
         "number": formatting.number,
+        "peek": formatting.peek,
         "plural": formatting.plural,
         "short": formatting.short,
         "size": formatting.size,

@@ -164,6 +164,26 @@ async def test_an_edit_begins_with_the_state_and_makes_it_what_was_written(place
     assert (same.status_code, "nothing is changed" in same.text) == (422, True)
 
 
+async def test_what_was_typed_stands_in_the_form_after_a_refusal(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await visitor.introduce("Eve")
+    form = forms_of(await visitor.page("/threads/t/edit", at=ids[0]))["/threads/t/edit"]
+    typed = {**form, "values": '{"booking": <typed>', "as_node": "approve"}
+    refused = await visitor.act("/threads/t/edit", **typed)
+    assert refused.status_code == 422
+    assert "the values are no JSON" in refused.text
+    assert "{&#34;booking&#34;: &lt;typed&gt;</textarea>" in refused.text
+    assert "<option selected>approve</option>" in refused.text
+    assert forms_of(refused.text)["/threads/t/edit"]["head"] == ids[0]
+    # So it does after somebody else was first; the form stays that of the older page.
+    other = await edited(visitor, ids[0], lambda state: state.update(booking={"hotel": "Astoria"}), as_node="approve")
+    assert other.status_code == 303
+    late = await visitor.act("/threads/t/edit", **{**typed, "values": '{"booking": {"hotel": "mine"}}'})
+    assert (late.status_code, "mine" in late.text) == (409, True)
+    assert forms_of(late.text)["/threads/t/edit"]["head"] == ids[0]
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

@@ -98,3 +98,26 @@ def test_workers_are_named_by_host_and_process() -> None:
     assert formatting.worker("gpu-worker-7") == "gpu-worker-7"
     assert formatting.worker("a-long-name-of-a-host.example.internal-0042") == "a-long-name-of-…le.internal-0042"
     assert len(formatting.worker("x" * 200)) == 32
+
+
+def test_folded_values_show_what_they_begin_with() -> None:
+    assert formatting.peek({"type": "human", "content": "Hello\n" * 50}).startswith("human: Hello Hello")
+    assert formatting.peek({"a": None, "b": 1, "c": "x", "d": True, "e": 2}) == "b: 1, c: x, d: True"
+    assert formatting.peek(["a", [], 2.5]) == "a, 2.5"
+    assert len(formatting.peek(["x" * 10**6])) == 60
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "marked"),
+    [
+        ("a room in Lisbon", "a room in Porto", ("a room in <mark>Lisbon</mark>", "a room in <mark>Porto</mark>")),
+        ("two nights for <b>", "nine nights for <b>", ("<mark>two</mark>", "<mark>nine</mark>")),
+        ("1", "2", ("1", "2")),
+        ("a hotel", "a hotel, or two", ("a hotel", "a hotel<mark>, or two</mark>")),
+    ],
+)
+def test_what_differs_is_marked_by_words(before: str, after: str, marked: tuple[str, str]) -> None:
+    shown = formatting.differing(before, after)
+    for text, found, mark in zip((before, after), shown, marked, strict=True):
+        assert mark in found
+        assert found.replace("<mark>", "").replace("</mark>", "").unescape() == text
