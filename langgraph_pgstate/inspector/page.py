@@ -86,13 +86,21 @@ class PageCall(Call):
         Raises:
             HTTPException: 422 if it is no time with a time zone.
         """
-        given = self.field("seen")
+        return self.time("seen")
+
+    def time(self, name: str) -> datetime | None:
+        """Return a field of the form that is a time; `None` if it is missing.
+
+        Raises:
+            HTTPException: 422 if it is no time with a time zone.
+        """
+        given = self.field(name)
         try:
             found = None if given is None else datetime.fromisoformat(given)
         except ValueError:
             found = datetime.min
         if found is not None and found.tzinfo is None:
-            raise refuse(422, f"seen must be a time with a time zone, got {given!r}")
+            raise refuse(422, f"{name} must be a time with a time zone, got {given!r}")
         return found
 
     def field(self, name: str) -> str | None:

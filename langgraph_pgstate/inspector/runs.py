@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response
 
+from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of
-from langgraph_pgstate.inspector.changes import MOMENT, is_by, last_action, moved, told, within
+from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, within
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of
@@ -115,6 +116,8 @@ async def run(call: PageCall) -> Page | Response:
     offset = (first - begun).total_seconds()
     asked = await _asked(call, found) if found.status == "interrupted" else []
     is_answered = any(one["is_answered"] for one in asked)
+    can_cancel = found.enqueued_at is not None and found.status in ("pending", "running")
+    retried = await last_action(call, found.thread_id, ("retry",), run_id=found.run_id) if can_cancel else None
     data: dict[str, Any] = {
         "run": brief(found),
         "traceback": None if found.error_traceback is None else found.error_traceback[-_TRACEBACK:],
@@ -136,7 +139,8 @@ async def run(call: PageCall) -> Page | Response:
         # A page of an open span, or of a run that has asked, has other statements.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
-        "can_cancel": found.enqueued_at is not None and found.status in ("pending", "running"),
+        "can_cancel": can_cancel,
+        "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
     }
     return Page("run.html", "Run", data, is_live=found.status in ("pending", "running") and span is None)
@@ -145,10 +149,13 @@ async def run(call: PageCall) -> Page | Response:
 async def cancel(call: PageCall) -> Done:
     """Cancel a run."""
     thread, run_id = await call.thread("update"), call.path("run_id")
-    again = await last_action(call, thread.thread_id, ("retry",), run_id=run_id)
-    if again is not None and call.seen_at is not None and again.created_at > call.seen_at - MOMENT:
-        raise refuse(409, f"the run is not as you have seen it: {told(again)}. Look at it again, then decide")
-    status = await call.state.runs.cancel(thread.thread_id, run_id, call.field("how") or "cancel", by=call.actor)
+    how, enqueued_at = call.field("how") or "cancel", call.time("enqueued")
+    try:
+        status = await call.state.runs.cancel(
+            thread.thread_id, run_id, how, by=call.actor, unless_retried_after=enqueued_at
+        )
+    except AlreadyDoneError as error:
+        raise done("the run", error) from None
     # Of several persons, the first one is recorded.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
     if status not in ("running", "cancelled", "interrupted") or event is None:

@@ -281,7 +281,15 @@ class AsyncRuns(AsyncRunQueue):
             for held in map(held_once, cursor.take(await self._follower.next(cursor))):
                 yield held.pop()
 
-    async def cancel(self, thread_id: str, run_id: str, action: str = "cancel", *, by: str | None = None) -> str:
+    async def cancel(
+        self,
+        thread_id: str,
+        run_id: str,
+        action: str = "cancel",
+        *,
+        by: str | None = None,
+        unless_retried_after: datetime | None = None,
+    ) -> str:
         """Cancel a run: a pending one ends at once, the worker of a running one is asked to end it. Atomic.
 
         Args:
@@ -291,15 +299,19 @@ class AsyncRuns(AsyncRunQueue):
                 deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
                 prevails, or else the first.
             by: Name of the person who does it. An event of the kind `action` names it.
+            unless_retried_after: Leave it alone if a person has retried it after this time of the database's: the
+                `enqueued_at` of `queued()`, for example, when the caller looked.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
 
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
-            ConfigurationError: If the action is unknown.
+            ConfigurationError: If the action is unknown, or the time has no time zone.
+            AlreadyDoneError: If a person has retried it since. Nothing was written.
         """
-        status = await self._queue.run(cancelling.cancel, self._queries, *_key(thread_id, run_id), action, by)
+        key = _key(thread_id, run_id)
+        status = await self._queue.run(cancelling.cancel, self._queries, *key, action, by, unless_retried_after)
         await self._notifier.notify()
         return status
 

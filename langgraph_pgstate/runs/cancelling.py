@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from langgraph_pgstate.arguments import time_of
 from langgraph_pgstate.db.protocol import Connection, Parameters, Query, Rows
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import AlreadyDoneError, ConfigurationError, NotFoundError
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.rows import delete_runs_of
@@ -18,7 +19,13 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 async def cancel(
-    db: Connection, queries: Queries, thread_id: str, run_id: str, action: str = "cancel", by: str | None = None
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    run_id: str,
+    action: str = "cancel",
+    by: str | None = None,
+    unless_retried_after: datetime | None = None,
 ) -> str:
     """Cancel a run. A pending one ends at once; the worker of a running one is asked to end it. One transaction.
 
@@ -31,19 +38,25 @@ async def cancel(
             deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
             prevails, or else the first.
         by: Name of the person who does it, for an event. Of several who ask the same, the first has one.
+        unless_retried_after: Refuse it if a person has retried the run after this time of the database's.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
 
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.
-        ConfigurationError: If the action is unknown.
+        ConfigurationError: If the action is unknown, or the time has no time zone.
+        AlreadyDoneError: If a person has retried it since. Nothing was written.
     """
     if action not in ACTIONS:
         raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
     key = {"thread_id": thread_id, "run_id": run_id}
+    after = time_of("unless_retried_after", unless_retried_after)
     async with db.transaction():
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+        retries = [] if after is None else await db.fetch(queries.find_retry, {**key, "after": after})
+        if retries:
+            raise AlreadyDoneError(thread_id, *retries[0])
         rows = await db.fetch(queries.lock_queued, key)
         if rows:
             await _end(db, queries, thread_id, rows, action)

@@ -5,6 +5,15 @@ WHERE q.thread_id = :thread_id::text
     AND (q.run_id = :run_id::text OR :run_id::text IS NULL AND q.number IS NOT NULL)
 ORDER BY q.run_id FOR UPDATE;
 
+-- name: find_retry
+-- Return the newest event of a person who retried a run after a time. Runs after `lock_threads_for_no_key_update`.
+SELECT v.created_at, v.payload FROM /*schema*/events v
+WHERE v.thread_id = :thread_id::text
+    AND v.event_id > to_char(:after::timestamptz AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS')
+    AND v.created_at > :after AND v.run_id = :run_id::text AND v.kind = 'action' AND v.payload ->> 'action' = 'retry'
+ORDER BY v.event_id DESC
+LIMIT 1;
+
 -- name: ask_cancel
 -- Ask the worker of a running run to end it. Of several actions a rollback prevails, or else the first.
 UPDATE /*schema*/queue SET cancel = :cancel::text

@@ -576,7 +576,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.tending.recover": lambda bench: (1 if bench.claimed() else 0, 3, lambda worker_id: True),
     "runs.tending.make_due": lambda bench: (),
     "runs.tending.repair": lambda bench: (),
-    "runs.cancelling.cancel": lambda bench: ("t", bench.enqueued().run_id, "rollback"),
+    "runs.cancelling.cancel": lambda bench: ("t", bench.enqueued().run_id, "rollback", "eve", datetime.now(UTC)),
     "runs.cancelling.supersede": lambda bench: ("t", "interrupt"),
     "runs.cancelling.promote_and_set_status": lambda bench: ("t",),
     "runs.cancelling.retry": lambda bench: ("t", bench.enqueued().run_id),

@@ -15,7 +15,7 @@ from support.http import failing
 from support.pages import Visitor, forms_of, inspected, state_of, travel, trip, visiting
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
-from langgraph_pgstate.errors import RunFailedError
+from langgraph_pgstate.errors import AlreadyDoneError, ConfigurationError, RunFailedError
 from langgraph_pgstate.inspector import changes
 
 Two = tuple[AsyncPGState, Visitor, Visitor]
@@ -260,11 +260,40 @@ async def test_an_old_page_does_not_cancel_what_was_retried(two: Two) -> None:
     state, eve, adam = two
     run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t")
     path = f"/runs/t/{run.run_id}"
-    old = (await form(adam, path, f"{path}/cancel")) | {"sure": "1"}
-    old["seen"] = (datetime.fromisoformat(old["seen"]) - timedelta(hours=1)).isoformat()
+    old = [await form(adam, page, f"{path}/cancel") for page in (path, "/queue")]
+    for _ in range(2):
+        await run.cancel()
+        assert (await eve.act(f"{path}/retry", **await form(eve, path, f"{path}/retry"))).status_code == 303
+        for page, given in zip((path, "/queue"), old, strict=True):
+            refused(await adam.act(f"{path}/cancel", **given, sure="1"), "retried just now by Eve")
+            assert await run.status() == "pending"
+            # Who has looked since cancels it, however soon.
+            new = await form(adam, page, f"{path}/cancel")
+            assert (await adam.act(f"{path}/cancel", **new, sure="1")).status_code == 303
+            assert await run.status() == "cancelled"
+            assert (await eve.act(f"{path}/retry", **await form(eve, path, f"{path}/retry"))).status_code == 303
+    wrong = await adam.act(f"{path}/cancel", **{**old[0], "enqueued": "yesterday"}, sure="1")
+    assert (wrong.status_code, "enqueued must be a time" in wrong.text) == (422, True)
+
+
+async def test_a_run_is_cancelled_before_or_after_a_retry_by_another_process(two: Two) -> None:
+    state, _, _ = two
+    run = await state.runs.enqueue("trip", {"messages": []}, thread_id="t", run_id="r")
+    ((seen,),) = [[one.enqueued_at for one in (await state.runs.queued()).items]]
     await run.cancel()
-    assert (await eve.act(f"{path}/retry", **await form(eve, path, f"{path}/retry"))).status_code == 303
-    refused(await adam.act(f"{path}/cancel", **old), "retried just now by Eve")
+    # The lock on the thread is the one that a retry takes: what it writes is seen.
+    retried, cancelled = await asyncio.gather(
+        state.runs.retry("t", "r", by="Eve"),
+        state.runs.cancel("t", "r", by="Adam", unless_retried_after=seen),
+        return_exceptions=True,
+    )
+    assert retried is True
+    assert cancelled == "cancelled" or isinstance(cancelled, AlreadyDoneError)
+    assert await run.status() == "pending"
+    with pytest.raises(AlreadyDoneError, match="retry was done"):
+        await state.runs.cancel("t", "r", by="Adam", unless_retried_after=seen)
+    with pytest.raises(ConfigurationError, match="time zone"):
+        await state.runs.cancel("t", "r", unless_retried_after=datetime(2027, 1, 1))
     assert await run.status() == "pending"
 
 

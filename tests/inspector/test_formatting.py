@@ -113,7 +113,7 @@ def test_folded_values_show_what_they_begin_with() -> None:
         ("a room in Lisbon", "a room in Porto", ("a room in <mark>Lisbon</mark>", "a room in <mark>Porto</mark>")),
         ("two nights for <b>", "nine nights for <b>", ("<mark>two</mark>", "<mark>nine</mark>")),
         ("1", "2", ("1", "2")),
-        ("a hotel", "a hotel, or two", ("a hotel", "a hotel<mark>, or two</mark>")),
+        ("the hotel", "the hotel, or two", ("the hotel", "the hotel<mark>, or two</mark>")),
     ],
 )
 def test_what_differs_is_marked_by_words(before: str, after: str, marked: tuple[str, str]) -> None:
