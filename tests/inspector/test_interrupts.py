@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,21 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support.pages import HOSTILE, forms_of, inspected, state_of, statements, travel
+from support.pages import (
+    HOSTILE,
+    forms_of,
+    inspected,
+    read_together,
+    state_of,
+    statements,
+    travel,
+    visiting,
+    without_bdi,
+)
 from support.record import at
 
 from langgraph_pgstate.inspector.interrupts import _shown
+from langgraph_pgstate.interrupts.api import AsyncInterrupts
 from langgraph_pgstate.interrupts.types import InterruptedThread, PendingInterrupt
 
 
@@ -58,6 +70,25 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
         assert "Nobody waits for an answer" in await visitor.page("/interrupts")
         events = await state.events.list("t", kind="answer")
         assert [one.payload["by"] for one in events.items] == ["Eve"]
+
+
+async def test_two_persons_answer_at_once(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
+        state = state_of(server)
+        await travel(state)
+        await eve.introduce("Eve")
+        await adam.introduce("Adam")
+        (pending,) = await state.interrupts.list("t")
+        path = f"/interrupts/t/{pending.interrupt_id}/answer"
+        form = forms_of(await eve.page("/interrupts"))[path]
+        read_together(monkeypatch, AsyncInterrupts, "list")
+        sent = await asyncio.gather(eve.act(path, **form, answer="yes"), adam.act(path, **form, answer="no"))
+        assert sorted(one.status_code for one in sent) == [303, 409], [one.text for one in sent]
+        winner, said, late = ("Eve", "yes", sent[1]) if sent[0].status_code == 303 else ("Adam", "no", sent[0])
+        assert f"Answered just now by {winner}: {said}. Your answer was not sent." in without_bdi(late.text)
+        (answer,) = await state.interrupts.answers("t")
+        assert (answer.value, answer.answered_by) == (said, winner)
+        assert [one.payload["by"] for one in (await state.events.list("t", kind="answer")).items] == [winner]
 
 
 def approval(value: Any) -> Any:

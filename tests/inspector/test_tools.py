@@ -14,7 +14,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import ToolNode
 from support import GUARD_SECONDS
 from support.ledger import agent_graph, ask, calls, open_async_ledger, thread
-from support.pages import HOSTILE, inspected, state_of, statements
+from support.pages import HOSTILE, forms_of, inspected, read_together, state_of, statements, visiting
 from support.record import Record
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOvertakenError
@@ -96,6 +96,27 @@ async def test_a_named_person_settles_an_effect(dsn: str, schema: str, record: R
         events = await state_of(server).events.list("t", kind="action")
         done = [(one.payload["action"], one.payload["by"], one.payload["key"]) for one in events.items]
         assert done == [("settle", "Eve", key) for key in ("a/b#1", "k2", "k3")]
+
+
+@pytest.mark.parametrize(("first", "second"), [("fail", "done"), ("retry", "fail")])
+async def test_two_persons_settle_an_effect_at_once(
+    dsn: str, schema: str, record: Record, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
+        record.thread("t")
+        record.execution("k", status="unknown", run_id="r")
+        await eve.introduce("Eve")
+        await adam.introduce("Adam")
+        form = forms_of(await eve.page("/tools/t/k"))["/tools/t/k/settle"]
+        read_together(monkeypatch, tools, "_found")
+        sent = await asyncio.gather(
+            eve.act("/tools/t/k/settle", **form, decision=first), adam.act("/tools/t/k/settle", **form, decision=second)
+        )
+        assert sorted(one.status_code for one in sent) == [303, 409], [one.text for one in sent]
+        (event,) = (await state_of(server).events.list("t", kind="action")).items
+        winner, late = ("Eve", sent[1]) if sent[0].status_code == 303 else ("Adam", sent[0])
+        assert event.payload["by"] == winner
+        assert f"settled just now by {winner}" in late.text
 
 
 class Charging:

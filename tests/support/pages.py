@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -17,6 +18,7 @@ from langgraph.types import interrupt
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.db.adapters import AsyncConnection
 from langgraph_pgstate.server import AgentServer
+from support import GUARD_SECONDS
 from support.http import serving
 
 _FORM: Final = re.compile(r'<form method="post" action="/ui([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
@@ -127,6 +129,23 @@ async def travel(state: AsyncPGState, thread_id: str = "t", **thread: Any) -> li
     await state.flush()
     tree = await state.threads.tree(thread_id)
     return [node.checkpoint_id for node in tree.nodes]
+
+
+def read_together(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Let the first two calls of an asynchronous function return only when both have read: each saw what was before."""
+    read, both = getattr(owner, name), asyncio.Event()
+    calls = 0
+
+    async def reading(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        found = await read(*arguments, **options)
+        calls += 1
+        if calls >= 2:
+            both.set()
+        await asyncio.wait_for(both.wait(), GUARD_SECONDS)
+        return found
+
+    monkeypatch.setattr(owner, name, reading)
 
 
 def state_of(server: AgentServer) -> AsyncPGState:
