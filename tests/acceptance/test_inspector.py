@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 from langgraph_sdk import Auth
 from support.http import listening
 from support.pages import HOSTILE, inspected, state_of, travel
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.inspector.page import segment
 from langgraph_pgstate.inspector.thread import VIEWS
+from langgraph_pgstate.runs import tending
+from langgraph_pgstate.schema.queries import queries
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [pytest.mark.once, pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")]
@@ -228,9 +233,62 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
 
 
+def approval() -> Any:
+    """A graph that asks about two calls of LangChain's middleware at once, or about one."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        calls = [
+            {
+                "name": "send_email",
+                "args": {"to": "eve@example.com", "copies": 2, "draft": True},
+                "description": "**Send**",
+            },
+            {"name": "pay", "args": {"amount": 180.5, "lines": [{"sku": "a"}]}, "description": ""},
+        ][: 1 + len(state["messages"])]
+        allowed = {"allowed_decisions": ["approve", "edit", "respond", "reject"]}
+        interrupt({"action_requests": calls, "review_configs": [allowed] * len(calls)})
+        return {}
+
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
+
+
+async def works_of_all_kinds(state: AsyncPGState, record: Record) -> list[str]:
+    """The screens of a run, a span, a dead letter, a failed webhook, an unknown effect, approvals and a worker."""
+    (run,) = (await state.runs.list(thread_id="t")).items
+    spans = (await state.spans.timeline("t", run.run_id)).spans
+    graph = approval().copy({"checkpointer": state.saver})
+    for thread_id, messages in (("one", []), ("two", [("user", "Pay.")])):
+        await state.threads.create(thread_id, agent="mail")
+        await graph.ainvoke({"messages": messages}, {"configurable": {"thread_id": thread_id}})
+    await state.runs.enqueue("trip", {"messages": []}, thread_id="dead", run_id="dead", queue="of nobody")
+    await state.runs.cancel("dead", "dead")
+    record.connection.execute(
+        f"UPDATE {record.schema}.runs SET status = 'error', error_type = 'builtins.ValueError', error_message = 'no' "
+        "WHERE run_id = 'dead'"
+    )
+    await state.runs.enqueue("trip", {"messages": []}, thread_id="waits", run_id="waits", queue="of nobody")
+    await state.runs.limit("of nobody", key="*", concurrency=0)
+    await state._database.run(tending.put_worker, queries(state.schema), "host/1", ["default"], ["trip"], 5)
+    given: dict[str, Any] = {"thread_id": "dead", "run_id": "dead", "run": {}, "deliver_after": None, "attempts": 9}
+    record.add("webhooks", **given, url="https://a.example/hook", last_error="503 Service Unavailable")
+    record.execution("k", status="unknown", run_id=run.run_id, arguments={"card": 1})
+    return [
+        f"/runs/t/{run.run_id}",
+        *(f"/runs/t/{run.run_id}?span={span.span_id}" for span in spans[-1:]),
+        "/runs/dead/dead",
+        "/runs/waits/waits",
+        "/queue?show=dead",
+        "/queue?show=webhooks",
+        "/tools/t/k",
+        "/interrupts?thread=one",
+        "/interrupts?thread=two",
+    ]
+
+
 @pytest.mark.slow
-async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
+async def test_axe_finds_nothing_serious(screen: Screen, axe: str, record: Record) -> None:
     ids = await travel(screen.state, title="A weekend")
+    works = await works_of_all_kinds(screen.state, record)
     await screen.open("/person")
     await screen.page.fill("input[name=name]", "Eve")
     await screen.page.keyboard.press("Enter")
@@ -242,7 +300,7 @@ async def test_axe_finds_nothing_serious(screen: Screen, axe: str) -> None:
     for width, scheme in ((360, "light"), (1280, "light"), (1280, "dark"), (2560, "light")):
         await screen.page.set_viewport_size({"width": width, "height": 900})
         await screen.page.emulate_media(color_scheme=scheme)
-        for path in [*paths("t"), *lists, f"/threads/t/edit?at={ids[0]}"]:
+        for path in [*paths("t"), *lists, *works, f"/threads/t/edit?at={ids[0]}"]:
             await screen.open(path)
             await screen.page.evaluate(axe)
             result = await screen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
