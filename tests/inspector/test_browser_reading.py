@@ -8,8 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 from support.http import listening
 from support.pages import inspected, state_of, travel
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.runs import tending
+from langgraph_pgstate.schema.queries import queries
 
 from .test_browser_runs import CHROMIUM
 
@@ -35,6 +41,7 @@ async def reading(dsn: str, schema: str) -> AsyncIterator[Any]:
         try:
             window: Any = {"viewport": {"width": 360, "height": 700}, "has_touch": True, "timezone_id": "Asia/Kolkata"}
             context = await browser.new_context(base_url=f"{url}/ui/", **window)
+            await context.add_cookies([{"name": "pgstate_person", "value": "Eve", "url": url}])
             await context.grant_permissions(["clipboard-read", "clipboard-write"])
             yield await context.new_page()
         finally:
@@ -92,3 +99,41 @@ async def test_keys_can_be_switched_off(dsn: str, schema: str) -> None:
         await page.keyboard.press("g")
         await page.keyboard.press("t")
         await page.wait_for_url("**/threads")
+
+
+async def test_words_are_whole_and_nothing_is_cut_at_1280_pixels(dsn: str, schema: str) -> None:
+    async with reading(dsn, schema) as page, AsyncPGState.open(dsn, schema=schema) as state:
+        worker = "ip-10-0-12-34.eu-central-1.compute.internal/4711/018f2c7a9b3e"
+        await state._database.run(tending.put_worker, queries(schema), worker, ["default"], ["trip"], 5)
+        name = "customer-support-production-018f2c7a-9b3e-7c4d-8f21-a1b2c3d4e5f6"
+        await state.runs.enqueue("classification", {"messages": []}, thread_id=name, key="subsidiaries")
+        await page.set_viewport_size({"width": 1280, "height": 900})
+        for path in ("queue", "runs", "threads"):
+            await page.goto(path)
+            cut = "[...document.querySelectorAll('.table')].filter(one => one.scrollWidth > one.clientWidth).length"
+            assert await page.evaluate(cut) == 0, path
+            for word in ("classification", "subsidiaries"):
+                lines = "all => all.map(one => one.getClientRects().length)"
+                found = await page.locator(f"td bdi:text-is('{word}')").evaluate_all(lines)
+                assert set(found) <= {1}, (path, word)
+
+
+async def test_a_decision_shows_what_it_needs(dsn: str, schema: str) -> None:
+    calls = [{"name": name, "args": {"to": "eve"}, "description": ""} for name in ("mail", "pay")]
+    allowed = {"allowed_decisions": ["approve", "edit", "respond", "reject"]}
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        interrupt({"action_requests": calls, "review_configs": [allowed, allowed]})
+        return {}
+
+    async with reading(dsn, schema) as page, AsyncPGState.open(dsn, schema=schema) as state:
+        await state.threads.create("mail", agent="mail")
+        graph = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile(checkpointer=state.saver)
+        await graph.ainvoke({"messages": []}, {"configurable": {"thread_id": "mail"}})
+        await page.goto("interrupts?thread=mail")
+        needs = {"approve": [], "edit": ["argument-1-0"], "respond": ["respond-1"], "reject": ["reject-1"]}
+        for decision, names in needs.items():
+            await page.check(f"input[name=decision-1][value={decision}]")
+            for name in ("argument-1-0", "respond-1", "reject-1"):
+                assert await page.locator(f"textarea[name={name}]").is_visible() == (name in names), (decision, name)
+            assert not await page.locator("textarea[name=reject-0]").is_visible()
