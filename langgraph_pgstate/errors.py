@@ -357,6 +357,8 @@ class LeaseLostError(LeaseError):
         fencing_token: Number of the lost lease.
     """
 
+    is_final = True
+
     def __init__(self, thread_id: str, fencing_token: int) -> None:
         super().__init__(
             thread_id,
@@ -719,6 +721,8 @@ class RunBudgetExceededError(PGStateError):
         used: Amount used.
         limit: The budget.
     """
+
+    is_final = True
 
     def __init__(self, kind: str, used: int, limit: int) -> None:
         self.kind, self.used, self.limit = kind, used, limit

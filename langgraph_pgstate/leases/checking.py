@@ -12,6 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph_pgstate.errors import LeaseLostError
 from langgraph_pgstate.langgraph_compat import run_manager_of
 from langgraph_pgstate.leases.registry import HeldLease
+from langgraph_pgstate.leases.starts import tool_starts
 from langgraph_pgstate.process_identity import lease_clock
 
 # The least time between two looks at the end of a lease.
@@ -51,9 +52,17 @@ class LeaseCheck(BaseCallbackHandler):
                     if self._timer is None:
                         self._look_later(task.get_loop())
 
-    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
-        """Check the lease before a tool begins."""
-        self.held.check_confirmed()
+    def on_tool_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
+        """Check the lease before a tool begins, and tell the ledger that runs it whether it does."""
+        starts = tool_starts.get()
+        try:
+            self.held.check_confirmed()
+        except LeaseLostError as error:
+            if starts is not None:
+                starts.refuse(run_id, error)
+            raise
+        if starts is not None:
+            starts.allow(run_id)
 
     def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
         """Check the lease before a chat model is called."""

@@ -17,17 +17,21 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import failed_here, is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
+    CheckpointOrderError,
     ConflictError,
     DatabaseError,
+    LeaseLostError,
     PGStateError,
     SchemaError,
+    StaleHeadError,
+    ThreadDeletedError,
     ToolError,
     ToolOutcomeUnknownError,
     ToolOvertakenError,
-    ToolSetupError,
     ToolTimeoutError,
     UnavailableError,
 )
+from langgraph_pgstate.leases.starts import ToolStarts, tool_starts
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.attempts import keep_outcome, under_way
@@ -77,6 +81,7 @@ class AttemptRunner:
         execution = Execution(
             intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
         )
+        call = replace(call, starts=ToolStarts())
         with counting_answers(), self._alive(intent):
             return await self._attempt_alive(call, attempt, execution)
 
@@ -111,11 +116,12 @@ class AttemptRunner:
 
     async def _act(self, call: ToolCall, execution: Execution) -> Any:
         intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
-        token = _current.set(execution)
+        token, starts_token = _current.set(execution), tool_starts.set(call.starts)
         try:
             if connection is not None:
-                return await self._executor.act_on(connection, call.act, seconds)
-            return await self._executor.act(call.act, seconds)
+                result = await self._executor.act_on(connection, call.act, seconds)
+            else:
+                result = await self._executor.act(call.act, seconds)
         except ParentCommand as up:
             return ParentAnswer(up.args[0])
         except Abandoned as abandoned:
@@ -125,10 +131,25 @@ class AttemptRunner:
             # Unless it may be repeated, its unknown outcome must end the run.
             overdue.is_final = not may_repeat(call.policy)
             raise Raised(overdue, rest=abandoned.rest) from None
+        except Exception as error:
+            raise Raised(self._refusal(call) or error) from error
         except BaseException as error:
             raise Raised(error) from error
         finally:
+            tool_starts.reset(starts_token)
             _current.reset(token)
+        if (refusal := self._refusal(call)) is not None:
+            # Middleware within the ledger's has made an answer of it.
+            raise Raised(refusal)
+        return result
+
+    @staticmethod
+    def _refusal(call: ToolCall) -> LeaseLostError | None:
+        """Return the error to raise if the check of a lease has kept the tool from beginning, else `None`."""
+        refusal = call.refusal
+        if refusal is not None:
+            say(refusal, f"{call.intent.tool} was not started, it had no effect")
+        return refusal
 
     async def _act_in_transaction(self, call: ToolCall, execution: Execution) -> Any:
         """Run a tool in a transaction that also writes its outcome, so that both are committed or neither."""
@@ -148,6 +169,10 @@ class AttemptRunner:
             trouble: PGStateError = (
                 error if isinstance(error, PGStateError) else caused(translate(error, self._queries.schema), error)
             )
+        except BaseException:
+            if not has_begun:
+                await self.write_quietly(intent, Outcome("pending"))
+            raise
         else:
             return result
         if not has_begun:
@@ -236,6 +261,8 @@ class AttemptRunner:
 
     def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:
         """Return the outcome of a tool that raised, or whose caller has stopped waiting, once all of it has ended."""
+        if call.refusal is not None:
+            return Outcome("pending")
         if raised.rest is not None and not call.policy.transactional:
             try:
                 return self._answered(call.intent, raised.rest.outcome())
@@ -248,7 +275,7 @@ class AttemptRunner:
                     # It waited for a thread that was free. Without a thread, other code has replaced it.
                     return Outcome("pending")
         error = raised.error
-        is_stopped = isinstance(error, PGStateError) and error.is_final and not isinstance(error, ToolSetupError)
+        is_stopped = isinstance(error, PGStateError) and (error.is_final or _is_refused_run(error, call.intent))
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
             # It waits for a person or another graph, and starts again after that.
             return Outcome("pending")
@@ -256,8 +283,8 @@ class AttemptRunner:
             return failure("timeout", error, self._settings)
         if isinstance(error, Exception) and not is_stopped:
             return replace(failure("error", error, self._settings), answers=answers_used())
-        # Stopped midway, by a cancellation or by a nested action of unknown outcome: its progress is unknown,
-        # unless it was rolled back.
+        # Stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown outcome: its
+        # progress is unknown, unless it was rolled back.
         return failure("pending" if call.policy.transactional else "unknown", error, self._settings)
 
     async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
@@ -301,3 +328,10 @@ class AttemptRunner:
             elif isinstance(error, PGStateError) and error.is_final:
                 return False
         return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
+
+
+def _is_refused_run(error: PGStateError, intent: Intent) -> bool:
+    """Return whether an error says that the run of an action may write nothing more."""
+    return isinstance(error, StaleHeadError | CheckpointOrderError | ThreadDeletedError) and (
+        error.thread_id == intent.thread_id
+    )

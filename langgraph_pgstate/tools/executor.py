@@ -406,6 +406,8 @@ class AsyncExecutor(AsyncRunner):
         """Call a tool. When it is abandoned, cancel it, unless it waits for a thread, which cannot be cancelled."""
         work = StartedWork()
         task = work.start(self.call(function))
+        # Retrieve the exception so that asyncio does not log it.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         rest = _RestOfTask(task, work)
         error: BaseException = Overdue()
         try:

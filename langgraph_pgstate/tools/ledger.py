@@ -36,7 +36,7 @@ from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
-from langgraph_pgstate.tools.tool_call import ToolCall
+from langgraph_pgstate.tools.tool_call import ToolCall, is_announced
 from langgraph_pgstate.tools.transactional import with_connection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -188,6 +188,7 @@ class _Ledger:
             is_ahead=ahead is not None,
             is_saved=self._is_own(ahead),
             is_blocking=isinstance(request.tool, StructuredTool) and request.tool.coroutine is None,
+            is_announced=is_announced(request.tool),
         )
 
     def _call_of_function(

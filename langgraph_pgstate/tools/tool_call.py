@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
-from langgraph_pgstate.errors import DatabaseError, PGStateError
+from langchain_core.tools import BaseTool
+
+from langgraph_pgstate.errors import DatabaseError, LeaseLostError, PGStateError
+from langgraph_pgstate.leases.starts import ToolStarts
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.tools.attempts import is_under_way
@@ -15,6 +18,9 @@ from langgraph_pgstate.tools.executor import Rest
 from langgraph_pgstate.tools.policy import ToolPolicy
 
 E = TypeVar("E", bound=PGStateError)
+
+# The methods of a tool that are called before its handlers are.
+_STARTING: Final = ("invoke", "ainvoke", "run", "arun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class ToolCall:
         origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
         is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
         is_counted: Whether the action is the n-th equal call in its task.
+        is_announced: Whether no code of the tool runs before LangChain has called the handlers of its start.
+        starts: The starts of tools in the present attempt.
     """
 
     intent: Intent
@@ -42,6 +50,13 @@ class ToolCall:
     origin_thread_id: str | None = None
     is_blocking: bool = False
     is_counted: bool = False
+    is_announced: bool = False
+    starts: ToolStarts = field(default_factory=ToolStarts)
+
+    @property
+    def refusal(self) -> LeaseLostError | None:
+        """The error of the check of a lease that has kept the tool from beginning in this attempt, else `None`."""
+        return self.starts.refusal if self.is_announced else None
 
 
 class Raised(Exception):
@@ -64,6 +79,13 @@ class Refused(Exception):
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
+
+
+def is_announced(tool: Any) -> bool:
+    """Return whether no code of a tool runs before LangChain has called the handlers of its start."""
+    return isinstance(tool, BaseTool) and all(
+        getattr(type(tool), name).__module__.startswith("langchain_core.") for name in _STARTING
+    )
 
 
 def may_repeat(policy: ToolPolicy) -> bool:
