@@ -12,7 +12,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware, wrap_tool_call
 from langchain_core.messages import AIMessage
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import ToolNode
 from support.ledger import Bench, agent_graph, ask, thread, tool_of
 
@@ -152,34 +152,36 @@ async def test_a_refusal_of_which_middleware_makes_an_answer_is_none(bench: Benc
     assert till.charged == []
 
 
-@pytest.mark.parametrize("inner", ["plain", "of_ledger"])
-async def test_the_refusal_of_another_tool_is_not_that_of_the_tool_that_calls_it(bench: Bench, inner: str) -> None:
+@pytest.mark.parametrize("is_action", [False, True])
+async def test_the_refusal_of_another_tool_is_not_that_of_the_tool_that_calls_it(bench: Bench, is_action: bool) -> None:
     """Its own effect has happened, so it must not run again."""
     till, held = Till(), Held()
     note = tool_of(bench, "note", lambda order: f"noted {order}")
-    bench.ledger.policy("note", key=lambda args: "n")
-    noting = agent_graph(bench.tool_node([note]), AIMessage("", tool_calls=[{**CHARGE.tool_calls[0], "name": "note"}]))
-    nested = noting.compile() if inner == "of_ledger" else note
+    asked = AIMessage("", tool_calls=[{**CHARGE.tool_calls[0], "name": "note", "id": "call_2"}])
+    nested = agent_graph(held.node(bench, [note]), asked).compile() if is_action else note
+    given = ask() if is_action else {"order": "o1"}
 
     def blocking(order: str) -> str:
         """Charge a card, and let another tool note it."""
         till.charge(order)
-        held.end()
-        return str(nested.invoke(ask() if inner == "of_ledger" else {"order": order}))
+        if not is_action:
+            held.end()
+        return str(nested.invoke(given))
 
     async def suspending(order: str) -> str:
         """Charge a card, and let another tool note it."""
         till.charge(order)
-        held.end()
-        return str(await nested.ainvoke(ask() if inner == "of_ledger" else {"order": order}))
+        if not is_action:
+            held.end()
+        return str(await nested.ainvoke(given))
 
-    charge = StructuredTool.from_function(
-        **{"coroutine" if bench.is_async else "func": suspending if bench.is_async else blocking}, name="charge"
-    )
+    charge = tool("charge")(suspending if bench.is_async else blocking)
     graph = bench.agent([charge], CHARGE, handle_tool_errors=True)
-    with pytest.raises(LeaseLostError, match="^lease 1"):
+    with pytest.raises(LeaseLostError, match="^note was not started" if is_action else "^lease 1"):
         await bench.invoke(graph, ask(), held.config())
     assert await status_of(bench) == ("unknown", 1)
+    if is_action:
+        assert await status_of(bench, "call_2") == ("pending", 1)
     with pytest.raises(ToolOutcomeUnknownError):
         await bench.invoke(graph, None, thread())
     assert till.charged == ["o1"]
@@ -216,9 +218,7 @@ async def test_a_tool_with_a_beginning_of_its_own_may_have_begun(bench: Bench) -
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("is_plain", [False, True])
-async def test_the_outcome_of_what_ends_with_its_run_is_unknown(
-    bench: Bench, error: Exception, is_plain: bool
-) -> None:
+async def test_the_outcome_of_what_ends_with_its_run_is_unknown(bench: Bench, error: Exception, is_plain: bool) -> None:
     till = Till()
 
     def charge(order: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
-from support import GUARD_SECONDS
+from support import GUARD_SECONDS, wait_until
 from support.ledger import Bench, agent_graph, ask, thread
 
 from langgraph_pgstate.errors import DatabaseError, ToolSetupError
-from langgraph_pgstate.tools import ToolLedger
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from tests.tools.test_executor import BOOK, Slow, bench, in_nothing, open_small, state_of
 
 __all__ = ["bench"]
@@ -80,4 +81,37 @@ async def test_a_tool_without_a_connection_has_not_begun(dsn: str, schema: str, 
         graph = agent_graph(node, BOOK).compile(checkpointer=InMemorySaver())
         with pytest.raises(ToolSetupError, match="AsyncPGState"):
             await graph.ainvoke(ask(), thread())
+        assert state_of(connection, schema) == ([("pending", 1)], [])
+
+
+async def test_a_tool_that_is_cancelled_while_it_waits_for_its_connection_has_not_begun(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    async with open_small(AsyncToolLedger, dsn, schema) as bench:
+        connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
+        graph = Slow(bench, timeout=None).graph(lambda lent: None, in_nothing)
+        database, taken, left = bench.ledger._executor._database, asyncio.Event(), asyncio.Event()
+
+        async def take() -> None:
+            async with database.lend():
+                taken.set()
+                await left.wait()
+
+        with connection.transaction():
+            connection.execute(f"LOCK TABLE {schema}.tool_executions IN SHARE ROW EXCLUSIVE MODE")
+            running = asyncio.create_task(graph.ainvoke(ask(), thread()))
+            query = "SELECT 1 FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
+            waits = lambda: connection.execute(query, [f"{schema}.tool_executions"]).fetchall()  # noqa: E731
+            await asyncio.to_thread(wait_until, waits, "the intent, which waits for the table")
+            # It is next in the line for the only connection.
+            taking = asyncio.create_task(take())
+            await asyncio.sleep(0)
+        await taken.wait()
+        assert state_of(connection, schema) == ([("running", 1)], [])
+        running.cancel()
+        await asyncio.wait({running}, timeout=0.1)
+        left.set()
+        await taking
+        with pytest.raises(asyncio.CancelledError):
+            await running
         assert state_of(connection, schema) == ([("pending", 1)], [])
