@@ -18,6 +18,11 @@ SUPERSEDING: Final = ("interrupt", "rollback")
 _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
+def how_to_cancel(stored: str | None) -> str | None:
+    """Return how a run is to be cancelled, by its row: as `cancel` if that names no known way."""
+    return stored if stored is None or stored in ACTIONS else "cancel"
+
+
 async def cancel(
     db: Connection,
     queries: Queries,
@@ -96,8 +101,9 @@ async def supersede(db: Connection, queries: Queries, thread_id: str, action: st
 async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[Sequence[Any]], action: str) -> None:
     running = [run_id for run_id, status, _ in rows if status == "running"]
     pending: dict[str, list[str]] = {}
-    for run_id, status, asked in rows:
+    for run_id, status, stored in rows:
         if status == "pending":
+            asked = how_to_cancel(stored)
             # One that was given back may have been cancelled before.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from langgraph_pgstate.db.protocol import Connection, Row
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.leases.types import Lease
+from langgraph_pgstate.runs.cancelling import how_to_cancel
 from langgraph_pgstate.runs.locking import bounded_waits
 from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
@@ -186,7 +187,7 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         given,
         own_id,
         head_id,
-        how,
+        how_to_cancel(how),
         timeout_at,
         is_suspect,
         unreadable,

@@ -12,7 +12,7 @@ from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs import webhook_rows as webhooks
-from langgraph_pgstate.runs.cancelling import cancel
+from langgraph_pgstate.runs.cancelling import cancel, how_to_cancel
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
@@ -87,8 +87,8 @@ async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collectio
             found.still.add(key)
             if is_renewed:
                 found.renewed.add(key)
-            if how is not None:
-                found.cancels[key] = how
+            if (asked := how_to_cancel(how)) is not None:
+                found.cancels[key] = asked
     return found
 
 
@@ -147,10 +147,11 @@ async def _recover(
     found = await db.fetch(queries.recover_run, {**lease, "run_id": run_id, **bounds})
     if not found:
         return None
-    crashes, is_ended, how = found[0]
+    crashes, is_ended, stored = found[0]
     await db.execute(queries.promote_next, {"thread_ids": [thread_id]})
     if is_ended:
         return crashes, "error"
+    how = how_to_cancel(stored)
     return crashes, "pending" if how is None else await cancel(db, queries, thread_id, run_id, how)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -105,6 +106,19 @@ def spoil_lost_run(state: PGState, queue: Queue) -> Callable[[], bool]:
     return are_done
 
 
+def spoil_cancel(state: PGState, queue: Queue) -> Callable[[], bool]:
+    """Runs that are to be cancelled in an unknown way: one that nobody has claimed, and one whose worker died."""
+    state.runs.enqueue("agent", {"count": 0}, thread_id="lost")
+    queue.expire(*queue.claim(graphs=["agent"], limit=100))
+    for thread_id in ("new", "good"):
+        state.runs.enqueue("agent", {"count": 0}, thread_id=thread_id)
+    queue.execute("UPDATE {}.queue SET cancel = 'x' WHERE thread_id <> 'good'")
+    return lambda: (
+        queue.execute("SELECT thread_id, status FROM {}.runs ORDER BY 1")
+        == [("good", "success"), ("lost", "cancelled"), ("new", "cancelled")]
+    )
+
+
 def spoil_schedule(state: PGState, queue: Queue) -> Callable[[], bool]:
     """Schedules whose ticks have come."""
     names = [*map(str, range(len(BAD_OPTIONS))), "cron", "good"]
@@ -163,6 +177,7 @@ SPOILS = [
     spoil_numbers,
     spoil_retried,
     spoil_lost_run,
+    spoil_cancel,
     spoil_schedule,
     spoil_answer,
     spoil_crashed_run,
@@ -177,6 +192,23 @@ async def test_a_bad_row_hinders_no_other(
     are_done = spoil(state, Queue(connection, schema))
     async with working(kind, dsn, schema, {"agent": loop_graph(1), "asking": loop_graph(1)}, poll=0.05):
         await asyncio.to_thread(wait_until, are_done, "the good row")
+        run = state.runs.enqueue("agent", {"count": 0}, thread_id="later")
+        assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 1
+
+
+@pytest.mark.parametrize("how", ["x", "lost"])
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_run_that_is_to_be_cancelled_in_an_unknown_way_is_cancelled(
+    kind: type, how: str, dsn: str, schema: str, state: PGState, connection: psycopg.Connection
+) -> None:
+    queue = Queue(connection, schema)
+    graphs = {"agent": loop_graph(1), "long": loop_graph(5000, lambda count: time.sleep(0.02))}
+    async with working(kind, dsn, schema, graphs, poll=0.05):
+        state.runs.enqueue("long", {"count": 0}, thread_id="bad", config={"recursion_limit": 10_000})
+        status = "SELECT status FROM {}.runs WHERE thread_id = 'bad'"
+        await asyncio.to_thread(wait_until, lambda: queue.execute(status) == [("running",)], "the run")
+        queue.execute("UPDATE {}.queue SET cancel = %s WHERE thread_id = 'bad'", how)
+        await asyncio.to_thread(wait_until, lambda: queue.execute(status) == [("cancelled",)], "its end")
         run = state.runs.enqueue("agent", {"count": 0}, thread_id="later")
         assert (await asyncio.to_thread(run.wait, GUARD_SECONDS))["count"] == 1
 
