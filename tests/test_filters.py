@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from langgraph_pgstate import PGState, PGStateSaver
-from langgraph_pgstate.interrupts.filters import InterruptFilter
+from langgraph_pgstate.interrupts.types import InterruptFilter
 from langgraph_pgstate.record.filters import FailedRunFilter, MessageFilter, RunFilter, SpanFilter
 from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.threads.filters import ThreadFilter, ThreadSearch

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
 from langgraph_pgstate.assistants import operations as assistants
-from langgraph_pgstate.assistants.filters import AssistantSelection, SortedAssistants
-from langgraph_pgstate.assistants.options import AssistantFields
-from langgraph_pgstate.assistants.types import Assistant
+from langgraph_pgstate.assistants.types import Assistant, AssistantFields, AssistantSelection, SortedAssistants
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.runs.arguments import name_of
-from langgraph_pgstate.schedules.filters import ScheduleAccess
 from langgraph_pgstate.schedules.rows import request_access as request_schedules
+from langgraph_pgstate.schedules.types import ScheduleAccess
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope as SomeScope
 

@@ -10,9 +10,7 @@ import ormsgpack
 from langchain_core.utils.uuid import uuid7
 
 from langgraph_pgstate.arguments import json_of, request_scope, text_of, texts_of
-from langgraph_pgstate.assistants.filters import AssistantSelection, SortedAssistants
-from langgraph_pgstate.assistants.options import AssistantFields
-from langgraph_pgstate.assistants.types import Assistant
+from langgraph_pgstate.assistants.types import Assistant, AssistantFields, AssistantSelection, SortedAssistants
 from langgraph_pgstate.codec.frames import pack
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection, Row

@@ -12,8 +12,13 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts import pending as interrupts
-from langgraph_pgstate.interrupts.filters import InterruptFilter
-from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.interrupts.types import (
+    Answer,
+    AnsweredInterrupt,
+    InterruptedThread,
+    InterruptFilter,
+    PendingInterrupt,
+)
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs.api import AsyncRuns, Runs
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle

@@ -19,8 +19,13 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import PGStateError
-from langgraph_pgstate.interrupts.filters import InterruptFilter
-from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.interrupts.types import (
+    Answer,
+    AnsweredInterrupt,
+    InterruptedThread,
+    InterruptFilter,
+    PendingInterrupt,
+)
 from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, encode_cursor, page_size
 from langgraph_pgstate.schema.queries import Queries
 

@@ -62,8 +62,7 @@ from langgraph_pgstate.schema import setup as schema
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
 from langgraph_pgstate.threads.creating import request_owner
-from langgraph_pgstate.threads.options import ThreadOwner
-from langgraph_pgstate.threads.types import PruneResult
+from langgraph_pgstate.threads.types import PruneResult, ThreadOwner
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -21,9 +21,13 @@ from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schedules import firing
 from langgraph_pgstate.schedules import rows as schedules
-from langgraph_pgstate.schedules.filters import ScheduleSelection, SortedSchedules
-from langgraph_pgstate.schedules.options import ScheduleChanges, ScheduleOptions
-from langgraph_pgstate.schedules.types import Schedule
+from langgraph_pgstate.schedules.types import (
+    Schedule,
+    ScheduleChanges,
+    ScheduleOptions,
+    ScheduleSelection,
+    SortedSchedules,
+)
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 

@@ -20,10 +20,15 @@ from langgraph_pgstate.runs.arguments import name_of
 from langgraph_pgstate.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
 from langgraph_pgstate.runs.options import EnqueueOptions
 from langgraph_pgstate.runs.requests import RunRequest, request_run, thread_given
-from langgraph_pgstate.schedules.filters import ScheduleAccess, ScheduleSelection, SortedSchedules
-from langgraph_pgstate.schedules.options import ScheduleChanges, ScheduleOptions
 from langgraph_pgstate.schedules.ticks import MISSED, first_tick, next_ticks, zone_of
-from langgraph_pgstate.schedules.types import Schedule
+from langgraph_pgstate.schedules.types import (
+    Schedule,
+    ScheduleAccess,
+    ScheduleChanges,
+    ScheduleOptions,
+    ScheduleSelection,
+    SortedSchedules,
+)
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "schedules"

@@ -1,11 +1,104 @@
-"""Schedules, which enqueue runs at times."""
+"""Types of schedules: what they are, their options, and the filters of their lists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from langgraph_pgstate.scopes import Scope
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+from dataclasses import dataclass, field
+
+from langgraph_pgstate.runs.options import EnqueueOptions
+
+
+class ScheduleAccess(TypedDict, total=False):
+    """Filters of the schedules that a caller may see or delete.
+
+    Attributes:
+        scope: Only schedules whose metadata contain this.
+        owner_id: Of schedules without a thread only those of this user of the server.
+        thread_scope: Of schedules with a thread only those whose thread's metadata contain this.
+    """
+
+    scope: Scope | None
+    owner_id: str | None
+    thread_scope: Scope | None
+
+
+class ScheduleSelection(ScheduleAccess, total=False):
+    """Filters of schedules that are counted.
+
+    Attributes:
+        name: Only the schedule of this name.
+        graph: Only schedules of this graph.
+        thread_id: Only schedules whose runs are on this thread.
+        paused: Only paused schedules, or only others.
+        metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
+    """
+
+    name: str | None
+    graph: str | None
+    thread_id: str | None
+    paused: bool | None
+    metadata: Mapping[str, Any] | None
+
+
+class SortedSchedules(ScheduleSelection, total=False):
+    """Filters and order of schedules that are read by offset.
+
+    Attributes:
+        by: The column to sort by: `created_at` by default, `updated_at`, `next_at`, `end_at`, `name`, `graph` or
+            `thread_id`.
+        ascending: Whether the least comes first; false by default.
+        offset: Number of schedules that are left out.
+        limit: Number of schedules at most, 1,000 at most; 20 by default.
+    """
+
+    by: Literal["created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id"]
+    ascending: bool
+    offset: int
+    limit: int
+
+
+class ScheduleOptions(EnqueueOptions, total=False):
+    """Options of a schedule, besides those of its runs.
+
+    Attributes:
+        timezone: IANA name of the time zone of `cron`, UTC by default. Where clocks are changed, each tick comes once.
+        missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them, the default; enqueue one
+            run, for the newest (`once`); or `all`, the newest hundred at most.
+        end_at: Time of the last tick at most; no end by default.
+        paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
+        thread_ttl: How long the new threads of its runs are kept after they were touched last; for ever by default.
+        scope: Metadata that a schedule which is changed must contain: what the caller may see.
+        owner_id: User of the server whose it is; nobody by default.
+    """
+
+    timezone: str
+    missed: Literal["skip", "once", "all"]
+    end_at: datetime | None
+    paused: bool | None
+    thread_ttl: timedelta | None
+    scope: Scope | None
+    owner_id: str | None
+
+
+class ScheduleChanges(ScheduleOptions, total=False):
+    """Changes of a schedule.
+
+    Attributes:
+        cron: Its expression.
+        input: The input of its runs.
+        command: A command instead of an input.
+    """
+
+    cron: str
+    input: Any
+    command: Command[Any] | None
 
 
 @dataclass(frozen=True, slots=True)

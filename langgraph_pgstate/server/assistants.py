@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.assistants.types import Assistant
 from langgraph_pgstate.errors import AssistantExistsError
-from langgraph_pgstate.schedules.filters import ScheduleAccess
+from langgraph_pgstate.schedules.types import ScheduleAccess
 from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
 from langgraph_pgstate.server.errors import missing, refuse

@@ -22,8 +22,7 @@ from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.state import AsyncPGState
-from langgraph_pgstate.threads.options import ThreadOwner
-from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.threads.types import Thread, ThreadOwner
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 # Metadata by which the recorder knows a run.

@@ -25,8 +25,7 @@ from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.record.projections import projected
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.creating import request_owner
-from langgraph_pgstate.threads.options import ThreadOwner
-from langgraph_pgstate.threads.types import Branch, Label, LineageStep
+from langgraph_pgstate.threads.types import Branch, Label, LineageStep, ThreadOwner
 
 _LONGEST_LABEL: Final = 200
 _SHORTEST_PART: Final = 4

@@ -14,9 +14,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, ThreadDeletedError, ThreadExistsError
 from langgraph_pgstate.options import check_ttl, check_ttl_strategy
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads.options import ThreadOptions, ThreadOwner
 from langgraph_pgstate.threads.search import get_thread
-from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.threads.types import Thread, ThreadOptions, ThreadOwner
 
 
 @dataclass(frozen=True, slots=True)
