@@ -12,6 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support.http import listening
 from support.pages import inspected, state_of, travel
+from support.record import Record
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.runs import tending
@@ -101,16 +102,20 @@ async def test_keys_can_be_switched_off(dsn: str, schema: str) -> None:
         await page.wait_for_url("**/threads")
 
 
-async def test_words_are_whole_and_nothing_is_cut_at_1280_pixels(dsn: str, schema: str) -> None:
+async def test_words_are_whole_and_no_table_is_cut(dsn: str, schema: str, record: Record) -> None:
+    given: dict[str, Any] = {"thread_id": "t", "run_id": "r", "run": {}, "deliver_after": None, "attempts": 9}
+    record.add("webhooks", **given, url="https://hooks.example.com/agents/production/runs/ended", last_error="503")
     async with reading(dsn, schema) as page, AsyncPGState.open(dsn, schema=schema) as state:
         worker = "ip-10-0-12-34.eu-central-1.compute.internal/4711/018f2c7a9b3e"
         await state._database.run(tending.put_worker, queries(schema), worker, ["default"], ["trip"], 5)
         name = "customer-support-production-018f2c7a-9b3e-7c4d-8f21-a1b2c3d4e5f6"
         await state.runs.enqueue("classification", {"messages": []}, thread_id=name, key="subsidiaries")
-        await page.set_viewport_size({"width": 1280, "height": 900})
-        for path in ("queue", "runs", "threads"):
+        cut = "[...document.querySelectorAll('.table')].filter(one => one.scrollWidth > one.clientWidth).length"
+        for path in ("queue", "queue?show=webhooks", "runs", "threads"):
+            await page.set_viewport_size({"width": 360, "height": 900})
             await page.goto(path)
-            cut = "[...document.querySelectorAll('.table')].filter(one => one.scrollWidth > one.clientWidth).length"
+            assert await page.evaluate(cut) == 0, path
+            await page.set_viewport_size({"width": 1280, "height": 900})
             assert await page.evaluate(cut) == 0, path
             for word in ("classification", "subsidiaries"):
                 lines = "all => all.map(one => one.getClientRects().length)"
