@@ -130,9 +130,9 @@ async def test_screens_fit_and_people_act(dsn: str, schema: str, record: Record)
         await page.wait_for_selector("text=This is the new thread.")
 
         await page.goto(f"{url}/ui/interrupts")
-        await page.fill("input[name=answer]", "yes")
-        await page.click("button:has-text('Answer')")
-        await page.wait_for_selector("text=The answer is stored with your name.")
+        await page.fill("textarea[name=answer]", "yes")
+        await page.click("button:text-is('Answer')")
+        await page.wait_for_selector("text=Answered just now by Eve: yes")
         assert [one.answered_by for one in await state.interrupts.answers("t")] == ["Eve"]
 
         await page.goto(f"{url}/ui/tools")

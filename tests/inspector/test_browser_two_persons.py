@@ -44,7 +44,7 @@ async def _one_after_the_other(state: AsyncPGState, eve: Any, adam: Any, case: C
     await eve.wait_for_selector(".notice")
     assert await case.count(state, aim.place) == 1, aim
     await _press(adam, case, aim)
-    await adam.wait_for_selector("h1:text-is('Not now'), h1:text-is('Not found')")
+    await adam.wait_for_selector("h1:text-is('Not now'), h1:text-is('Not found'), [role=alert]")
     assert f"{case.verb} Eve" in await adam.inner_text("main"), aim
     assert await case.count(state, aim.place) == 1, aim
     await adam.evaluate("localStorage.clear()")
