@@ -95,8 +95,9 @@ bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and
 	@$(PIP) --no-build-isolation -e '.[bench-queue]'
 	@$(BIN)/python -m benchmarks.queue $(QUICK)
 
-bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our saver and its own (eight minutes)
+bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our saver and its own (fifteen minutes)
 	@$(BIN)/python -m benchmarks.serving
+	@$(BIN)/python -m benchmarks.holding
 
 bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads and 1,000,000 spans (five minutes)
 	@$(BIN)/python -m benchmarks.pages

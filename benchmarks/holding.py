@@ -1,10 +1,11 @@
 """What the server holds for clients that read nothing, of what it reads, and how long hostile bodies stop its loop.
 
-    python -m benchmarks.holding [--dsn ...]
+    python -m benchmarks.holding [--rounds 5] [--only stalls|readers|reading]
 
-prints the figures as JSON. Memory is the highest resident memory of the server's process (`VmHWM`), less what it had
-before. The loop's stall is the longest time that one of many small requests took meanwhile; beside it is the longest
-without hostile bodies, which is what the machine itself adds.
+prints a table, and writes `benchmarks/results/holding.json`. Memory is the highest resident memory of the server's
+process (`VmHWM`), less what it had before. The loop's stall under a body is the longest time that one of many small
+requests took meanwhile, the median of the rounds; beside the longest of these is that without hostile bodies, which is
+what the machine itself adds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import socket
+import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,9 +26,16 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.__main__ import RESULTS, put_between_marks
 from benchmarks.server import open_server
-from benchmarks.serving import OURS, running
+from benchmarks.serving import DOCUMENT, OURS, running
 
+RESULT: Final = RESULTS / "holding.json"
+BEGINS: Final = "<!-- make bench-server, memory and stalls: begin -->"
+ENDS: Final = "<!-- make bench-server, memory and stalls: end -->"
+MOST_MEGABYTES: Final = 50
+MOST_MILLISECONDS: Final = 100
+_NOTHING: Final = "nothing hostile"
 MEGABYTE: Final = 1_000_000
 READERS: Final = 200
 # A run of 20 MB, and a history of 244 MB.
@@ -210,24 +220,30 @@ async def stalls(url: str) -> dict[str, tuple[float, int]]:
         for writer in kept:
             writer.close()
 
-    await during("nothing hostile", lambda: asyncio.sleep(5))
+    await during(_NOTHING, lambda: asyncio.sleep(5))
     for name, body in hostile_bodies().items():
         await during(name, lambda body=body: _send(url, body))  # type: ignore[misc]
     await during("unfinished heads and bodies, 200", unfinished)
     return found
 
 
-def measure(start: Callable[[str], AbstractContextManager[tuple[str, int]]], only: str | None = None) -> dict[str, Any]:
+def measure(
+    start: Callable[[str], AbstractContextManager[tuple[str, int]]], rounds: int, only: str | None = None
+) -> dict[str, Any]:
     """Measure all or one, each on a process of its own: memory that malloc keeps would hide what the next one takes.
 
     Args:
         start: Starts a server, in a directory of this name.
+        rounds: How often stalls are measured.
         only: Which one.
     """
     result: dict[str, Any] = {}
     if only in (None, "stalls"):
         with start("stalls") as (url, _):
-            result["stalls"] = asyncio.run(stalls(url))
+            found = [asyncio.run(stalls(url)) for _ in range(rounds)]
+        result["rounds"] = rounds
+        result["stalls_ms"] = {name: statistics.median(one[name][0] for one in found) for name in found[0]}
+        result["statuses"] = {name: found[0][name][1] for name in found[0]}
     if only in (None, "readers"):
         with start("readers") as (url, pid):
             result["readers_bytes"] = asyncio.run(memory_of_readers(url, pid))
@@ -236,12 +252,42 @@ def measure(start: Callable[[str], AbstractContextManager[tuple[str, int]]], onl
             thread = asyncio.run(make_histories(url))
         with start("reading") as (url, pid):
             result |= asyncio.run(memory_of_reading(url, pid, thread))
-    return result
+    return {**result, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result as a table in Markdown."""
+    found = {name: took for name, took in result["stalls_ms"].items() if name != _NOTHING}
+    worst = max(found, key=lambda name: found[name])
+    run, must = f"a run of {STEPS * STEP_BYTES // MEGABYTE} MB", f"{MOST_MEGABYTES} MB"
+    rows = [
+        (f"memory for {READERS} readers that read nothing of {run}", f"{_megabytes(result, 'readers_bytes')} MB", must),
+        (
+            f"memory for a history of {_megabytes(result, 'history_read')} MB",
+            f"{_megabytes(result, 'history_bytes')} MB",
+            must,
+        ),
+        (
+            f"memory for a search with values of {_megabytes(result, 'search_read')} MB",
+            f"{_megabytes(result, 'search_bytes')} MB",
+            must,
+        ),
+        (f"longest stall under hostile bodies ({worst})", f"{found[worst]:.0f} ms", f"{MOST_MILLISECONDS} ms"),
+        ("the same without them", f"{result['stalls_ms'][_NOTHING]:.0f} ms", ""),
+    ]
+    lines = ["| | measured | at most |", "|---|---:|---:|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines += ["", f"Stalls are medians of {result['rounds']} rounds; {result['cpus']} CPUs, load {result['load']:.1f}."]
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
+def _megabytes(result: dict[str, Any], name: str) -> int:
+    return round(result[name] / MEGABYTE)
 
 
 def main() -> None:
-    """Measure, and print the figures."""
+    """Measure, print the figures, and write them, also into the document if they are whole."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dsn", default=None, help="a server of yours; else an embedded one")
     parser.add_argument("--only", choices=("stalls", "readers", "reading"))
     arguments = parser.parse_args()
@@ -250,8 +296,14 @@ def main() -> None:
         tempfile.TemporaryDirectory() as directory,
         server.database("holding") as dsn,
     ):
-        result = measure(lambda name: running(OURS, dsn, Path(directory) / name), arguments.only)
-    print(json.dumps(result, indent=2))
+        result = measure(lambda name: running(OURS, dsn, Path(directory) / name), arguments.rounds, arguments.only)
+    if arguments.only is not None:
+        print(json.dumps(result, indent=2))
+        return
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    print(table(result))
+    if vars(arguments) == vars(parser.parse_args([])):
+        put_between_marks(DOCUMENT, BEGINS, ENDS, table(result))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from support import GUARD_SECONDS, wait_until
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import holding, serving
 from benchmarks import pages as pages_benchmark
-from benchmarks import serving
 from benchmarks.queue import __main__ as queue_benchmarks
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.cli import _with_options_first
@@ -454,7 +454,7 @@ def test_every_column_is_documented(connection: psycopg.Connection, schema: str)
     assert documented == expected
 
 
-@pytest.mark.parametrize("benchmark", [serving, pages_benchmark])
+@pytest.mark.parametrize("benchmark", [serving, holding, pages_benchmark])
 def test_the_figures_of_the_server_are_those_of_the_last_benchmark(benchmark: Any) -> None:
     table = benchmark.table(json.loads(benchmark.RESULT.read_text()))
     assert f"{benchmark.BEGINS}\n{table}{benchmark.ENDS}" in benchmark.DOCUMENT.read_text()
