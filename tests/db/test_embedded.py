@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import pwd
 import shutil
@@ -17,6 +19,7 @@ import psycopg
 import pytest
 from support import FORK, GUARD_SECONDS, wait_until
 
+from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.db import embedded
 from langgraph_pgstate.db.embedded import EmbeddedServer, embedded_server
 from langgraph_pgstate.errors import ConfigurationError
@@ -266,3 +269,33 @@ def test_it_stops_with_a_process_that_does_not_leave_the_block(closed: Path) -> 
     )
     subprocess.run([sys.executable, str(program), str(closed / "data")], check=True, timeout=GUARD_SECONDS)
     assert not (closed / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.parametrize(
+    "started", ["postmaster.pid", *(pytest.param(one, marks=pytest.mark.slow) for one in (".new", ".users"))]
+)
+@pytest.mark.parametrize("is_again", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_a_start_that_is_cancelled_leaves_no_server_and_no_lock(
+    started: str, is_again: bool, closed: Path
+) -> None:
+    """Once, as asyncio does, or at every await, as anyio does."""
+    data = closed / "data"
+
+    async def use() -> None:
+        async with AsyncPGState.embedded(data) as state:
+            await state.threads.create("t")
+
+    starting = asyncio.create_task(use())
+    await asyncio.to_thread(wait_until, (data / started).exists, "a server that starts")
+    starting.cancel()
+    while is_again and not starting.done():
+        starting.cancel()
+        await asyncio.sleep(0.001)
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    # With cancellations at every await, the task ends before the threads that it began.
+    await asyncio.to_thread(wait_until, lambda: not (data / "postmaster.pid").exists(), "a server that is stopped")
+    await use()
+    assert not (data / "postmaster.pid").exists()
+    with (data / ".users").open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
