@@ -43,13 +43,19 @@ async def test_tasks_take_few_clicks(dsn: str, schema: str, record: Record) -> N
         assert len((await state.runs.list(thread_id=forked)).items) == 1
 
         # Answer an interrupt.
-        await travel(state, "asks")
+        for thread_id in ("asks", "asks-too", "asks-also"):
+            await travel(state, thread_id)
+        await page.set_viewport_size({"width": 1280, "height": 400})
         await page.goto(f"{url}/ui/threads")
         count = await clicks(page, "nav >> text=Interrupts")
-        form = page.locator("article:has-text('asks') form.written")
+        form = page.locator("#thread-asks form.written")
         await form.locator("textarea[name=answer]").fill("yes")
         await form.locator("button").click()
         await page.wait_for_selector(".notice")
+        # The page is at the next question, and what was done stays in sight.
+        place = "const {top, bottom} = document.querySelector('.notice').getBoundingClientRect();"
+        assert await page.evaluate(f"() => {{ {place} return scrollY > 0 && top >= 0 && bottom <= innerHeight }}")
+        await page.set_viewport_size({"width": 1280, "height": 800})
         assert count + 1 == 2
         assert [one.answered_by for one in await state.interrupts.answers("asks")] == ["Eve"]
 
