@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = """
 from langgraph_pgstate import AsyncPGState, PGStateSaver, ToolPolicy
 reveal_type(PGStateSaver.setup)
-from langgraph_pgstate.types import Nothing
+from langgraph_pgstate.threads import Nothing
 from langgraph_pgstate import PGSaver
 """
 OPTIONS = """
