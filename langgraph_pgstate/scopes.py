@@ -1,4 +1,4 @@
-"""Which rows a caller may see: those whose metadata contain something, as by jsonb's `@>`."""
+"""Scopes: a caller may see the rows whose metadata contain something, as by jsonb's `@>`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _COLUMNS: Final = ("graph", "name", "description", "metadata")
 
 
 class Access(NamedTuple):
-    """Which assistants a caller may see or change.
+    """Limits of the assistants that a caller may see or change.
 
     Attributes:
         scope: Metadata that they must contain, as `request_scope` returns it.

@@ -113,7 +113,7 @@ class EmbeddedServer:
 
     @property
     def data(self) -> str:
-        """What the server's programs call the directory, when started in it."""
+        """Path of the directory for the server's programs, which are started in it."""
         return _HERE if self.options and Path(_HERE).exists() else str(self.directory)
 
     @functools.cached_property

@@ -30,7 +30,7 @@ _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "r
 
 
 class Access(NamedTuple):
-    """Which assistants or crons a caller may reach.
+    """Limits of the assistants or crons that a caller may reach.
 
     Attributes:
         scope: Metadata that they contain; `None` for all.

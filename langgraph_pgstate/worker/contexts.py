@@ -1,4 +1,4 @@
-"""What runs of a server's assistants get besides their input: the context, and the user who has made them."""
+"""The context that runs of a server's assistants get besides their input, and the user who has made them."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class RunExecution:
 
     @property
     def stopped_or_reported_at(self) -> float:
-        """When it was asked to stop, or had ended before."""
+        """Time at which it was asked to stop, or had ended before."""
         return min(self.stopped_at, self.reported_at)
 
     @property

@@ -37,7 +37,7 @@ _OWN_SECONDS: Final = 120.0
 
 
 class _Known(NamedTuple):
-    """What is known of an owner.
+    """Spending and budget of an owner, as one reading found them.
 
     Attributes:
         reading: Number of the reading.
