@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph_pgstate.checkpoints.planning import PutPlan
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 from langgraph_pgstate.codec.states import Elements, Entry, Inline
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
-
-if TYPE_CHECKING:
-    pass
 
 _EMPTY_LIST: Final = b"\x90"
 

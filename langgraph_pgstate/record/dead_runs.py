@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.schema.queries import Queries
-
-if TYPE_CHECKING:
-    pass
 
 _PAGE = 500
 

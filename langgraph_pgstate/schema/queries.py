@@ -28,12 +28,9 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.options import check_schema_name
-
-if TYPE_CHECKING:
-    pass
 
 _PACKAGE: Final = "langgraph_pgstate"
 _MARKER = "/*schema*/"
