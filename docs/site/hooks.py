@@ -10,6 +10,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+# Sources to which the documents lead in a repository, and what the site makes of them.
+GENERATED = {
+    "langgraph_pgstate/schema/schema.sql": "reference/sql.md",
+    "langgraph_pgstate/errors.py": "reference/errors.md",
+}
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
 
 
@@ -38,7 +43,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links out of `docs/` to what the site has: pictures, the changelog. Others become their text."""
+    """Lead links out of `docs/` to what the site has: reference, pictures, changelog. Others become their text."""
     here = (ROOT / "docs" / page.file.src_uri).parent
     up = "../" * page.file.src_uri.count("/")
 
@@ -49,6 +54,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return found[0]
         if not goal.exists() and not page.file.src_uri.startswith("reference/"):
             raise FileNotFoundError(f"{page.file.src_uri}: {target}")
+        if goal.is_relative_to(ROOT) and (generated := GENERATED.get(goal.relative_to(ROOT).as_posix())):
+            return f"[{text}]({up}{generated})"
         if image:
             return f"![{text}]({up}images/results/{goal.name})"
         return f"[{text}]({up}changelog.md)" if goal.name == "CHANGELOG.md" else text

@@ -125,7 +125,9 @@ def tables() -> str:
         )
     }
     columns: dict[str, dict[str, str]] = {}
-    for table, body in re.findall(r"^CREATE TABLE /\*schema\*/(\w+) \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL):
+    for table, body in re.findall(
+        r"^CREATE TABLE (?:IF NOT EXISTS )?/\*schema\*/(\w+) \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL
+    ):
         columns[table] = dict(re.findall(r"^    ([a-z_]+) ([a-z]+(?: precision)?(?:\[\])?)", body, re.MULTILINE))
     lines = [
         "# SQL",

@@ -87,7 +87,10 @@ def show(
     checkpoint: CheckpointOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
 ) -> None:
-    """Show the state of a thread at its newest checkpoint, or at another. Custom types are shown as plain data."""
+    """Show the state of a thread at its newest checkpoint, or at another; and why it is interrupted, if it is.
+
+    Custom types are shown as plain data.
+    """
     from langgraph_pgstate.arguments import address_of
     from langgraph_pgstate.checkpoints.differences import read_states
     from langgraph_pgstate.cli.tree import short_id

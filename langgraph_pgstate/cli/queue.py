@@ -148,7 +148,9 @@ def enqueue(
             callback=one_of("enqueue", "reject", "interrupt", "rollback"),
         ),
     ] = "enqueue",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the run's end, and print the state it left.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end, and print the state; if it does not begin, say why.")
+    ] = False,
 ) -> None:
     """Enqueue a run of a graph; a worker runs it."""
     given = input_of(input)

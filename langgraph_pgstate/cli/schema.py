@@ -45,7 +45,7 @@ def migrate(
     to: Annotated[
         int | None, typer.Option(min=0, metavar="N", show_default=False, help="The version; else the newest.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before going down.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before going down, which loses data.")] = False,
 ) -> None:
     """Move the schema to a newer or older version."""
     target: Target = ctx.obj

@@ -913,13 +913,15 @@ COMMENT ON COLUMN /*schema*/answers.checkpoint_ns IS
     'namespace of the checkpoint; empty: interrupts of subgraphs stand in the root namespace, too';
 COMMENT ON COLUMN /*schema*/answers.checkpoint_id IS 'interrupted checkpoint';
 COMMENT ON COLUMN /*schema*/answers.interrupt_id IS 'id that LangGraph gave the interrupt';
-COMMENT ON COLUMN /*schema*/answers.answer_id IS 'random; lets a repeated call find its own answer';
+COMMENT ON COLUMN /*schema*/answers.answer_id IS
+    'random; lets a repeated call find its own answer. The run that resumes with the answer has the same id';
 COMMENT ON COLUMN /*schema*/answers.task_id IS 'interrupted task';
 COMMENT ON COLUMN /*schema*/answers.answered_at IS 'time of the answer';
 COMMENT ON COLUMN /*schema*/answers.answered_by IS 'person who answered, if given';
 COMMENT ON COLUMN /*schema*/answers.value_type IS 'encoding of value';
 COMMENT ON COLUMN /*schema*/answers.value IS 'the answer; encoded';
-COMMENT ON COLUMN /*schema*/answers.is_default IS 'true: nobody answered in time, and the run has a default answer';
+COMMENT ON COLUMN /*schema*/answers.is_default IS
+    'true: the default answer of the run, because no other was given in time';
 
 COMMENT ON TABLE /*schema*/runs IS
     'One row for each invocation of a graph on a thread. Steps, tokens and cost are those of all attempts; other '
@@ -964,7 +966,7 @@ COMMENT ON COLUMN /*schema*/runs.traceparent IS
     'W3C traceparent of the caller, to whose trace the run belongs; null: the run is a trace of its own';
 COMMENT ON COLUMN /*schema*/runs.is_encrypted IS
     'true: a serializer other than LangGraph''s own, which may encrypt, stores the state; no content is exported';
-COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL that is told when the run ends; null: none';
+COMMENT ON COLUMN /*schema*/runs.webhook IS 'URL to which the end of the run is sent; null: none';
 COMMENT ON COLUMN /*schema*/runs.release IS 'release of the application that ran it; null: not known';
 COMMENT ON COLUMN /*schema*/runs.delete_at IS
     'time at which it is deleted with its events, because it has deleted its thread; null: it is deleted with its thread';
@@ -987,7 +989,7 @@ COMMENT ON COLUMN /*schema*/feedback.value IS
     'comment, encoded by a serializer of the caller, which may encrypt it; null: none, or LangGraph''s own serializer';
 
 COMMENT ON TABLE /*schema*/queue IS
-    'Runs that wait for a worker, or that one runs. A row is deleted when its run ends.';
+    'Runs that wait for a worker, or that one runs. A row is deleted when its run ends; its row in runs stays.';
 COMMENT ON COLUMN /*schema*/queue.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/queue.run_id IS 'the run, as in runs';
 COMMENT ON COLUMN /*schema*/queue.queue IS 'name of the queue; a worker serves some of them';
@@ -1007,7 +1009,7 @@ COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
-    'cancel, interrupt or rollback: its worker is to end it so; null: nobody asked for it';
+    'cancel, interrupt or rollback: its worker is to end it so; null: no end was asked for';
 COMMENT ON COLUMN /*schema*/queue.worker_id IS 'worker that runs it; null while it is pending';
 COMMENT ON COLUMN /*schema*/queue.fencing_token IS
     'number of the lease under which its worker runs it; null while it is pending';
@@ -1032,7 +1034,7 @@ COMMENT ON TABLE /*schema*/run_requests IS
 COMMENT ON COLUMN /*schema*/run_requests.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/run_requests.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/run_requests.options IS
-    'graph, priority, key, retries and time limits; no content';
+    'graph, priority, key, owner, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/run_requests.data IS
     'input or command, config, context and other arguments of the graph; encoded';
 COMMENT ON COLUMN /*schema*/run_requests.answer_at IS
@@ -1069,7 +1071,8 @@ COMMENT ON COLUMN /*schema*/queue_keys.window_started_at IS
 COMMENT ON COLUMN /*schema*/queue_keys.window_claims IS 'runs claimed in the window';
 
 COMMENT ON TABLE /*schema*/stream_batches IS
-    'Events of runs from the queue, several in a row. Partitioned by day (UTC) of created_at; maintain drops old days.';
+    'Events of runs from the queue, several in a row, for join. Partitioned by day (UTC) of created_at; maintain '
+    'drops old days.';
 COMMENT ON COLUMN /*schema*/stream_batches.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/stream_batches.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/stream_batches.first_seq IS
@@ -1093,7 +1096,8 @@ COMMENT ON COLUMN /*schema*/schedules.thread_id IS 'thread of all its runs; null
 COMMENT ON COLUMN /*schema*/schedules.cron IS 'minute, hour, day of month, month and day of week of its ticks';
 COMMENT ON COLUMN /*schema*/schedules.timezone IS 'IANA name of the time zone of cron';
 COMMENT ON COLUMN /*schema*/schedules.missed IS
-    'what becomes of ticks at which nobody enqueued runs for a minute: skip, once (one run) or all (100 runs at most)';
+    'what becomes of ticks at which no process enqueued runs for a minute: skip, once (one run) or all (100 runs '
+    'at most)';
 COMMENT ON COLUMN /*schema*/schedules.options IS
     'priority, key, multitask_strategy, owner, retries and time limits; no content';
 COMMENT ON COLUMN /*schema*/schedules.data IS
@@ -1109,20 +1113,21 @@ COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused
 COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks pass';
 COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
 COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
-    'how long the new threads of its runs are kept after they were touched last; null: for ever';
+    'how long the new threads of its runs are kept after their last activity; null: for ever';
 COMMENT ON COLUMN /*schema*/schedules.metadata IS
     'metadata of its runs and of their new threads; with a serializer of the caller''s own, only what its scope names';
 COMMENT ON COLUMN /*schema*/schedules.owner_id IS
     'authenticated user of the server who made it or changed it last; null: none';
 COMMENT ON TABLE /*schema*/webhooks IS
-    'Ends of runs that are to be told to a URL. A row is deleted when it was delivered; it outlives its thread.';
+    'Ends of runs that are to be sent to a URL. A row is deleted when it was delivered; it outlives its thread.';
 COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
 COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
 COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
 COMMENT ON COLUMN /*schema*/webhooks.url IS 'where it is delivered to';
 COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
 COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
-    'time before which nobody delivers it: the next attempt, or the end of one that goes on; null: it failed for good';
+    'time before which it is not delivered: the next attempt, or the end of one in progress; null: it failed for '
+    'good';
 COMMENT ON COLUMN /*schema*/webhooks.attempts IS 'number of attempts that were begun';
 COMMENT ON COLUMN /*schema*/webhooks.last_error IS 'why the last attempt failed; null: none has';
 COMMENT ON TABLE /*schema*/assistants IS
@@ -1142,7 +1147,9 @@ COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the call
 COMMENT ON COLUMN /*schema*/assistant_versions.data IS 'config and context; encoded';
 COMMENT ON COLUMN /*schema*/assistant_versions.created_at IS 'time it was made';
 
-COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
+COMMENT ON TABLE /*schema*/spans IS
+    'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '
+    'spans_default has the months without a partition.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/spans.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/spans.span_id IS 'the span';
@@ -1183,7 +1190,8 @@ COMMENT ON COLUMN /*schema*/exporters.expires_at IS
     'time after which another process may export; maintain removes an exporter a week later';
 COMMENT ON COLUMN /*schema*/exporters.created_at IS 'time from which spans are queued';
 
-COMMENT ON TABLE /*schema*/span_exports IS 'Spans that have ended and are not exported yet.';
+COMMENT ON TABLE /*schema*/span_exports IS
+    'Spans that have ended and are not exported yet. Empty without an exporter.';
 COMMENT ON COLUMN /*schema*/span_exports.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/span_exports.export_id IS 'random id';
 COMMENT ON COLUMN /*schema*/span_exports.run_id IS 'the run';
@@ -1232,8 +1240,9 @@ COMMENT ON COLUMN /*schema*/tool_executions.is_copy IS
     'true: brought by a fork or copy, and not begun again on this thread';
 
 COMMENT ON TABLE /*schema*/messages IS
-    'One row for each chat message where it first appeared, and one for each edit or removal. Read the current branch'
-    ' with the view conversations.';
+    'One row for each chat message where it first appeared, and one for each edit or removal. A message that is '
+    'put between others has a new row, and so have all that follow it. After a prune, the oldest checkpoint that '
+    'is left has a row for each message of its branch. Read the current branch with the view conversations.';
 COMMENT ON COLUMN /*schema*/messages.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/messages.message_id IS 'id of the message';
 COMMENT ON COLUMN /*schema*/messages.checkpoint_id IS 'checkpoint it appeared in';
@@ -1262,7 +1271,7 @@ COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
 COMMENT ON COLUMN /*schema*/events.agent IS 'the agent';
-COMMENT ON COLUMN /*schema*/events.payload IS 'details';
+COMMENT ON COLUMN /*schema*/events.payload IS 'details; of an interrupt: its questions, in interrupts';
 
 COMMENT ON TABLE /*schema*/journal IS
     'Recorded entries that are not in the other tables yet. A writer moves each entry once, also after a crash.';
@@ -1287,7 +1296,8 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 
 COMMENT ON TABLE /*schema*/deleted_costs IS
-    'What model calls of this day (UTC) have cost whose thread or run was deleted, for budgets. Not part of any thread.';
+    'What model calls of this day (UTC) have cost whose thread or run was deleted, for budgets. Empty without '
+    'budgets; maintain deletes rows of other days. Not part of any thread.';
 COMMENT ON COLUMN /*schema*/deleted_costs.started_at IS 'start of the call';
 COMMENT ON COLUMN /*schema*/deleted_costs.span_id IS 'id that its span had';
 COMMENT ON COLUMN /*schema*/deleted_costs.tenant_id IS 'tenant of its run';
@@ -1314,7 +1324,7 @@ COMMENT ON COLUMN /*schema*/failed_runs.agent IS 'agent, from the config of the 
 COMMENT ON COLUMN /*schema*/failed_runs.tenant_id IS 'tenant, from the config of the run';
 COMMENT ON COLUMN /*schema*/failed_runs.user_id IS 'owner, from the config of the run';
 COMMENT ON COLUMN /*schema*/failed_runs.started_at IS 'start of the last attempt';
-COMMENT ON COLUMN /*schema*/failed_runs.ended_at IS 'end; null if nobody noted it';
+COMMENT ON COLUMN /*schema*/failed_runs.ended_at IS 'end; null if it was not recorded';
 COMMENT ON COLUMN /*schema*/failed_runs.duration IS 'ended_at - started_at';
 COMMENT ON COLUMN /*schema*/failed_runs.is_crashed IS 'true: its process died';
 COMMENT ON COLUMN /*schema*/failed_runs.error_type IS
@@ -1346,7 +1356,7 @@ COMMENT ON COLUMN /*schema*/runaway_threads.last_started_at IS 'start of the new
 COMMENT ON COLUMN /*schema*/runaway_threads.cost IS 'of all of them, in the currency of prices';
 
 COMMENT ON VIEW /*schema*/waiting_threads IS
-    'Interrupted threads: their newest checkpoint has tasks that wait for an answer.';
+    'Interrupted threads: their newest checkpoint has tasks that wait for an answer. It needs no record.';
 COMMENT ON COLUMN /*schema*/waiting_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/waiting_threads.agent IS 'agent, from the config of the run';
 COMMENT ON COLUMN /*schema*/waiting_threads.tenant_id IS 'tenant, from the config of the run';
@@ -1359,14 +1369,14 @@ COMMENT ON COLUMN /*schema*/waiting_threads.answers IS
     'answers that were given and not used yet: the application must resume the thread';
 
 COMMENT ON VIEW /*schema*/unknown_effects IS
-    'Actions of the tool ledger with an unknown outcome: the tool took too long, or its process died. Somebody must '
-    'settle them.';
+    'Actions of the tool ledger with an unknown outcome: the tool took too long, or its process died. A person '
+    'must settle them.';
 COMMENT ON COLUMN /*schema*/unknown_effects.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/unknown_effects.idempotency_key IS
     'identity of the action: the same key is the same action';
 COMMENT ON COLUMN /*schema*/unknown_effects.tool IS 'name of the tool';
 COMMENT ON COLUMN /*schema*/unknown_effects.status IS
-    'timeout (took too long), unknown (its process died) or running (its process died, nobody has noted it yet)';
+    'timeout (took too long), unknown (its process died) or running (its process died, which is not recorded yet)';
 COMMENT ON COLUMN /*schema*/unknown_effects.attempt IS 'number of attempts, from 1';
 COMMENT ON COLUMN /*schema*/unknown_effects.agent IS 'agent that called it';
 COMMENT ON COLUMN /*schema*/unknown_effects.tool_call_id IS 'id that the model gave the tool call';
@@ -1374,7 +1384,7 @@ COMMENT ON COLUMN /*schema*/unknown_effects.run_id IS 'run of the last attempt';
 COMMENT ON COLUMN /*schema*/unknown_effects.arguments IS 'arguments of the tool, as JSON';
 COMMENT ON COLUMN /*schema*/unknown_effects.holder_id IS 'process that runs it, or ran it last';
 COMMENT ON COLUMN /*schema*/unknown_effects.started_at IS 'start of the last attempt';
-COMMENT ON COLUMN /*schema*/unknown_effects.ended_at IS 'time the outcome was given up; null: not noted';
+COMMENT ON COLUMN /*schema*/unknown_effects.ended_at IS 'time the outcome was given up; null: not recorded';
 COMMENT ON COLUMN /*schema*/unknown_effects.compensates IS 'idempotency_key of the action that this one takes back';
 COMMENT ON COLUMN /*schema*/unknown_effects.is_copy IS
     'true: brought by a fork or copy; the action belongs to origin_thread_id';
@@ -1399,12 +1409,14 @@ COMMENT ON COLUMN /*schema*/tool_calls.checkpoint_id IS 'checkpoint its superste
 COMMENT ON VIEW /*schema*/tool_statistics IS 'Tools over all time. For a shorter time aggregate tool_calls.';
 COMMENT ON COLUMN /*schema*/tool_statistics.tool IS 'name of the tool';
 COMMENT ON COLUMN /*schema*/tool_statistics.calls IS 'number of calls';
-COMMENT ON COLUMN /*schema*/tool_statistics.errors IS 'number of failures';
+COMMENT ON COLUMN /*schema*/tool_statistics.errors IS
+    'number of failures; a call whose process died is none if it took effect, as was found out';
 COMMENT ON COLUMN /*schema*/tool_statistics.unknown IS 'number of calls with an unknown outcome, by the ledger';
 COMMENT ON COLUMN /*schema*/tool_statistics.error_rate IS 'failures divided by calls with an outcome, 0 to 1';
-COMMENT ON COLUMN /*schema*/tool_statistics.mean IS 'mean duration in seconds';
-COMMENT ON COLUMN /*schema*/tool_statistics.p50 IS 'median duration in seconds';
-COMMENT ON COLUMN /*schema*/tool_statistics.p95 IS '95th percentile of the duration in seconds';
+COMMENT ON COLUMN /*schema*/tool_statistics.mean IS 'mean duration in seconds, without calls whose process died';
+COMMENT ON COLUMN /*schema*/tool_statistics.p50 IS 'median duration in seconds, without calls whose process died';
+COMMENT ON COLUMN /*schema*/tool_statistics.p95 IS
+    '95th percentile of the duration in seconds, without calls whose process died';
 COMMENT ON COLUMN /*schema*/tool_statistics.last_at IS 'start of the newest call';
 
 COMMENT ON VIEW /*schema*/model_calls IS 'Every call of a model.';
@@ -1453,7 +1465,8 @@ COMMENT ON COLUMN /*schema*/handoffs.seconds_to_next IS
     'seconds until the next handoff of the thread; null: there was none';
 
 COMMENT ON VIEW /*schema*/provenance IS
-    'The run, tools and cost behind each checkpoint of the root namespace. Spans of subgraphs are left out.';
+    'The run, tools and cost behind each checkpoint of the root namespace. Spans of subgraphs are left out; '
+    'state.runs.provenance has them.';
 COMMENT ON COLUMN /*schema*/provenance.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/provenance.checkpoint_id IS 'the checkpoint';
 COMMENT ON COLUMN /*schema*/provenance.parent_checkpoint_id IS 'checkpoint it was made from; null for the first';

@@ -413,18 +413,11 @@ def test_commands_in_sentences_exist() -> None:
                 assert {word for word in words if word.startswith("--")} <= known, (page.name, span)
 
 
-def test_every_command_and_option_is_documented() -> None:
-    page = (ROOT / "docs" / "command-line.md").read_text()
-    written = {cells[0]: row for row in page.splitlines() if (cells := re.findall(r"^\| `([a-z-]+)", row))}
-    assert set(written) == set(COMMANDS)
+def test_every_command_argument_and_option_has_a_help_text() -> None:
     for name, command in COMMANDS.items():
-        options = {
-            option
-            for parameter in command.params
-            for option in (*parameter.opts, *parameter.secondary_opts)
-            if option.startswith("--")
-        }
-        assert set(re.findall(r"--[a-z][a-z-]*", written[name])) == options, name
+        assert command.help, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None) or parameter.name == "help", (name, parameter.name)
 
 
 def test_every_setting_of_the_agent_server_is_documented() -> None:
@@ -433,25 +426,35 @@ def test_every_setting_of_the_agent_server_is_documented() -> None:
     assert set(re.findall(r"PGSTATE_[A-Z_]+", page)) == read
 
 
-def test_every_column_is_documented(connection: psycopg.Connection, schema: str) -> None:
+def test_the_reference_has_every_table_and_column_with_its_comment(
+    connection: psycopg.Connection, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    page = importlib.import_module("reference").tables()
     rows = connection.execute(
-        "SELECT c.relname, a.attname, replace(format_type(a.atttypid, NULL), 'timestamp with time zone', 'timestamptz')"
+        "SELECT c.relname, a.attname, col_description(c.oid, a.attnum), c.relkind = 'v',"
+        " replace(format_type(a.atttypid, NULL), 'timestamp with time zone', 'timestamptz')"
         " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
         " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition",
         [schema],
     )
-    expected: dict[str, dict[str, str]] = {}
-    for table, column, kind in rows:
-        expected.setdefault(table, {})[column] = kind
-    documented: dict[str, dict[str, str]] = {}
-    columns: dict[str, str] = {}
-    for line in (ROOT / "docs" / "sql.md").read_text().splitlines():
+    expected: dict[str, set[tuple[str, str, str]]] = {}
+    for table, column, comment, is_view, kind in rows:
+        text = comment.replace("|", "\\|")
+        expected.setdefault(table, set()).add((f"`{column}`", "" if is_view else kind, text))
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for line in page.splitlines():
         if heading := re.match(r"### `(\w+)`", line):
-            columns = documented[heading[1]] = {}
-        elif row := re.match(r"\| (`.+`) \| ([^|]+) \| [^|]+ \|$", line):
-            names, kinds = re.findall(r"`(\w+)`", row[1]), row[2].split(", ")
-            columns |= zip(names, kinds * len(names) if len(kinds) == 1 else kinds, strict=True)
-    assert documented == expected
+            columns = found[heading[1]] = set()
+        elif row := re.match(r"\| (`\w+`) \| (.*?) \| (.+) \|$", line):
+            columns.add((row[1], row[2], row[3]))
+    assert found == expected
+
+
+def test_the_page_about_sql_names_every_view(connection: psycopg.Connection, schema: str) -> None:
+    views = connection.execute("SELECT viewname FROM pg_views WHERE schemaname = %s", [schema])
+    table = (ROOT / "docs" / "sql.md").read_text().partition("## Which view")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(name for (name,) in views)
 
 
 @pytest.mark.parametrize("benchmark", [serving, holding, pages_benchmark])
