@@ -14,6 +14,11 @@ ROOT = Path(__file__).parents[2]
 GENERATED = {
     "langgraph_pgstate/schema/schema.sql": "reference/sql.md",
     "langgraph_pgstate/errors.py": "reference/errors.md",
+    "langgraph_pgstate/server/app.py": "reference/server.md",
+    "langgraph_pgstate/server/routes.py": "reference/server.md",
+    "langgraph_pgstate/worker/config_keys.py": "reference/server.md",
+    "langgraph_pgstate/metrics.py": "reference/metrics.md",
+    "langgraph_pgstate/server/langgraph_platform.py": "reference/settings.md",
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
 

@@ -18,6 +18,9 @@ import langgraph_pgstate
 from langgraph_pgstate import errors, metrics
 from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.agent_server import AgentServerSettings
+from langgraph_pgstate.server.app import ServerOptions
+from langgraph_pgstate.server.routes import OPERATIONS
+from langgraph_pgstate.worker.config_keys import KEYS, NOTES
 
 _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettings", "RetryPolicy", "ThreadKeys")
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
@@ -164,6 +167,35 @@ def metrics_page() -> str:
     return "\n".join([*head, *_table(("metric", "meaning"), rows)])
 
 
+def server() -> str:
+    """Operations, options and keys of the server."""
+    operations = [
+        (f"`{one.name}`", f"`{one.method} {one.path}`", f"{one.summary} {one.description}".strip())
+        for one in OPERATIONS
+    ]
+    keys = [(f"`{path}`", use, NOTES.get(path, "")) for path, use in KEYS.items()]
+    return "\n".join(
+        [
+            "# Server",
+            "",
+            "[How to use it](../server.md).",
+            "",
+            "## Operations",
+            "",
+            *_table(("operation of the SDK", "request", "does"), operations),
+            "## Keys of `langgraph.json`",
+            "",
+            "A key stands for those below it. `refused` ends the command, `warned` is named in the log, `image` says",
+            "how an image is built, and has no effect.",
+            "",
+            *_table(("key", "is", "note"), keys),
+            "## Options of `create_app`",
+            "",
+            *_table(("option", "meaning"), [(f"`{name}`", text) for name, text in _attributes(ServerOptions)]),
+        ]
+    )
+
+
 _PAGES: dict[str, Callable[[], str]] = {
     "python": python,
     "types": results,
@@ -172,6 +204,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "sql": tables,
     "metrics": metrics_page,
+    "server": server,
 }
 
 

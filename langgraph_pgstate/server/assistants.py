@@ -93,7 +93,10 @@ def _settings(context: Any) -> dict[str, Any]:
 
 
 async def search(call: Call) -> Response:
-    """Answer a page of assistants."""
+    """Return a page of assistants.
+
+    Each graph is an assistant, too, under its name and the UUID that LangGraph's own server gives it.
+    """
     wanted = call.body
     filters = await _filters(call, wanted, wanted.limit, wanted.offset)
     by: Any = _SORT_KEYS.get(wanted.sort_by, wanted.sort_by or "name")
@@ -105,17 +108,20 @@ async def search(call: Call) -> Response:
 
 
 async def count(call: Call) -> int:
-    """Answer the number of assistants."""
+    """Return the number of assistants."""
     return await call.state.assistants.count(**await _filters(call, call.body, 0, 0))
 
 
 async def get(call: Call) -> dict[str, Any]:
-    """Answer one assistant."""
+    """Return one assistant, by its id or the name of its graph."""
     return describe(await _visible(call, call.path("assistant_id")))
 
 
 async def create(call: Call) -> dict[str, Any]:
-    """Create an assistant: a graph with a config and a context."""
+    """Create an assistant: a graph with a config and a context.
+
+    The id need not be a UUID.
+    """
     body = call.body
     call.service.graphs.check(body.graph_id)
     fields = _fields(body)
@@ -138,7 +144,10 @@ async def create(call: Call) -> dict[str, Any]:
 
 
 async def update(call: Call) -> dict[str, Any]:
-    """Make a new version of an assistant the current one."""
+    """Make a new version of an assistant the current one.
+
+    Not of a graph's own assistant.
+    """
     body, assistant_id = call.body, _own(call)
     if body.graph_id is not None:
         call.service.graphs.check(body.graph_id)
@@ -155,7 +164,10 @@ async def update(call: Call) -> dict[str, Any]:
 
 
 async def delete(call: Call) -> Response:
-    """Delete an assistant with its crons, and its threads if that is asked for."""
+    """Delete an assistant with its crons, and with `delete_threads` its threads.
+
+    Fails with 409 if it has crons that the user may not delete.
+    """
     assistant_id = _own(call)
     access = await call.access("assistants", "delete", {"assistant_id": assistant_id})
     threads = None
@@ -186,7 +198,7 @@ async def _crons(call: Call, assistant_id: str) -> ScheduleAccess | None:
 
 
 async def get_versions(call: Call) -> list[dict[str, Any]]:
-    """Answer versions of an assistant, newest first."""
+    """Return versions of an assistant, newest first."""
     body = call.body
     found = await _visible(call, call.path("assistant_id"))
     filters: Any = {"metadata": body.metadata, "limit": body.limit, "offset": body.offset}

@@ -56,7 +56,7 @@ class _Answer(NamedTuple):
 
 
 async def command(call: Call) -> Any:
-    """Answer a command."""
+    """Execute a command of the protocol's second version."""
     given = call.body
     try:
         found = await _dispatch(call, given.method, given.params)

@@ -42,7 +42,10 @@ _PAYLOAD: Final = (
 
 
 async def create(call: Call) -> Any:
-    """Create a cron, whose runs are on one thread, or each on a new one."""
+    """Create a cron, whose runs are on one thread, or each on a new one.
+
+    It is a schedule under a random name, and fires within a second of its tick.
+    """
     body, cron_id = call.body, str(uuid7())
     thread_id = call.request.path_params.get("thread_id")
     assistant = await choose(call, body.assistant_id)
@@ -90,7 +93,10 @@ async def create(call: Call) -> Any:
 
 
 async def update(call: Call) -> Any:
-    """Change a cron. From then on it runs for the caller, as if the caller had made it."""
+    """Change a cron. From then on it runs for the caller, as if the caller had made it.
+
+    Metadata are merged.
+    """
     body, cron_id = call.body, call.path("cron_id")
     if not body.model_fields_set:
         raise refuse(400, "the body names nothing that is to be changed")
@@ -141,7 +147,10 @@ async def delete(call: Call) -> Response:
 
 
 async def search(call: Call) -> Response:
-    """Answer a page of crons."""
+    """Return a page of crons, schedules that were made in Python included.
+
+    With `auth`, those on threads that the user sees, or that a handler on `crons` allows.
+    """
     body = call.body
     filters = await _filters(call, body, body.limit, body.offset)
     by: Any = _COLUMNS.get(body.sort_by or "created_at", body.sort_by or "created_at")
@@ -158,7 +167,7 @@ async def search(call: Call) -> Response:
 
 
 async def count(call: Call) -> int:
-    """Answer the number of crons."""
+    """Return the number of crons."""
     return await call.state.schedules.count(**await _filters(call, call.body, 0, 0))
 
 

@@ -11,7 +11,7 @@ from langgraph_pgstate.server.service import Call
 
 
 async def create(call: Call) -> Any:
-    """Store a score or a comment on a run, or replace that of the same id, and answer it."""
+    """Store a score or a comment on a run, or replace that of the same id, and return it."""
     body, run_id = call.body, call.path("run_id")
     thread = await call.thread("update", {"run_id": run_id})
     return await call.state.runs.feedback.add(
@@ -28,7 +28,7 @@ async def create(call: Call) -> Any:
 
 
 async def list_feedback(call: Call) -> Any:
-    """Answer a page of a run's feedback, newest first."""
+    """Return a page of a run's feedback, newest first."""
     run_id = call.path("run_id")
     thread = await call.thread("read", {"run_id": run_id})
     if await call.state.runs.get(thread.thread_id, run_id) is None:

@@ -11,12 +11,12 @@ from langgraph_pgstate.server.service import Call
 
 
 async def ok(call: Call) -> Any:
-    """Answer that the server runs."""
+    """Return that the server runs."""
     return {"ok": True}
 
 
 async def info(call: Call) -> Any:
-    """Answer versions, and what the server can do."""
+    """Return versions, and what the server can do."""
     return {
         "version": __version__,
         "langgraph_py_version": version("langgraph"),
@@ -25,5 +25,5 @@ async def info(call: Call) -> Any:
 
 
 async def openapi(call: Call) -> Any:
-    """Answer the OpenAPI document."""
+    """Return the OpenAPI document."""
     return document(call.request.scope.get("root_path", ""), call.request.app.operations)

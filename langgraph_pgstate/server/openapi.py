@@ -40,9 +40,11 @@ def document(prefix: str = "", operations: Sequence[Operation] | None = None) ->
         described: dict[str, Any] = {
             "operationId": f"{one.name}:{one.method} {one.path}",
             "tags": [one.name.partition(".")[0]],
-            "summary": (one.handler.__doc__ or "").strip().partition("\n")[0],
-            "responses": {"200": {"description": "the answer"}, "422": {"description": "the request is invalid"}},
+            "summary": one.summary,
+            "responses": {"200": {"description": "the response"}, "422": {"description": "the request is invalid"}},
         }
+        if one.description:
+            described["description"] = one.description
         names = re.findall(r"{(\w+)}", one.path)
         if names:
             described["parameters"] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from inspect import getdoc
 from typing import Any, Final
 
 from langgraph_pgstate.server import (
@@ -58,6 +59,17 @@ class Operation:
         # Commands start runs.
         is_of_runs = self.path.endswith("/commands") or "runs" in self.path.split("/")
         return "runs" if is_of_runs else self.name.partition(".")[0]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return (getdoc(self.handler) or "").partition("\n")[0]
+
+    @property
+    def description(self) -> str:
+        """The paragraph below it; empty if there is none."""
+        text = (getdoc(self.handler) or "").partition("\n")[2].partition("\nArgs:")[0].partition("\nRaises:")[0]
+        return " ".join(text.split())
 
 
 def _read(name: str, method: str, path: str, handler: Handler, body: type[bodies.Body] | None = None) -> Operation:

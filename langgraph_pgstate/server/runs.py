@@ -49,7 +49,10 @@ _DESCRIBED: Final = (
 
 
 async def create(call: Call) -> Response:
-    """Create a run of a thread, or without one, and answer it."""
+    """Create a run of a thread, or without one, and return it.
+
+    All four strategies for busy threads, `after_seconds` and `webhook` are supported.
+    """
     call.body.stream_mode = call.body.stream_mode or ["values"]
     handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
     run = await found_run(call, handle.thread_id, handle.run_id)
@@ -65,13 +68,17 @@ async def create_batch(call: Call) -> Response:
 
 
 async def wait(call: Call) -> Response:
-    """Create a run and answer the values that it leaves."""
+    """Create a run and return the values that it leaves."""
     handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
     return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
 
 
 async def stream(call: Call) -> Response:
-    """Create a run and answer its events."""
+    """Create a run and stream its events.
+
+    The modes are `values`, `updates`, `messages`, `messages-tuple`, `custom`, `tasks`, `checkpoints`, `debug`, `tools`
+    and `events`.
+    """
     body = call.body
     body.stream_mode = body.stream_mode or ["values"]
     handle = await enqueue(call, body, call.request.path_params.get("thread_id"))
@@ -80,7 +87,10 @@ async def stream(call: Call) -> Response:
 
 
 async def join_stream(call: Call) -> Response:
-    """Answer the events of a run, past and live."""
+    """Stream the events of a run, past and live, from the first one or after `Last-Event-ID`.
+
+    `stream_mode` chooses among those that are stored.
+    """
     run, cancels = await _joined(call)
     handle = call.state.runs.handle(run.thread_id, run.run_id)
     last_event_id = call.request.headers.get("last-event-id") or None
@@ -88,13 +98,13 @@ async def join_stream(call: Call) -> Response:
 
 
 async def join(call: Call) -> Response:
-    """Answer the values that a run leaves."""
+    """Return the values that a run leaves."""
     run, cancels = await _joined(call)
     return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), cancels=cancels)
 
 
 async def list_runs(call: Call) -> Any:
-    """Answer a page of a thread's runs, newest first."""
+    """Return a page of a thread's runs, newest first."""
     thread_id = call.path("thread_id")
     value: dict[str, Any] = {"thread_id": thread_id, "status": call.query("status"), "metadata": {}}
     await call.visible(thread_id, await call.authorize_search(value))
@@ -107,12 +117,15 @@ async def list_runs(call: Call) -> Any:
 
 
 async def get(call: Call) -> Any:
-    """Answer one run."""
+    """Return one run."""
     return run_of(await _run(call))
 
 
 async def cancel(call: Call) -> Response:
-    """Cancel a run; with `wait`, answer when it has ended."""
+    """Cancel a run; with `wait`, return when it has ended.
+
+    A run that has ended stays as it is.
+    """
     action = call.query("action") or "interrupt"
     run = await _run(call, "update", {"action": action})
     await _cancel(call, run.thread_id, run.run_id, action)
@@ -124,7 +137,10 @@ async def cancel(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Cancel some runs of a thread, or all pending or running ones that the caller may see."""
+    """Cancel some runs of a thread, or all pending or running ones that the caller may see.
+
+    Fails with 404 if there is none.
+    """
     body, action = call.body, call.query("action") or "interrupt"
     value = {"thread_id": body.thread_id, "action": action, "metadata": {"run_ids": body.run_ids}}
     scope = await call.authorize("threads", "update", value)
@@ -161,7 +177,10 @@ async def cancel_many(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a run with its checkpoints, in its thread."""
+    """Delete a run with its checkpoints, in its thread.
+
+    Copies and forks keep theirs.
+    """
     run = await _run(call, "delete")
     await call.state.saver.adelete_for_runs([run.run_id], thread_id=run.thread_id)
     return Response(status_code=204)

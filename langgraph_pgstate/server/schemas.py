@@ -16,7 +16,10 @@ from langgraph_pgstate.server.service import Call
 
 
 async def get_graph(call: Call) -> dict[str, Any]:
-    """Answer the drawing of a graph."""
+    """Return the drawing of a graph.
+
+    `xray` is `true`, `false` or a number of levels.
+    """
     xray = (call.query("xray") or "false").lower()
     depth: int | bool = call.number("xray", 0) or False if xray.isdecimal() else xray == "true"
     if depth is False and xray != "false":
@@ -27,14 +30,17 @@ async def get_graph(call: Call) -> dict[str, Any]:
 
 
 async def get_schemas(call: Call) -> dict[str, Any]:
-    """Answer the JSON schemas of a graph."""
+    """Return the JSON schemas of a graph.
+
+    Types that have no JSON schema leave theirs out.
+    """
     wanted = await choose_by_path(call)
     async with _opened(call, wanted) as graph:
         return {"graph_id": wanted.graph, **_schemas(graph)}
 
 
 async def get_subgraphs(call: Call) -> dict[str, Any]:
-    """Answer the JSON schemas of a graph's subgraphs, by namespace."""
+    """Return the JSON schemas of a graph's subgraphs, by namespace."""
     wanted = await choose_by_path(call)
     name = wanted.graph
     namespace = call.request.path_params.get("namespace")

@@ -18,7 +18,7 @@ _MOST_DAYS: Final = 3650
 
 
 async def metrics(call: Call) -> Response:
-    """Answer the metrics of this process and of the database, as Prometheus reads them."""
+    """Return the metrics of this process and of the database, as Prometheus reads them."""
     if call.user is not None and METRICS_PERMISSION not in call.user.permissions:
         raise refuse(403, f"metrics are those of all users: they need the permission {METRICS_PERMISSION!r}")
     service = call.service
@@ -30,7 +30,7 @@ async def metrics(call: Call) -> Response:
 
 
 async def analytics(call: Call) -> Any:
-    """Answer threads by status, outcomes, durations and cost of runs, and feedback of the last days."""
+    """Return threads by status, outcomes, durations and cost of runs, and feedback of the last days."""
     scope = await call.authorize_search({"metadata": {}, "limit": 0, "offset": 0})
     return await call.state.runs.analytics(
         call.names("by") or "agent",

@@ -36,7 +36,7 @@ async def put_item(call: Call) -> Response:
 
 
 async def get_item(call: Call) -> Any:
-    """Answer an item, or `null` if there is none."""
+    """Return an item, or `null` if there is none."""
     if call.query("key") is None:
         raise refuse(422, "key is missing or empty")
     namespace = [part for part in (call.query("namespace") or "").split(".") if part]
@@ -58,7 +58,7 @@ async def delete_item(call: Call) -> Response:
 
 
 async def search_items(call: Call) -> Any:
-    """Answer a page of items below a namespace."""
+    """Return a page of items below a namespace."""
     body = call.body
     value: dict[str, Any] = {
         "namespace": _labels(body.namespace_prefix),
@@ -79,7 +79,7 @@ async def search_items(call: Call) -> Any:
 
 
 async def list_namespaces(call: Call) -> Any:
-    """Answer namespaces."""
+    """Return namespaces."""
     body = call.body
     value: dict[str, Any] = {
         "namespace": None if body.prefix is None else _labels(body.prefix),

@@ -30,7 +30,11 @@ _LIFECYCLE: Final = ("metadata", "error", "end")
 
 
 async def join_stream(call: Call) -> Response:
-    """Answer the events of a thread's runs, in the first version of the protocol."""
+    """Stream the events of a thread's runs, in the first version of the protocol.
+
+    The modes are `run_modes` and `lifecycle`. The stream begins with the runs that have not ended, else with the last
+    one, or after `Last-Event-ID`. It waits for a thread that does not exist.
+    """
     thread = await _opened(call)
     modes = call.names("stream_mode") or ["run_modes"]
     for mode in modes:
@@ -54,7 +58,7 @@ async def join_stream(call: Call) -> Response:
 
 
 async def events(call: Call) -> Response:
-    """Answer the events of a thread's runs, in the second version of the protocol."""
+    """Stream the events of a thread's runs, in the second version of the protocol, by server-sent events."""
     thread = await _opened(call)
     body = call.body
     translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)

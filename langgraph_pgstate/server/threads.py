@@ -29,7 +29,10 @@ _WITHOUT_STATE: Final = ("error",)
 
 
 async def create(call: Call) -> Any:
-    """Create a thread, with a state if supersteps are given."""
+    """Create a thread, with a state if supersteps are given.
+
+    The id need not be a UUID. `ttl` has both strategies, `delete` and `keep_latest`.
+    """
     body = call.body
     value: dict[str, Any] = {
         "thread_id": body.thread_id,
@@ -86,7 +89,10 @@ async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, i
 
 
 async def search(call: Call) -> Response:
-    """Answer a page of threads."""
+    """Return a page of threads, sorted by `updated_at` by default.
+
+    `values` compares the newest states; `select` and `extract` choose what is returned.
+    """
     body = call.body
     value = body.model_dump(include={"values", "status", "limit", "offset", "ids"})
     value["metadata"] = {**(body.metadata or {})}
@@ -131,7 +137,7 @@ async def search(call: Call) -> Response:
 
 
 async def count(call: Call) -> int:
-    """Answer the number of threads."""
+    """Return the number of threads."""
     body = call.body
     value = {**body.model_dump(), "metadata": {**(body.metadata or {})}, "limit": 0, "offset": 0}
     filters: Any = {"metadata": body.metadata, "status": body.status, "scope": await call.authorize_search(value)}
@@ -141,7 +147,7 @@ async def count(call: Call) -> int:
 
 
 async def get(call: Call) -> Any:
-    """Answer one thread."""
+    """Return one thread; with `include=ttl` also how long it is kept."""
     thread = await call.thread("read")
     found = await describe(call, thread)
     if "ttl" in (call.names("include") or ()):
@@ -162,7 +168,7 @@ async def update(call: Call) -> Any:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a thread."""
+    """Delete a thread with its crons."""
     thread = await call.thread("delete")
     await call.state.saver.adelete_thread(thread.thread_id)
     return Response(status_code=204)
@@ -192,7 +198,7 @@ async def prune(call: Call) -> Any:
 
 
 async def get_state(call: Call) -> Any:
-    """Answer the newest state of a thread, or that of a checkpoint which the path names."""
+    """Return the newest state of a thread, or that of a checkpoint which the path names."""
     thread = await call.thread("read")
     checkpoint_id = call.request.path_params.get("checkpoint_id")
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
@@ -200,14 +206,17 @@ async def get_state(call: Call) -> Any:
 
 
 async def get_state_at(call: Call) -> Any:
-    """Answer the state at a checkpoint, of a subgraph, too."""
+    """Return the state at a checkpoint, of a subgraph, too."""
     thread = await call.thread("read")
     body = call.body
     return await _state(call, thread, body.checkpoint.configurable(), body.subgraphs, body.select)
 
 
 async def update_state(call: Call) -> Any:
-    """Update a thread's state, as if a node had returned the values."""
+    """Update a thread's state, as if a node had returned the values.
+
+    Fails with 409 while a run is on the thread. The thread is `interrupted` afterwards if nodes are next, else `idle`.
+    """
     body = call.body
     thread = await call.thread("update")
     _check_idle(thread)
@@ -236,7 +245,10 @@ async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
 
 
 async def get_history(call: Call) -> Any:
-    """Answer states of a thread, newest first."""
+    """Return states of a thread, newest first.
+
+    `metadata` with lists or objects are compared with those of runs, too.
+    """
     thread = await call.thread("read")
     body = call.body
     if body is None:

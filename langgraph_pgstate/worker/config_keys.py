@@ -74,6 +74,32 @@ KEYS: Final[Mapping[str, Use]] = {
 """By path. A key stands for all that is below it. `image` says how an image is built, and `webhooks` has a check of its
 own."""
 
+NOTES: Final[Mapping[str, str]] = {
+    "dependencies": "local directories are searched for modules",
+    "env": "PGSTATE_DSN, PGSTATE_RECORD_CONTENT, PGSTATE_PROJECT and those of webhooks; other PGSTATE_* are warned",
+    "store.index.embed": "a model, or a function like ./embed.py:embed",
+    "checkpointer.path": "but for langgraph_pgstate.agent_server:checkpointer",
+    "checkpointer.ttl.strategy": "delete, or keep_latest: all but the newest checkpoints are pruned",
+    "checkpointer.ttl.default_ttl": "from a thread's first checkpoint on",
+    "checkpointer.ttl.sweep_interval_minutes": "every minute, by servers that run a worker",
+    "checkpointer.serde": "which types are built does not depend on it",
+    "auth.disable_studio_auth": "always so: nothing is exempt from auth",
+    "auth.openapi": "/openapi.json names no security schemes",
+    "auth.cache": "the handler authenticates each request",
+    "http.app": "its routes come first, but /ok is the server's; its middleware is around all requests; FastAPI's "
+    "/openapi.json and /docs have the server's operations, too; its WebSockets are not served, and named in the log",
+    "http.disable_runs": "also crons, feedback, and commands of threads",
+    "http.disable_mcp": "there is no /mcp",
+    "http.disable_a2a": "there is no /a2a",
+    "http.disable_meta": "all but /ok",
+    "http.disable_ui": "the inspector",
+    "http.configurable_headers": "none without it; they count more than what the body says",
+    "http.logging_headers": "no header is logged",
+    "http.mount_prefix": "like /api, before every path",
+    "webhooks": "each key is used or refused; url.max_url_length is refused",
+}
+"""What is worth knowing of a key."""
+
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
 # Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file is.
 _OTHER_VARIABLES: Final = (
@@ -103,7 +129,7 @@ def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> Non
     for path, value in _given(config, "", KEYS):
         use = KEYS.get(path)
         if use == "refused" and not (path == "checkpointer.path" and value == _OWN_CHECKPOINTER):
-            raise ConfigurationError(f"{path} of langgraph.json is not supported; docs/server.md lists all keys")
+            raise ConfigurationError(f"{path} of langgraph.json is not supported: leave it out")
         if use == "warned":
             _log.warning("%s of langgraph.json has no effect", path)
         elif use == "image":
