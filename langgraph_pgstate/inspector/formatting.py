@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from langgraph_pgstate.process_identity import short_holder
 
-_PEEK: Final = 60
+_PEEK: Final = 160
 _PEEKED: Final = 3
 # Characters that two texts share if they are two versions of one.
 _ALIKE: Final = 8
@@ -118,11 +118,9 @@ def marked(snippet: str) -> Markup:
 
 
 def peek(value: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Return the beginning of what is in a folded value: of a message its text, else its first simple entries."""
+    """Return the beginning of what is in a folded value: its first simple entries."""
     if not isinstance(value, Mapping):
         shown = [str(one) for one in value[:_PEEKED] if isinstance(one, str | int | float)]
-    elif isinstance(value.get("content"), str) and isinstance(value.get("type", value.get("role")), str):
-        shown = [f"{value.get('type', value.get('role'))}: {value['content'][: 4 * _PEEK]}"]
     else:
         simple = ((key, one) for key, one in value.items() if isinstance(one, str | int | float) and one != "")
         shown = [f"{key}: {str(one)[: 4 * _PEEK]}" for key, one in islice(simple, _PEEKED)]

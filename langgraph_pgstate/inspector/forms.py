@@ -107,13 +107,17 @@ class Form:
 
 def form_of(interrupt: PendingInterrupt) -> Form:
     """Return the form of an interrupt's answer."""
-    value = interrupt.value
+    return form_for(interrupt.value, interrupt.response_schema)
+
+
+def form_for(value: Any, response_schema: Any = None) -> Form:
+    """Return the form of the answer to what an interrupt asks."""
     if isinstance(value, Mapping):
         requests = value.get("action_requests")
         if isinstance(requests, list) and requests and all(isinstance(one, Mapping) for one in requests):
             return Form("batch", tuple(_batched(requests, value.get("review_configs"))))
         if value.get("type") == "tool_approval" and isinstance(value.get("name"), str):
-            return Form("call", (_review(value, _decisions_in(interrupt.response_schema)),))
+            return Form("call", (_review(value, _decisions_in(response_schema)),))
         if (key := key_of(value)) is not None:
             return _outcome(value, key)
     requests = value if isinstance(value, list) else [value]
@@ -122,7 +126,7 @@ def form_of(interrupt: PendingInterrupt) -> Form:
     ):
         return Form("inbox", tuple(map(_inbox, requests)))
     question, rest = split(value)
-    return Form("free", (), question, tuple(_choices_in(interrupt.response_schema)), rest)
+    return Form("free", (), question, tuple(_choices_in(response_schema)), rest)
 
 
 def answer_of(form: Form, given: Mapping[str, str]) -> Any:
@@ -238,10 +242,10 @@ def _outcome(value: Mapping[str, Any], key: str) -> Form:
 
 def _made(name: str, arguments: Any, description: str, decisions: tuple[str, ...]) -> Review:
     fields = tuple(_fields(arguments)) if "edit" in decisions else ()
-    return Review(name, _call(name, arguments), arguments, description, decisions, fields)
+    return Review(name, call_title(name, arguments), arguments, description, decisions, fields)
 
 
-def _call(name: str, arguments: Any) -> str:
+def call_title(name: str, arguments: Any) -> str:
     """Return a call on one line: `send_email(to="eve")`."""
     if not isinstance(arguments, Mapping):
         return name if arguments in (None, "") else f"{name}({_short(arguments)})"

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_pgstate.inspector.formatting import cut
+from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.markdown import is_safe_image, is_safe_link
 from langgraph_pgstate.inspector.values import SHOWN, ValueView, view
 
@@ -20,6 +22,7 @@ _MOST_IMAGE: Final = 60_000
 _MOST_FILES: Final = 20
 # Messages that are shown after the one that was asked for; all of them fit.
 _AFTER: Final = 4
+_GIST: Final = 200
 _ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}
 _FILES: Final = ("image", "image_url", "input_image", "file", "input_file", "document", "audio", "input_audio", "video")
 _REASONING: Final = ("reasoning", "thinking", "redacted_thinking", "reasoning_content")
@@ -182,13 +185,29 @@ def _place(messages: Sequence[Any], id: str) -> int | None:
 
 def is_conversation(value: Any) -> bool:
     """Return whether a value is a list of chat messages: LangChain's, or dicts with a role and a content."""
-    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
-def _is_message(value: Any) -> bool:
+def is_message(value: Any) -> bool:
+    """Return whether a value is a chat message: LangChain's, or a dict with a role and a content."""
     if isinstance(value, BaseMessage):
         return True
     return isinstance(value, Mapping) and "content" in value and isinstance(value.get("role", value.get("type")), str)
+
+
+def gist(message: Mapping[str, Any]) -> str:
+    """Return the beginning of a message on one line: its text, its files, and the calls that it asks for."""
+    text, thoughts, images, files, others = _content(message.get("content"))
+    kinds = [*("image" for _ in images), *(one.kind for one in files), *("other part" for _ in range(others))]
+    calls = message.get("tool_calls")
+    asked = [call_title(*_called(call)[:2]) for call in (calls if isinstance(calls, list) else ())]
+    parts = [
+        "failed:" if message.get("status") == "error" else "",
+        text or ("" if asked or not thoughts else f"reasoning: {thoughts}"),
+        ", ".join(f"[{kind}]" for kind in kinds[:_AFTER]),
+        f"→ {', '.join(asked)}" if asked else "",
+    ]
+    return cut(" ".join(filter(None, parts)), _GIST)
 
 
 def file_of(message: Any, part: int) -> tuple[str, bytes] | None:
@@ -328,12 +347,18 @@ def _source(part: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
 
 
 def _call(call: Any, most: int) -> ToolCallView:
+    name, arguments, id = _called(call)
+    return ToolCallView(name, id, view(arguments, most))
+
+
+def _called(call: Any) -> tuple[str, Any, str | None]:
+    """Return the tool, the arguments and the id of a call."""
     given = call if isinstance(call, Mapping) else {"args": call}
     function = given.get("function")
     # OpenAI's form, in messages that are dicts.
     if isinstance(function, Mapping):
         given = {"name": function.get("name"), "args": function.get("arguments"), "id": given.get("id")}
-    return ToolCallView(str(given.get("name") or "?"), _text_or_none(given.get("id")), view(given.get("args"), most))
+    return str(given.get("name") or "?"), given.get("args"), _text_or_none(given.get("id"))
 
 
 def _text_or_none(value: Any) -> str | None:

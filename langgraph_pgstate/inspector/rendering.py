@@ -19,6 +19,7 @@ from langgraph_pgstate.inspector import formatting
 from langgraph_pgstate.inspector.drawing import draw
 from langgraph_pgstate.inspector.forms import OUTCOMES, VERBS
 from langgraph_pgstate.inspector.markdown import to_html
+from langgraph_pgstate.inspector.messages import gist, is_message
 from langgraph_pgstate.inspector.page import Link, Page, PageCall, address
 from langgraph_pgstate.server.json import answer
 
@@ -47,12 +48,14 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES, "differing": formatting.differing}
+    made.tests["message"] = is_message
     made.filters |= {
         "draw": draw,
         "clipped": formatting.clipped,
         "cut": formatting.cut,
         "duration": formatting.duration,
         "exact": formatting.exact,
+        "gist": gist,
         "markdown": to_html,
         "marked": formatting.marked,
         "money": formatting.money,

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.checkpoints.types import Difference
 from langgraph_pgstate.inspector.drawing import waits
-from langgraph_pgstate.inspector.forms import key_of, said, split
+from langgraph_pgstate.inspector.forms import form_for, key_of, said, split
 from langgraph_pgstate.inspector.messages import conversation, file_of
 from langgraph_pgstate.inspector.page import Page, PageCall
 from langgraph_pgstate.inspector.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
@@ -352,12 +352,14 @@ def _outcome(state: CheckpointState) -> dict[str, Any]:
         {
             "id": id,
             "question": question[:_MOST_QUESTION],
+            "calls": [one.title for one in calls],
             # The question stands once: what else is in the value follows it.
             "value": None if rest is None else view(rest, _MOST_CHANGE),
             "key": key_of(value),
         }
         for id, value in values
         for question, rest in [split(value)]
+        for calls in [() if key_of(value) is not None else form_for(value).reviews]
     ]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}

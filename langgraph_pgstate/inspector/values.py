@@ -26,6 +26,7 @@ class ValueView:
         text: Its JSON, indented, or the beginning.
         is_whole: Whether the text is all of it.
         parts: The value as JSON types, if it is small enough to be folded; otherwise `None`.
+        string: Of a string the text itself, or the beginning; otherwise `None`.
     """
 
     type: str
@@ -33,6 +34,7 @@ class ValueView:
     text: str
     is_whole: bool
     parts: Any = None
+    string: str | None = None
 
     @property
     def is_foldable(self) -> bool:
@@ -50,14 +52,16 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     """
     name = type(value).__name__
     data = to_json(value)
+    # As JSON has it, which replaces what no page can show.
+    string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
         # A prefix of JSON is readable, and indenting megabytes is not needed.
-        return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False)
+        return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False, None, string)
     # Not orjson, which reads integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)
     text = json.dumps(parts, ensure_ascii=False, indent=2)
     foldable = isinstance(parts, dict | list) and _count(parts, nodes) <= nodes
-    return ValueView(name, len(data), text[:most], len(text) <= most, parts if foldable else None)
+    return ValueView(name, len(data), text[:most], len(text) <= most, parts if foldable else None, string)
 
 
 def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:

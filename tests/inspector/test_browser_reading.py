@@ -142,3 +142,26 @@ async def test_a_decision_shows_what_it_needs(dsn: str, schema: str) -> None:
             for name in ("argument-1-0", "respond-1", "reject-1"):
                 assert await page.locator(f"textarea[name={name}]").is_visible() == (name in names), (decision, name)
             assert not await page.locator("textarea[name=reject-0]").is_visible()
+
+
+async def test_a_narrow_window_has_the_state_in_its_first_half(dsn: str, schema: str) -> None:
+    async with reading(dsn, schema) as page:
+        await page.goto("threads/t?view=state")
+        tops = "document.querySelector('{}').getBoundingClientRect().top + scrollY"
+        # The question that waits comes first.
+        assert await page.evaluate(tops.format(".card.waits")) < 350
+        rows = page.locator(".drawn li")
+        assert not await rows.first.is_visible()
+        await page.tap("label:text-is('Checkpoints')")
+        assert await rows.first.is_visible()
+        await rows.nth(1).locator("a").tap()
+        await page.wait_for_url("**at=*")
+        assert await page.evaluate(tops.format(".cards")) < 350
+        # By keys, too; and in a window that has room, nothing is folded.
+        await page.focus("#unfold-tree")
+        await page.keyboard.press("Space")
+        assert await rows.first.is_visible()
+        await page.keyboard.press("Space")
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        assert await rows.first.is_visible()
+        assert not await page.locator("label.fold").is_visible()

@@ -101,10 +101,9 @@ def test_workers_are_named_by_host_and_process() -> None:
 
 
 def test_folded_values_show_what_they_begin_with() -> None:
-    assert formatting.peek({"type": "human", "content": "Hello\n" * 50}).startswith("human: Hello Hello")
     assert formatting.peek({"a": None, "b": 1, "c": "x", "d": True, "e": 2}) == "b: 1, c: x, d: True"
     assert formatting.peek(["a", [], 2.5]) == "a, 2.5"
-    assert len(formatting.peek(["x" * 10**6])) == 60
+    assert len(formatting.peek(["x" * 10**6])) == 160
 
 
 @pytest.mark.parametrize(

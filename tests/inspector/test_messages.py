@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-from langgraph_pgstate.inspector.messages import MOST_MESSAGES, conversation, file_of, is_conversation
+from langgraph_pgstate.inspector.messages import MOST_MESSAGES, conversation, file_of, gist, is_conversation
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
@@ -134,3 +134,19 @@ def test_a_page_has_the_last_messages_that_fit() -> None:
     assert not long.messages[-1].is_whole
     assert long.messages[-1].size == 50_000
     assert conversation(state, None, 0).messages == ()
+
+
+def test_the_gist_of_a_message_says_what_it_asks_for() -> None:
+    call = {"name": "search", "args": {"city": "Lisbon", "nights": 2}, "id": "c1"}
+    assert gist({"type": "human", "content": "Hello\n" * 50}).startswith("Hello Hello")
+    assert gist({"type": "ai", "content": "", "tool_calls": [call]}) == '→ search(city="Lisbon", nights=2)'
+    text = [{"type": "text", "text": "Wait."}, {"type": "image_url", "image_url": {"url": PIXEL}}]
+    assert gist({"type": "ai", "content": text, "tool_calls": [call]}) == (
+        'Wait. [image] → search(city="Lisbon", nights=2)'
+    )
+    thought = [{"type": "thinking", "thinking": "Hm."}]
+    assert gist({"type": "ai", "content": thought}) == "reasoning: Hm."
+    assert gist({"type": "tool", "content": "no", "status": "error"}) == "failed: no"
+    of_openai = {"function": {"name": "search", "arguments": '{"city": "Lisbon"}'}}
+    assert gist({"role": "assistant", "content": None, "tool_calls": [of_openai]}).startswith("→ search(")
+    assert len(gist({"type": "ai", "content": "x" * 10**6, "tool_calls": [call]})) == 200

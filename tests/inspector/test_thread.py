@@ -104,6 +104,26 @@ async def test_any_checkpoint_has_its_state_and_changes(place: Place) -> None:
     assert "The first checkpoint has nothing before it" in first
 
 
+async def test_a_message_in_the_state_says_which_tools_it_calls(place: Place) -> None:
+    server, visitor = place
+    await travel(state_of(server))
+    page = await visitor.page("/threads/t", view="state")
+    assert 'class="peek">→ search(city=&#34;Lisbon&#34;)' in page
+    assert "message ai" not in page
+
+
+async def test_what_was_asked_is_told_by_its_calls(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    at = await put(state, "t", lines=["x" * 30] * 20)
+    asked = Interrupt({"action_requests": [{"name": "pay", "args": {"amount": 5}}] * 15}, id="i")
+    await state.saver.aput_writes(config_at("t", checkpoint_ns="", checkpoint_id=at), [("__interrupt__", (asked,))], "k")
+    page = await visitor.page("/threads/t", view="state")
+    assert page.count('<p class="call" dir="auto">pay(amount=5)</p>') == 15
+    # What is folded is all there, although its indented JSON is longer than what a text may be.
+    assert "The first" not in page
+
+
 async def test_what_led_to_a_checkpoint_and_who_did_what(place: Place, record: Record) -> None:
     server, visitor = place
     ids = await travel(state_of(server))

@@ -28,6 +28,14 @@ def test_a_value_of_many_parts_is_a_text() -> None:
     assert not view([]).is_foldable
 
 
+def test_a_string_is_a_text_without_quotes() -> None:
+    found = view('"Hello"\nNoor')
+    assert (found.string, found.is_whole, found.is_foldable) == ('"Hello"\nNoor', True, False)
+    assert view("ä\n" * 5000).string == ("ä\n" * 5000)[:SHOWN]
+    assert view("\ud800").string is not None
+    assert (view(5).string, view(["x"]).string) == (None, None)
+
+
 def test_many_values_share_the_size_of_a_page() -> None:
     found = views({str(number): "x" * 3000 for number in range(100)}, 10_000)
     assert sum(len(one.text) for one in found.values()) <= 10_000 + SHOWN
