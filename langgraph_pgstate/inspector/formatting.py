@@ -6,17 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from langgraph_pgstate.process_identity import short_holder
 
 _PEEK: Final = 160
 _PEEKED: Final = 3
-# Characters that two texts share if they are two versions of one.
-_ALIKE: Final = 8
 _HIT: Final = re.compile("«([^«»]*)»")
 _UNITS: Final = ((86400 * 365, "y"), (86400 * 30, "mo"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -125,32 +123,6 @@ def peek(value: Mapping[str, Any] | Sequence[Any]) -> str:
         simple = ((key, one) for key, one in value.items() if isinstance(one, str | int | float) and one != "")
         shown = [f"{key}: {str(one)[: 4 * _PEEK]}" for key, one in islice(simple, _PEEKED)]
     return cut(", ".join(shown), _PEEK)
-
-
-def differing(before: str, after: str) -> tuple[Markup, Markup]:
-    """Return two texts as HTML in which the words are marked that differ, if they begin or end alike."""
-    most = min(len(before), len(after))
-    start = _count_alike(before, after)
-    end = min(_count_alike(before[::-1], after[::-1]), most - start)
-    if start + end < _ALIKE:
-        return escape(before), escape(after)
-    return _marked_between(before, start, end), _marked_between(after, start, end)
-
-
-def _count_alike(first: str, second: str) -> int:
-    """Return how many characters two texts begin with alike, up to the end of a word."""
-    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-    # A word that differs is marked as a whole.
-    while count and first[count - 1].isalnum() and (first[count : count + 1] + second[count : count + 1]).isalnum():
-        count -= 1
-    return count
-
-
-def _marked_between(text: str, start: int, end: int) -> Markup:
-    stop = len(text) - end
-    if start >= stop:
-        return escape(text)
-    return Markup("{}<mark>{}</mark>{}").format(text[:start], text[start:stop], text[stop:])
 
 
 def _longest_unit(seconds: float) -> str:

@@ -200,7 +200,7 @@ def gist(message: Mapping[str, Any]) -> str:
     text, thoughts, images, files, others = _content(message.get("content"))
     kinds = [*("image" for _ in images), *(one.kind for one in files), *("other part" for _ in range(others))]
     calls = message.get("tool_calls")
-    asked = [call_title(*_called(call)[:2]) for call in (calls if isinstance(calls, list) else ())]
+    asked = [call_title(*called(call)[:2]) for call in (calls if isinstance(calls, list) else ())]
     parts = [
         "failed:" if message.get("status") == "error" else "",
         text or ("" if asked or not thoughts else f"reasoning: {thoughts}"),
@@ -208,6 +208,11 @@ def gist(message: Mapping[str, Any]) -> str:
         f"→ {', '.join(asked)}" if asked else "",
     ]
     return cut(" ".join(filter(None, parts)), _GIST)
+
+
+def text_of(content: Any) -> str:
+    """Return the text in the content of a message."""
+    return _content(content)[0]
 
 
 def file_of(message: Any, part: int) -> tuple[str, bytes] | None:
@@ -347,11 +352,11 @@ def _source(part: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
 
 
 def _call(call: Any, most: int) -> ToolCallView:
-    name, arguments, id = _called(call)
+    name, arguments, id = called(call)
     return ToolCallView(name, id, view(arguments, most))
 
 
-def _called(call: Any) -> tuple[str, Any, str | None]:
+def called(call: Any) -> tuple[str, Any, str | None]:
     """Return the tool, the arguments and the id of a call."""
     given = call if isinstance(call, Mapping) else {"args": call}
     function = given.get("function")

@@ -47,7 +47,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES, "differing": formatting.differing}
+    made.globals |= {"verbs": VERBS, "outcomes": OUTCOMES}
     made.tests["message"] = is_message
     made.filters |= {
         "draw": draw,
@@ -96,7 +96,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
     if wants_json(call.request):
         return answer(page.data, page.status)
     text = environment().get_template(page.template).render(_shown(call, page, navigation, notice))
-    return Response(text, page.status, media_type="text/html")
+    return _html(text, page.status)
 
 
 def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
@@ -160,7 +160,12 @@ def render_refusal(
     else:
         template, shown = "refusal.html", _shown(call, Page("refusal.html", title, data), navigation)
     text = environment().get_template(template).render(shown)
-    return Response(text, status, dict(headers or {}), "text/html")
+    return _html(text, status, headers)
+
+
+def _html(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    # A model's text that was cut within an emoji has half of a character, which UTF-8 has not.
+    return Response(text.encode("utf-8", "replace"), status, dict(headers or {}), "text/html; charset=utf-8")
 
 
 def static_address(base: str, name: str) -> str:

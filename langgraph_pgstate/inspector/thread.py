@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from langchain_core.messages import BaseMessage
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from langgraph_pgstate.checkpoints.types import Difference
+from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.forms import form_for, key_of, said, split
 from langgraph_pgstate.inspector.messages import conversation, file_of
@@ -226,8 +225,8 @@ async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, A
         return {"to": None, "changes": None, "left_out": 0}
     configs = _config(call, found, other), _config(call, found, node.checkpoint_id)
     difference = await call.state.threads.diff(*configs, plain=True)
-    lines = _lines(difference)
-    return {"to": other, "changes": lines[:_MOST_CHANGES], "left_out": max(0, len(lines) - _MOST_CHANGES)}
+    changes, left_out = changes_of(difference, _MOST_CHANGES)
+    return {"to": other, "changes": changes, "left_out": left_out}
 
 
 async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
@@ -363,34 +362,3 @@ def _outcome(state: CheckpointState) -> dict[str, Any]:
     ]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
     return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
-
-
-def _lines(difference: Difference) -> list[dict[str, Any]]:
-    """Return the differences one by one, each with the channel, the place in it, and the values."""
-    found: list[dict[str, Any]] = []
-    for channel in difference.channels:
-        for message in channel.messages:
-            found.append(
-                _change(channel.channel, f"[{message.position}]", message.change, message.before, message.after)
-            )
-        for one in channel.values:
-            place = "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in one.path).lstrip(".")
-            found.append(_change(channel.channel, place, one.change, one.before, one.after))
-    return found
-
-
-def _change(channel: str, place: str, change: str, before: Any, after: Any) -> dict[str, Any]:
-    return {
-        "channel": channel,
-        "place": place[:200],
-        "change": change,
-        "before": None if change == "added" else view(_shortened(before), _MOST_CHANGE),
-        "after": None if change == "removed" else view(_shortened(after), _MOST_CHANGE),
-    }
-
-
-def _shortened(value: Any) -> Any:
-    """Return a message without its empty fields."""
-    if not isinstance(value, BaseMessage):
-        return value
-    return {name: field for name, field in value.model_dump().items() if field not in (None, "", [], {})}

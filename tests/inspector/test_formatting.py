@@ -104,19 +104,3 @@ def test_folded_values_show_what_they_begin_with() -> None:
     assert formatting.peek({"a": None, "b": 1, "c": "x", "d": True, "e": 2}) == "b: 1, c: x, d: True"
     assert formatting.peek(["a", [], 2.5]) == "a, 2.5"
     assert len(formatting.peek(["x" * 10**6])) == 160
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "marked"),
-    [
-        ("a room in Lisbon", "a room in Porto", ("a room in <mark>Lisbon</mark>", "a room in <mark>Porto</mark>")),
-        ("two nights for <b>", "nine nights for <b>", ("<mark>two</mark>", "<mark>nine</mark>")),
-        ("1", "2", ("1", "2")),
-        ("the hotel", "the hotel, or two", ("the hotel", "the hotel<mark>, or two</mark>")),
-    ],
-)
-def test_what_differs_is_marked_by_words(before: str, after: str, marked: tuple[str, str]) -> None:
-    shown = formatting.differing(before, after)
-    for text, found, mark in zip((before, after), shown, marked, strict=True):
-        assert mark in found
-        assert found.replace("<mark>", "").replace("</mark>", "").unescape() == text

@@ -112,12 +112,33 @@ async def test_a_message_in_the_state_says_which_tools_it_calls(place: Place) ->
     assert "message ai" not in page
 
 
+async def test_of_an_edited_message_the_words_that_differ_are_marked(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    old = await put(state, "t", messages=[HumanMessage("A room for 2 in Lisbon <b>.", id="m")], odd="a\ud800b c d")
+    new = await put(state, "t", messages=[HumanMessage("A room for 3 in Lisbon <b>.", id="m")], odd="a\ud800b c e")
+    page = await visitor.page("/threads/t", view="changes", at=new, to=old)
+    assert "A room for <del>2</del><ins>3</ins> in Lisbon &lt;b&gt;." in page
+    assert page.count("in Lisbon") == 1
+    assert "c <del>d</del><ins>e</ins>" in page
+
+
+async def test_half_of_a_character_is_no_error(place: Place) -> None:
+    server, visitor = place
+    await put(state_of(server), "t", messages=[HumanMessage("Cut: \ud83d", id="m", name="\udc00")], odd="\ud800")
+    for view in VIEWS:
+        await visitor.page("/threads/t", view=view)
+    assert "Cut: ?" in await visitor.page("/threads/t")
+
+
 async def test_what_was_asked_is_told_by_its_calls(place: Place) -> None:
     server, visitor = place
     state = state_of(server)
     at = await put(state, "t", lines=["x" * 30] * 20)
     asked = Interrupt({"action_requests": [{"name": "pay", "args": {"amount": 5}}] * 15}, id="i")
-    await state.saver.aput_writes(config_at("t", checkpoint_ns="", checkpoint_id=at), [("__interrupt__", (asked,))], "k")
+    await state.saver.aput_writes(
+        config_at("t", checkpoint_ns="", checkpoint_id=at), [("__interrupt__", (asked,))], "k"
+    )
     page = await visitor.page("/threads/t", view="state")
     assert page.count('<p class="call" dir="auto">pay(amount=5)</p>') == 15
     # What is folded is all there, although its indented JSON is longer than what a text may be.

@@ -1,0 +1,263 @@
+"""Differences between two states as a page shows them: one text with its words marked, or two texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_pgstate.checkpoints.types import Difference
+from langgraph_pgstate.inspector.formatting import cut
+from langgraph_pgstate.inspector.forms import call_title
+from langgraph_pgstate.inspector.messages import called, text_of
+from langgraph_pgstate.inspector.values import view
+
+_TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
+# Characters between the first and the last difference of two texts of which words are compared, and their words.
+_MOST_COMPARED: Final = 5000
+_MOST_WORDS: Final = 400
+# Characters that a page shows of one text and of all.
+_MOST_SHOWN: Final = 1200
+_MOST_OF_ALL: Final = 24_000
+# Of the same words, so many characters are shown beside a difference.
+_AROUND: Final = 80
+_MOST_SAME: Final = 240
+# The share of the longer text that is the same in two versions of one text.
+_ALIKE: Final = 0.3
+_SHORT: Final = 40
+_FACT: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What differs in a value, or in one field of a message.
+
+    Attributes:
+        name: The field; empty for a value, and for the content of a message.
+        before: The text before, or its beginning; `None` if there was none.
+        after: The text after, likewise.
+        words: If the two are versions of one text: its pieces, each `same`, `removed` or `added`, with the text. Long
+            pieces that are the same are left out.
+        is_text: Whether it is a text, and not JSON.
+        is_whole: Whether nothing of what differs is left out.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    words: tuple[tuple[str, str], ...] | None
+    is_text: bool
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference between two states.
+
+    Attributes:
+        channel: The channel.
+        place: The place in the channel; empty for the whole.
+        change: `added`, `removed`, `changed` or `edited`.
+        role: Of a message its role.
+        parts: What differs; of a message, each field by itself.
+        facts: Other fields of a message that was added or removed, with the beginnings of their values.
+    """
+
+    channel: str
+    place: str
+    change: str
+    role: str | None
+    parts: tuple[Part, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def changes_of(difference: Difference, most: int) -> tuple[list[Change], int]:
+    """Return the differences one by one, at most so many, and the number of those that are left out."""
+    found: list[Change] = []
+    total, left = 0, _MOST_OF_ALL
+    for channel in difference.channels:
+        for message in channel.messages:
+            total += 1
+            if total <= most:
+                found.append(_message(channel.channel, message.position, message.before, message.after, left))
+                left -= _size(found[-1])
+        for one in channel.values:
+            total += 1
+            if total <= most:
+                before = () if one.change == "added" else (one.before,)
+                after = () if one.change == "removed" else (one.after,)
+                place = "".join(f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in one.path).lstrip(".")
+                part = _part("", before, after, left)
+                found.append(Change(channel.channel, place[:200], one.change, None, (part,)))
+                left -= _size(found[-1])
+    return found, total - len(found)
+
+
+def _message(channel: str, position: int, before: Any, after: Any, left: int) -> Change:
+    first, second = _fields(before), _fields(after)
+    role = str((second or first).get("role") or (second or first).get("type") or "")
+    place = f"[{position}]"
+    if first and second:
+        names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+        parts = tuple(_field(name, first, second, left) for name in names)
+        return Change(channel, place, "edited", role, parts)
+    only = first or second
+    parts = tuple(_field(name, first, second, left) for name in ("content", "tool_calls") if only.get(name))
+    facts = [(name, one) for name, one in only.items() if name not in ("content", "tool_calls", "type", "role")]
+    shown = tuple((name, cut(view(one, _FACT).text, _FACT)) for name, one in facts)
+    return Change(channel, place, "added" if second else "removed", role, parts, shown)
+
+
+def _fields(message: Any) -> Mapping[str, Any]:
+    """Return the fields of a message that are not empty; none for no message."""
+    given = message.model_dump() if isinstance(message, BaseMessage) else message
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return {"content": given}
+    return {str(name): field for name, field in given.items() if field not in (None, "", [], {})}
+
+
+def _field(name: str, first: Mapping[str, Any], second: Mapping[str, Any], left: int) -> Part:
+    """Return what differs in a field of a message: of its content the text, of its tool calls what they call."""
+    before, after = ([fields[name]] if name in fields else [] for fields in (first, second))
+    if name == "content":
+        texts = [[text_of(one) for one in side] for side in (before, after)]
+        if texts[0] != texts[1] and all(text for side in texts for text in side):
+            return _part("", texts[0], texts[1], left)
+    if name == "tool_calls":
+        calls = [[_calls(one) for one in side] for side in (before, after)]
+        if calls[0] != calls[1]:
+            return _part(name, calls[0], calls[1], left)
+    return _part("" if name == "content" else name, before, after, left)
+
+
+def _calls(value: Any) -> str:
+    return "\n".join(f"→ {call_title(*called(one)[:2])}" for one in (value if isinstance(value, list) else [value]))
+
+
+def _part(name: str, before: Sequence[Any], after: Sequence[Any], left: int) -> Part:
+    """Return what differs between two values, each in a list that is empty if there is none."""
+    most = max(_FACT, min(_MOST_SHOWN, left))
+    is_text = all(isinstance(one, str) and not _is_json(one) for one in (*before, *after))
+    texts = [(side[0], True) if is_text else _json_of(side[0]) for side in (before, after) if side]
+    is_whole = all(whole and len(text) <= most for text, whole in texts)
+    words: tuple[tuple[str, str], ...] | None = None
+    if len(texts) == 2:
+        (first, is_first), (second, is_second) = texts
+        if not is_text and _is_short(first, second):
+            words = (("removed", first), ("added", second))
+        elif (found := words_of(first, second)) is not None:
+            words = tuple(_cut(found, most))
+            is_whole = words == found and is_first and is_second
+    shown = [text[:most] for text, _ in texts]
+    return Part(name, shown[0] if before else None, shown[-1] if after else None, words, is_text, is_whole)
+
+
+def _json_of(value: Any) -> tuple[str, bool]:
+    """Return a value as JSON, on one line if it is short, or its beginning; and whether it is all of it."""
+    found = view(value, _MOST_SHOWN)
+    line = " ".join(one.strip() for one in found.text.splitlines())
+    return line if len(line) <= _FACT else found.text, found.is_whole
+
+
+def _is_short(*texts: str) -> bool:
+    return all(len(text) <= _SHORT and "\n" not in text for text in texts)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether a string looks like a number or another value of JSON: it needs quotes then."""
+    try:
+        json.loads(text[:_SHORT])
+    except ValueError:
+        return False
+    return len(text) <= _SHORT
+
+
+def words_of(before: str, after: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the pieces of two versions of one text; `None` if they are not alike.
+
+    Each piece is `same`, `removed` or `added`, with its text. Of what is the same, only what is beside a difference.
+    """
+    most = min(len(before), len(after))
+    start = _count_alike(before, after)
+    end = min(_count_alike(before[::-1], after[::-1]), most - start)
+    middle = before[start : len(before) - end], after[start : len(after) - end]
+    pieces = [("same", before[:start]), *_compared(*middle), ("same", before[len(before) - end :])]
+    same = sum(len(text) for kind, text in pieces if kind == "same")
+    if not _is_short(before, after) and same < _ALIKE * max(len(before), len(after)):
+        return None
+    return tuple(_near([one for one in pieces if one[1]]))
+
+
+def _count_alike(first: str, second: str) -> int:
+    """Return how many characters two texts begin with alike, up to the end of a word."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
+    # A word that differs is marked as a whole.
+    while low and first[low - 1].isalnum() and (first[low : low + 1] + second[low : low + 1]).isalnum():
+        low -= 1
+    return low
+
+
+def _compared(before: str, after: str) -> Iterable[tuple[str, str]]:
+    first, second = _TOKEN.findall(before[:_MOST_COMPARED]), _TOKEN.findall(after[:_MOST_COMPARED])
+    if max(len(first), len(second)) > _MOST_WORDS or max(len(before), len(after)) > _MOST_COMPARED:
+        yield from (("removed", before), ("added", after))
+        return
+    removed = added = ""
+    for kind, a, b, c, d in SequenceMatcher(None, first, second, False).get_opcodes():
+        same = "".join(first[a:b]) if kind == "equal" else ""
+        # What lies between two words that differ is no text of its own.
+        if same and (same.strip() or not (removed or added)):
+            yield from _pair(removed, added)
+            yield "same", same
+            removed = added = ""
+        else:
+            removed += "".join(first[a:b])
+            added += "".join(second[c:d])
+    yield from _pair(removed, added)
+
+
+def _pair(removed: str, added: str) -> Iterable[tuple[str, str]]:
+    # A space that both end with belongs to neither.
+    space = removed[len(removed.rstrip()) :] if removed and added else ""
+    space = space if added.endswith(space) else ""
+    yield from (("removed", removed.removesuffix(space)), ("added", added.removesuffix(space)), ("same", space))
+
+
+def _near(pieces: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Return pieces without the middle of what is the same."""
+    last = len(pieces) - 1
+    for place, (kind, text) in enumerate(pieces):
+        if kind == "same" and len(text) > _MOST_SAME:
+            begin = "" if place == 0 else text[:_AROUND]
+            text = f"{begin}…{'' if place == last else text[-_AROUND:]}"
+        if text:
+            yield kind, text
+
+
+def _cut(pieces: Iterable[tuple[str, str]], most: int) -> Iterable[tuple[str, str]]:
+    for kind, text in pieces:
+        if most <= 0:
+            return
+        yield kind, text if len(text) <= most else f"{text[: most - 1]}…"
+        most -= len(text)
+
+
+def _size(change: Change) -> int:
+    """Return how many characters a page shows of a difference."""
+    facts = sum(len(name) + len(text) for name, text in change.facts)
+    return facts + sum(
+        sum(len(text) for _, text in one.words)
+        if one.words is not None
+        else len(one.before or "") + len(one.after or "")
+        for one in change.parts
+    )
