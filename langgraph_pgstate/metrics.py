@@ -22,11 +22,11 @@ from langgraph_pgstate import __version__
 from langgraph_pgstate.admin.gauges import GAUGES, read_gauges
 from langgraph_pgstate.admin.types import Gauge
 from langgraph_pgstate.checkpoints import getting, listing, sending, writes
-from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, LeaseError, StaleHeadError
 from langgraph_pgstate.options import RetryPolicy
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.state import AsyncPGState, PGState
+from langgraph_pgstate.state import AsyncPGState, PGState, core_of
 
 _log = logging.getLogger("langgraph_pgstate.metrics")
 
@@ -207,8 +207,9 @@ class Metrics(Collector):
     def __init__(
         self, state: PGState | AsyncPGState, *, interval: float = DEFAULT_INTERVAL, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
-        self._database: Database | AsyncDatabase = state._database
-        self._reader = GaugeReader(self._database.dsn, state._queries, interval, timeout)
+        core = core_of(state)
+        self._database = core.database
+        self._reader = GaugeReader(core.database.dsn, core.queries, interval, timeout)
         observer = self._database.observer
         self._operations = observer if isinstance(observer, OperationMetrics) else OperationMetrics()
         self._database.observer = self._operations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
 from langgraph_pgstate.admin import integrity, overview
 from langgraph_pgstate.admin.maintenance import maintain
@@ -51,7 +51,7 @@ from langgraph_pgstate.record.message_hook import MessageHook
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
 from langgraph_pgstate.record.options import DEFAULT_STREAM_TTL, RecorderSettings
 from langgraph_pgstate.record.prices import AsyncPrices, Prices
-from langgraph_pgstate.record.projections import ProjectionHook, check_projectable, check_projectable_in
+from langgraph_pgstate.record.projections import ProjectionHook, check_projectable
 from langgraph_pgstate.record.spans import AsyncSpans, Spans
 from langgraph_pgstate.record.types import BackfillReport
 from langgraph_pgstate.runs import AsyncRuns, AsyncWebhooks, Runs, Webhooks
@@ -209,10 +209,6 @@ class _State:
             check_projectable(graph, self._project)
         return self._recorder.record(graph)
 
-    def _check_projected(self, graphs: Iterable[Any]) -> None:
-        """Raise if a channel named in `project=` is none of some graphs', of which `None` is made later."""
-        check_projectable_in(graphs, self._project)
-
     def _run_of(self, config: Mapping[str, Any]) -> str | None:
         return self._recorder.run_id_of(thread_id_of(configurable_of(config).get("thread_id")))
 
@@ -262,7 +258,7 @@ class PGState(_State):
         self._use(database, options)
 
     @classmethod
-    def _over(cls, database: Database, options: StateOptions) -> Self:
+    def over(cls, database: Database, options: StateOptions) -> Self:
         """Return a state on an open database, which has its own `retry`."""
         state = cls.__new__(cls)
         state._use(database, options)
@@ -278,7 +274,7 @@ class PGState(_State):
             is_encrypted=not self._codec.is_native,
         )
         self._fresh = _Fresh(database, self._recorder) if options.get("recover_journal", True) else database
-        self.saver = PGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
         # A graph or a ledger keeps the state, which would close the connections that they use.
         database.owner = self
         # What `close` closes, besides its own parts.
@@ -304,7 +300,7 @@ class PGState(_State):
         with ExitStack() as stack:
             dsn = stack.enter_context(server)
             database = stack.enter_context(Database.open(dsn, **database_options(options)))
-            state = cls._over(database, options)
+            state = cls.over(database, options)
             stack.callback(state._at_exit.cancel)
             state._recorder.learn_clock()
             state._resources = stack.pop_all()
@@ -497,7 +493,7 @@ class PGState(_State):
     def _stop(self) -> None:
         """Write waiting records, and stop what runs in the background."""
         if "runs" in self.__dict__:
-            self.runs._end_listener.close()
+            self.runs.close()
         if "tools" in self.__dict__:
             self.tools.close()
         self.saver.lease_manager.close()
@@ -520,7 +516,7 @@ class AsyncPGState(_State):
         self._use(database, options)
 
     @classmethod
-    def _over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
+    def over(cls, database: AsyncDatabase, options: StateOptions) -> Self:
         """Return a state on an open database, which has its own `retry`."""
         state = cls.__new__(cls)
         state._use(database, options)
@@ -536,7 +532,7 @@ class AsyncPGState(_State):
             is_encrypted=not self._codec.is_native,
         )
         self._fresh = _AsyncFresh(database, self._recorder) if options.get("recover_journal", True) else database
-        self.saver = AsyncPGStateSaver._over(database, self._saver_options(options), self._hooks(options))
+        self.saver = AsyncPGStateSaver.over(database, self._saver_options(options), self._hooks(options))
         # A graph or a ledger keeps the state, which would close the connections that they use.
         database.owner = self
         self._resources, self._at_exit = AsyncExitStack(), AtExit(self, type(self)._close_at_exit)
@@ -552,7 +548,7 @@ class AsyncPGState(_State):
         async with AsyncExitStack() as stack:
             dsn = await stack.enter_async_context(server)
             database = await stack.enter_async_context(AsyncDatabase.open(dsn, **database_options(options)))
-            state = cls._over(database, options)
+            state = cls.over(database, options)
             stack.callback(state._at_exit.cancel)
             await state._recorder.learn_clock()
             state._resources = stack.pop_all()
@@ -711,7 +707,7 @@ class AsyncPGState(_State):
 
     def _close_at_exit(self) -> None:
         """Write waiting records. The sessions end with the process; the event loop has ended before it, mostly."""
-        loop = self.saver._loop
+        loop = self.saver.loop
         if loop is not None and loop.is_running():
             # It runs in a daemon thread.
             asyncio.run_coroutine_threadsafe(self.close(), loop).result(_EXIT_SECONDS)
@@ -720,8 +716,23 @@ class AsyncPGState(_State):
 
     async def _stop(self) -> None:
         if "runs" in self.__dict__:
-            self.runs._end_listener.close()
+            await self.runs.close()
         if "tools" in self.__dict__:
             await self.tools.close()
         await self.saver.lease_manager.close()
         await self._recorder.close()
+
+
+class Core(NamedTuple):
+    """What a state stands on, for the worker, the server and the metrics."""
+
+    database: Database | AsyncDatabase
+    queries: Queries
+    codec: ValueCodec
+    keys: ThreadKeys
+    project: tuple[str, ...]
+
+
+def core_of(state: PGState | AsyncPGState) -> Core:
+    """Return what a state stands on."""
+    return Core(state._database, state._queries, state._codec, state._keys or ThreadKeys(), state._project)

@@ -429,7 +429,6 @@ def _work(
     async def work() -> int:
         pool = PoolSettings(max_size=options["concurrency"])
         async with AsyncPGState.open(dsn, schema=schema, pool=pool, **given) as state:
-            state._check_projected(one.graph for one in graphs.values())
             if metrics[1] is not None:
                 _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)

@@ -74,18 +74,18 @@ class BlockingRunner:
     """A runner on a blocking database."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
 
     @property
     def is_borrowed(self) -> bool:
         """Whether the only connection is the caller's."""
-        return self._database.is_borrowed
+        return self.database.is_borrowed
 
     async def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation without suspending."""
-        return self._database.run(operation, *args, **kwargs)
+        return self.database.run(operation, *args, **kwargs)
 
     async def run_within(
         self,
@@ -96,7 +96,7 @@ class BlockingRunner:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without suspending."""
-        return self._database.run_within(seconds, operation, *args, **kwargs)
+        return self.database.run_within(seconds, operation, *args, **kwargs)
 
     async def run_apart(
         self,
@@ -107,7 +107,7 @@ class BlockingRunner:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without suspending."""
-        return self._database.run_apart(seconds, operation, *args, **kwargs)
+        return self.database.run_apart(seconds, operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep without suspending."""
@@ -118,18 +118,18 @@ class AsyncRunner:
     """A runner on an async database."""
 
     def __init__(self, database: AsyncDatabase) -> None:
-        self._database = database
+        self.database = database
 
     @property
     def is_borrowed(self) -> bool:
         """Whether the only connection is the caller's."""
-        return self._database.is_borrowed
+        return self.database.is_borrowed
 
     async def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation."""
-        return await self._database.run(operation, *args, **kwargs)
+        return await self.database.run(operation, *args, **kwargs)
 
     async def run_within(
         self,
@@ -140,7 +140,7 @@ class AsyncRunner:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation."""
-        return await self._database.run_within(seconds, operation, *args, **kwargs)
+        return await self.database.run_within(seconds, operation, *args, **kwargs)
 
     async def run_apart(
         self,
@@ -151,7 +151,7 @@ class AsyncRunner:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation."""
-        return await self._database.run_apart(seconds, operation, *args, **kwargs)
+        return await self.database.run_apart(seconds, operation, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""

@@ -23,7 +23,6 @@ from langgraph_pgstate.db.database import (
     join_async,
 )
 from langgraph_pgstate.db.runners import blocking
-from langgraph_pgstate.errors import ArgumentTypeError
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record.feedback import AsyncRunFeedback, RunFeedback
@@ -35,7 +34,7 @@ from langgraph_pgstate.runs.handles import AsyncRunHandle, PollPauses, RunHandle
 from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.options import EnqueueOptions, KeySource
 from langgraph_pgstate.runs.queue import AsyncRunQueue, RunQueue
-from langgraph_pgstate.runs.requests import RunRequest, request_run
+from langgraph_pgstate.runs.requests import RunEncoder, RunRequest
 from langgraph_pgstate.runs.types import EnqueuedRun, RunIds, StreamEvent, ThreadEvent
 from langgraph_pgstate.schema.queries import Queries
 
@@ -52,33 +51,6 @@ class EnqueueRequest(EnqueueOptions, total=False):
     graph: Required[str]
     input: Any
     command: Command[Any] | None
-
-
-class _Requests:
-    """Encoding of runs, for both APIs."""
-
-    def __init__(
-        self,
-        codec: ValueCodec,
-        keys: ThreadKeys | None,
-        graphs: Collection[str] | None,
-        run_key: KeySource | None = None,
-    ) -> None:
-        self.codec, self._keys, self._graphs, self._run_key = codec, keys or ThreadKeys(), graphs, run_key
-
-    def one(self, graph: str, input: Any, command: Command[Any] | None, options: EnqueueOptions) -> RunRequest:
-        known: Any = {"known_graphs": self._graphs, "keys": self._keys, "run_key": self._run_key}
-        return request_run(self.codec, graph, input, command, **known, **options)
-
-    def many(self, runs: Sequence[EnqueueRequest]) -> list[RunRequest]:
-        found = []
-        for run in runs:
-            options: Any = dict(run)
-            if "graph" not in options:
-                raise ArgumentTypeError("each run of a batch names its graph")
-            graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
-            found.append(self.one(graph, input, command, options))
-        return found
 
 
 def _key(thread_id: str, run_id: str) -> tuple[str, str]:
@@ -101,6 +73,7 @@ class AsyncRuns(AsyncRunQueue):
         run_key: Source of the key of runs that are given none.
 
     Attributes:
+        encoder: Encodes runs.
         feedback: Scores and comments on runs.
     """
 
@@ -116,7 +89,7 @@ class AsyncRuns(AsyncRunQueue):
         run_key: KeySource | None = None,
     ) -> None:
         super().__init__(database, queries, queue)
-        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.encoder = RunEncoder(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = AsyncRunFeedback(database, queries, codec)
         self._versions = versions
         self._end_listener = EndListener(self._queue)
@@ -152,7 +125,7 @@ class AsyncRuns(AsyncRunQueue):
             StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If that is so when the run
                 begins, the run ends with this error.
         """
-        return (await self._enqueue([self._requests.one(graph, input, command, options)], connection))[0]
+        return (await self._enqueue([self.encoder.one(graph, input, command, options)], connection))[0]
 
     async def enqueue_batch(
         self, runs: Sequence[EnqueueRequest], *, connection: AsyncPsycopgConnection | None = None
@@ -166,7 +139,7 @@ class AsyncRuns(AsyncRunQueue):
         Raises:
             ConfigurationError: As for `enqueue`, or if one of several runs of a thread has a strategy but `enqueue`.
         """
-        return await self._enqueue(self._requests.many(runs), connection)
+        return await self._enqueue(self.encoder.many(runs), connection)
 
     async def _enqueue(
         self, requests: list[RunRequest], connection: AsyncPsycopgConnection | None
@@ -199,13 +172,21 @@ class AsyncRuns(AsyncRunQueue):
         """
         return await self._queue.run(outcomes.get_status, self._queries, *_key(thread_id, run_id))
 
-    async def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    async def wait(
+        self,
+        thread_id: str,
+        run_id: str,
+        timeout: float | None = None,  # noqa: ASYNC109
+        *,
+        is_known: bool = False,
+    ) -> Any:
         """Wait until a run ends, and return the state that it left.
 
         Args:
             thread_id: The thread.
             run_id: The run.
             timeout: Seconds to wait; without it as long as it takes.
+            is_known: Whether the run has existed: if it does not any more, it was rolled back, or deleted.
 
         Returns:
             The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
@@ -218,9 +199,6 @@ class AsyncRuns(AsyncRunQueue):
             RunTimeoutError: If it has not ended in time. It goes on.
             NotFoundError: If there is no such run.
         """
-        return await self._wait(thread_id, run_id, timeout)
-
-    async def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:  # noqa: ASYNC109
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
         with ExitStack() as stack:
             while True:
@@ -237,7 +215,7 @@ class AsyncRuns(AsyncRunQueue):
 
     async def _outcome(self, key: tuple[str, str], is_known: bool) -> tuple[str, Any]:
         return await self._queue.run(
-            outcomes.get_outcome, self._queries, self._requests.codec, self._versions, *key, is_known=is_known
+            outcomes.get_outcome, self._queries, self.encoder.codec, self._versions, *key, is_known=is_known
         )
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
@@ -254,7 +232,7 @@ class AsyncRuns(AsyncRunQueue):
             NotFoundError: If there is no such run, and no `last_event_id`.
             ConfigurationError: If the run has no such event.
         """
-        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+        return self._join(Cursor(self.encoder.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
     def join_thread(
         self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
@@ -274,7 +252,7 @@ class AsyncRuns(AsyncRunQueue):
         Raises:
             ConfigurationError: If the run has no such event.
         """
-        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
+        return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
@@ -352,9 +330,13 @@ class AsyncRuns(AsyncRunQueue):
         return [AsyncRunHandle(self, *_parts(run)) for run in await self._adopt(graphs)]
 
     async def _adopt(self, graphs: Collection[str] | None) -> Sequence[EnqueuedRun]:
-        found = await self._queue.run(adopting.adopt, self._queries, self._requests.codec, is_known_dead, graphs)
+        found = await self._queue.run(adopting.adopt, self._queries, self.encoder.codec, is_known_dead, graphs)
         await self._notifier.notify()
         return found
+
+    async def close(self) -> None:
+        """Stop listening for the ends of runs; a later wait listens again. `PGState.close` calls it."""
+        self._end_listener.close()
 
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
         """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
@@ -388,7 +370,7 @@ class Runs(RunQueue):
         run_key: KeySource | None = None,
     ) -> None:
         super().__init__(database, queries, queue)
-        self._requests = _Requests(codec or ValueCodec(), keys, graphs, run_key)
+        self.encoder = RunEncoder(codec or ValueCodec(), keys, graphs, run_key)
         self.feedback = RunFeedback(database, queries, codec)
         self._versions = versions
         self._end_listener = EndListener(queue or database)
@@ -404,13 +386,13 @@ class Runs(RunQueue):
         **options: Unpack[EnqueueOptions],
     ) -> RunHandle:
         """Blocking twin of `AsyncRuns.enqueue`."""
-        return self._enqueue([self._requests.one(graph, input, command, options)], connection)[0]
+        return self._enqueue([self.encoder.one(graph, input, command, options)], connection)[0]
 
     def enqueue_batch(
         self, runs: Sequence[EnqueueRequest], *, connection: PsycopgConnection | None = None
     ) -> list[RunHandle]:
         """Blocking twin of `AsyncRuns.enqueue_batch`."""
-        return self._enqueue(self._requests.many(runs), connection)
+        return self._enqueue(self.encoder.many(runs), connection)
 
     def _enqueue(self, requests: list[RunRequest], connection: PsycopgConnection | None) -> list[RunHandle]:
         if not requests:
@@ -430,11 +412,8 @@ class Runs(RunQueue):
 
     status = blocking(AsyncRuns.status)
 
-    def wait(self, thread_id: str, run_id: str, timeout: float | None = None) -> Any:
+    def wait(self, thread_id: str, run_id: str, timeout: float | None = None, *, is_known: bool = False) -> Any:
         """Blocking twin of `AsyncRuns.wait`."""
-        return self._wait(thread_id, run_id, timeout)
-
-    def _wait(self, thread_id: str, run_id: str, timeout: float | None, *, is_known: bool = False) -> Any:
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), threading.Event()
         with ExitStack() as stack:
             while True:
@@ -451,13 +430,13 @@ class Runs(RunQueue):
 
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
         """Blocking twin of `AsyncRuns.join`."""
-        return self._join(Cursor(self._requests.codec, *_key(run.thread_id, run.run_id), last_event_id))
+        return self._join(Cursor(self.encoder.codec, *_key(run.thread_id, run.run_id), last_event_id))
 
     def join_thread(
         self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
     ) -> Iterator[ThreadEvent]:
         """Blocking twin of `AsyncRuns.join_thread`."""
-        return self._join(ThreadCursor(self._requests.codec, thread_id_of(thread_id), last_event_id, since))
+        return self._join(ThreadCursor(self.encoder.codec, thread_id_of(thread_id), last_event_id, since))
 
     def _join(self, cursor: Cursor | ThreadCursor) -> Iterator[Any]:
         while not cursor.has_ended:
@@ -472,6 +451,7 @@ class Runs(RunQueue):
 
     _adopt = blocking(AsyncRuns._adopt)
     discard = blocking(AsyncRuns.discard)
+    close = blocking(AsyncRuns.close)
 
 
 def _parts(run: EnqueuedRun) -> tuple[str, str, bool]:

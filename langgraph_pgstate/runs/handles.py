@@ -57,7 +57,7 @@ class RunHandle(_Handle):
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the run ends, and return the state that it left; see `Runs.wait`."""
-        return self._runs._wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
+        return self._runs.wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
 
     def join(self, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
         """Yield the run's events, past and live; see `Runs.join`."""
@@ -83,7 +83,7 @@ class AsyncRunHandle(_Handle):
 
     async def wait(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Async twin of `RunHandle.wait`."""
-        return await self._runs._wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
+        return await self._runs.wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
 
     def join(self, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Async twin of `RunHandle.join`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Unpack
@@ -236,6 +236,42 @@ def request_run(
 def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the metadata of a run's row, or `None`: what is encrypted is not stored in clear text beside it."""
     return to_json(metadata)[0] if metadata and codec.is_native else None
+
+
+class RunEncoder:
+    """Validates and encodes runs with the settings of a state.
+
+    Args:
+        codec: Encodes inputs.
+        keys: Keys of configs that name a thread's owner.
+        graphs: The graphs that may be enqueued; any if `None`.
+        run_key: Source of the key of runs that are given none.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        keys: ThreadKeys | None,
+        graphs: Collection[str] | None,
+        run_key: KeySource | None = None,
+    ) -> None:
+        self.codec, self._keys, self._graphs, self._run_key = codec, keys or ThreadKeys(), graphs, run_key
+
+    def one(self, graph: str, input: Any, command: Command[Any] | None, options: EnqueueOptions) -> RunRequest:
+        """Return a run as `request_run` does."""
+        known: Any = {"known_graphs": self._graphs, "keys": self._keys, "run_key": self._run_key}
+        return request_run(self.codec, graph, input, command, **known, **options)
+
+    def many(self, runs: Sequence[Mapping[str, Any]]) -> list[RunRequest]:
+        """Return the runs of a batch."""
+        found = []
+        for run in runs:
+            options: Any = dict(run)
+            if "graph" not in options:
+                raise ArgumentTypeError("each run of a batch names its graph")
+            graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
+            found.append(self.one(graph, input, command, options))
+        return found
 
 
 def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:

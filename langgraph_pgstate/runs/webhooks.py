@@ -47,7 +47,7 @@ class AsyncWebhooks:
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: WebhookSettings) -> None:
-        self._database, self._queries, self._settings = database, queries, settings
+        self._database, self._queries, self.settings = database, queries, settings
 
     async def deliver(self) -> int:
         """Deliver the webhooks that are due, and return the number of those that were taken.
@@ -58,7 +58,7 @@ class AsyncWebhooks:
         Raises:
             PGStateError: If the database cannot be used. What was not noted is delivered again.
         """
-        return await _deliver_due(self._database.run, self._queries, self._settings)
+        return await _deliver_due(self._database.run, self._queries, self.settings)
 
     async def failed(self, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
         """Return a page of webhooks that could not be delivered, newest first. They are kept for 30 days.
@@ -94,14 +94,14 @@ class Webhooks:
     """Blocking twin of `AsyncWebhooks`."""
 
     def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
-        self._database, self._queries, self._settings = BlockingRunner(database), queries, settings
+        self._database, self._queries, self.settings = BlockingRunner(database), queries, settings
         self._run = _runner(database)
 
     def deliver(self) -> int:
         """Blocking twin of `AsyncWebhooks.deliver`."""
         # In a thread of its own, for the caller's may have a loop that runs.
         with ThreadPoolExecutor(1) as executor:
-            due = _deliver_due(self._run, self._queries, self._settings)
+            due = _deliver_due(self._run, self._queries, self.settings)
             return executor.submit(asyncio.run, due).result()
 
     failed = blocking(AsyncWebhooks.failed)
@@ -120,7 +120,7 @@ class WebhookThread:
 
     def __init__(self, database: Database, queries: Queries, settings: WebhookSettings) -> None:
         self._run = _runner(database)
-        self._queries, self._settings = queries, settings
+        self._queries, self.settings = queries, settings
         self._until = float("inf")
         self._wake = threading.Event()
         self._is_stopped = False
@@ -148,7 +148,7 @@ class WebhookThread:
             # Read first, so that what was noted before the stop is delivered.
             is_last = self._is_stopped
             try:
-                asyncio.run(_deliver_due(self._run, self._queries, self._settings, lambda: self._until))
+                asyncio.run(_deliver_due(self._run, self._queries, self.settings, lambda: self._until))
             except PGStateError as error:
                 _log.warning("webhooks cannot be delivered: %s", error)
             except Exception:

@@ -16,6 +16,7 @@ from contextlib import (
     AsyncExitStack,
     nullcontext,
 )
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -102,7 +103,7 @@ class AsyncPGStateSaver(CommonSaver):
         self._use(database, options, hook)
 
     @classmethod
-    def _over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
+    def over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
         """Return a saver on an open database, which has its own `retry`."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
@@ -115,9 +116,9 @@ class AsyncPGStateSaver(CommonSaver):
         self._deletions = Shared()
         self._resources = AsyncExitStack()
         try:
-            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+            self.loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
-            self._loop = None
+            self.loop = None
 
     @classmethod
     def from_conn_string(
@@ -134,7 +135,7 @@ class AsyncPGStateSaver(CommonSaver):
         async with AsyncExitStack() as stack:
             dsn = await stack.enter_async_context(server)
             database = await stack.enter_async_context(AsyncDatabase.open(dsn, **database_options(options)))
-            saver = cls._over(database, options, hook)
+            saver = cls.over(database, options, hook)
             saver._resources = stack.pop_all()
         return saver
 
@@ -172,10 +173,11 @@ class AsyncPGStateSaver(CommonSaver):
 
         return Opening(open, cls.aclose)
 
-    def _leased(self, lease_ttl: float) -> Self:
-        """Return a clone whose runs write under leases."""
-        clone = self._guarded(lease_ttl)
-        clone.lease_manager = AsyncLeaseManager(self._database, self._queries, clone._guards)
+    def leased(self, lease_ttl: float, hook: PutHook) -> Self:
+        """Return a clone with one more hook, whose runs write under leases, for a worker."""
+        guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
+        clone = self._guarded(guards, hook)
+        clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
         # Nobody may run between two steps of a put on a connection that the caller uses, too.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
@@ -191,14 +193,14 @@ class AsyncPGStateSaver(CommonSaver):
             return await self._get_guarded(config, self._call_site())
         return await self._get_tuple(address_of(config))
 
-    async def _read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
+    async def read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
         """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
 
-        No run begins, so no lease is taken. As many are read as have about a megabyte; `_load_latest` decodes each.
+        No run begins, so no lease is taken. As many are read as have about a megabyte; `load_latest` decodes each.
         """
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
-    async def _load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
+    async def load_latest(self, latest: getting.Latest, thread_id: str) -> CheckpointTuple | None:
         """Return the checkpoint of a thread, once; `None` if it was deleted meanwhile.
 
         Raises:
@@ -411,8 +413,8 @@ class AsyncPGStateSaver(CommonSaver):
     async def _run(
         self, operation: Callable[Concatenate[Connection, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
         if not self._saver_cache.schema_checked:
             await self._database.run(schema.check_version, self._queries)
             self._saver_cache.schema_checked = True
@@ -430,7 +432,7 @@ class AsyncPGStateSaver(CommonSaver):
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
-        if self._loop is None or running is self._loop or not self._loop.is_running():
+        if self.loop is None or running is self.loop or not self.loop.is_running():
             name = name or getattr(coroutine, "__name__", "the method")
             coroutine.close()
             if running is None:
@@ -441,7 +443,7 @@ class AsyncPGStateSaver(CommonSaver):
                 f"a blocking call on the event loop's own thread would wait for itself: await saver.{name}(...), or "
                 "use PGStateSaver"
             )
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`aget_tuple`, for callers on another thread."""
@@ -451,8 +453,8 @@ class AsyncPGStateSaver(CommonSaver):
                 return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
                 # The coroutine goes on.
-                if self._loop is not None:
-                    self._loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
+                if self.loop is not None:
+                    self.loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise
         return self._wait(self.aget_tuple(config))
 

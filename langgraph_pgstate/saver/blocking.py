@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -98,7 +99,7 @@ class PGStateSaver(CommonSaver):
         self._use(database, options, hook)
 
     @classmethod
-    def _over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
+    def over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
         """Return a saver on an open database, which has its own `retry`."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
@@ -131,7 +132,7 @@ class PGStateSaver(CommonSaver):
         check_options(cls, options, OpenSaverOptions)
         with ExitStack() as stack:
             dsn = stack.enter_context(server)
-            saver = cls._over(stack.enter_context(Database.open(dsn, **database_options(options))), options, hook)
+            saver = cls.over(stack.enter_context(Database.open(dsn, **database_options(options))), options, hook)
             saver._resources, saver._at_exit = stack.pop_all(), AtExit(saver, cls.close)
         return saver
 
@@ -180,10 +181,11 @@ class PGStateSaver(CommonSaver):
             raise
         return saver
 
-    def _leased(self, lease_ttl: float) -> Self:
-        """Return a clone whose runs write under leases."""
-        clone = self._guarded(lease_ttl)
-        clone.lease_manager = LeaseManager(self._database, self._queries, clone._guards)
+    def leased(self, lease_ttl: float, hook: PutHook) -> Self:
+        """Return a clone with one more hook, whose runs write under leases, for a worker."""
+        guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
+        clone = self._guarded(guards, hook)
+        clone.lease_manager = LeaseManager(self._database, self._queries, guards)
         return clone
 
     def setup(self, *, metadata_index: bool = False) -> None:

@@ -11,7 +11,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import (
 from langgraph_pgstate.arguments import Address, several
 from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.checkpoints import getting
-from langgraph_pgstate.checkpoints.hooks import PutHook, forget_thread
+from langgraph_pgstate.checkpoints.hooks import PutHook, PutHooks, forget_thread
 from langgraph_pgstate.checkpoints.listing import Page
 from langgraph_pgstate.checkpoints.planning import PutPlan
 from langgraph_pgstate.checkpoints.reading import load_tuple
@@ -35,6 +35,7 @@ from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.serializer import state_serializer
 from langgraph_pgstate.codec.states import Manifest
 from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
+from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import CheckpointOrderError, ConfigurationError
 from langgraph_pgstate.langgraph_compat import advance_ids_past, warn_if_untested
 from langgraph_pgstate.leases import guards
@@ -71,6 +72,7 @@ class SaverCache:
 class CommonSaver(BaseCheckpointSaver[str]):
     """The part of both savers that needs no connection."""
 
+    _database: Database | AsyncDatabase
     _codec: ValueCodec
     _queries: Queries
     _saver_cache: SaverCache
@@ -110,6 +112,10 @@ class CommonSaver(BaseCheckpointSaver[str]):
         """The PostgreSQL schema the tables are in."""
         return self._queries.schema
 
+    def stores_in(self, database: Database | AsyncDatabase, schema: str) -> bool:
+        """Return whether it stores in a schema through the same connections."""
+        return self._database is database and self.schema == schema
+
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the version after `current`: a counter of 32 digits and a random fraction.
 
@@ -132,10 +138,10 @@ class CommonSaver(BaseCheckpointSaver[str]):
         clone.serde = codec.serde
         return clone
 
-    def _guarded(self, lease_ttl: float) -> Self:
+    def _guarded(self, guards: GuardSettings, hook: PutHook) -> Self:
         clone = copy.copy(self)
-        clone._guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
-        clone._guard_policy = GuardPolicy(clone._guards)
+        clone._hook = PutHooks(*filter(None, (self._hook, hook)))
+        clone._guards, clone._guard_policy = guards, GuardPolicy(guards)
         clone._drops_failed_output = True
         return clone
 

@@ -80,7 +80,7 @@ class AsyncSchedules:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        run = self._runs._requests.one(graph, input, command, schedules.options_of_runs(options))
+        run = self._runs.encoder.one(graph, input, command, schedules.options_of_runs(options))
         request = schedules.request_schedule(name, run, options, cron=cron)
         return await self._database.run(schedules.put, self._queries, request)
 
@@ -99,8 +99,8 @@ class AsyncSchedules:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        request = schedules.request_changes(self._runs._requests.codec, name, changes)
-        return await self._database.run(schedules.change, self._queries, self._runs._requests.codec, request)
+        request = schedules.request_changes(self._runs.encoder.codec, name, changes)
+        return await self._database.run(schedules.change, self._queries, self._runs.encoder.codec, request)
 
     async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:
         """Return schedules from an offset, with the arguments of their runs. One round trip.
@@ -112,7 +112,7 @@ class AsyncSchedules:
             ConfigurationError: If an argument is invalid.
         """
         parameters = schedules.request_sorted(**filters)
-        return await self._database.run(schedules.list_sorted, self._queries, self._runs._requests.codec, parameters)
+        return await self._database.run(schedules.list_sorted, self._queries, self._runs.encoder.codec, parameters)
 
     async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
         """Return the number of schedules. One round trip.
@@ -196,7 +196,7 @@ class AsyncSchedules:
     async def _trigger(
         self, name: str, run_id: str | None, by: str | None, unless_done_within: timedelta | None
     ) -> EnqueuedRun:
-        codec, checked = self._runs._requests.codec, (name_of("name", name), run_id_of(run_id))
+        codec, checked = self._runs.encoder.codec, (name_of("name", name), run_id_of(run_id))
         run = await self._database.run(firing.trigger, self._queries, codec, *checked, by, unless_done_within)
         await self._notifier.notify()
         return run
@@ -229,7 +229,7 @@ class AsyncSchedules:
         found: Sequence[EnqueuedRun] = ()
         for name in await self._database.run(firing.find_due, self._queries):
             try:
-                fired = await self._database.run(firing.fire, self._queries, self._runs._requests.codec, name)
+                fired = await self._database.run(firing.fire, self._queries, self._runs.encoder.codec, name)
             except ConfigurationError:
                 continue
             except PGStateError as error:

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.options import check_options
+from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.custom import AuthPlace, around
@@ -34,7 +35,7 @@ from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
-from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.worker.graphs import graph_sources
 from langgraph_pgstate.worker.worker import AsyncWorker
 
@@ -151,7 +152,7 @@ class AgentServer(Starlette):
         async with AsyncExitStack() as stack:
             opened = self._opening()
             state = opened if isinstance(opened, AsyncPGState) else await stack.enter_async_context(opened)
-            state._check_projected(one.graph for one in self._sources.values())
+            check_projectable_in((one.graph for one in self._sources.values()), core_of(state).project)
             stack.enter_context(serving(state))
             store, sources = self._store, self._sources
             if store is not None and not isinstance(store, BaseStore):

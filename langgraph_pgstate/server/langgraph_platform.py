@@ -224,7 +224,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
     ):
         # In a thread, because it imports the named modules.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
-        state = AsyncPGState._over(
+        state = AsyncPGState.over(
             database,
             {
                 "schema": settings.schema,
@@ -237,7 +237,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         if not settings.record:
             # The same saver without hooks, except that of the threads' time to live.
             expiry = ExpiryHook(queries(settings.schema), settings.thread_ttl) if settings.thread_ttl else None
-            state.saver = AsyncPGStateSaver._over(database, {"schema": settings.schema, "serde": serde}, expiry)
+            state.saver = AsyncPGStateSaver.over(database, {"schema": settings.schema, "serde": serde}, expiry)
         if settings.setup:
             await state.setup()
         else:

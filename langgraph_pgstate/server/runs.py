@@ -201,7 +201,7 @@ def check_webhook(call: Call, url: str | None) -> None:
     """
     if url is None:
         return
-    parts, settings = urlsplit(webhook_of(url) or ""), call.state._webhook_settings
+    parts, settings = urlsplit(webhook_of(url) or ""), call.state.webhooks.settings
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     if reason := refusal_of(parts.scheme, host, port, settings):
         raise refuse(422, f"webhook: {reason}")

@@ -21,7 +21,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
-from langgraph_pgstate.state import AsyncPGState
+from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.threads.types import Thread, ThreadOwner
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
@@ -100,7 +100,7 @@ class Call:
     @property
     def thread_keys(self) -> ThreadKeys:
         """The keys of configs and metadata that name a thread's owner."""
-        return self.state._keys or ThreadKeys()
+        return core_of(self.state).keys
 
     @property
     def owner_keys(self) -> frozenset[str]:

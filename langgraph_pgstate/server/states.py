@@ -24,6 +24,7 @@ from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
 # Threads whose states a search by values reads.
@@ -36,7 +37,7 @@ _log = logging.getLogger("langgraph_pgstate.server")
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
     """Return whether SQL can compare values: all are of channels that the server's state projects."""
-    return {*values} <= {*call.state._project}
+    return {*values} <= {*core_of(call.state).project}
 
 
 async def having_values(
@@ -65,7 +66,7 @@ async def having_values(
             if most is not None and len(found) >= most:
                 return found
     if len(threads) == _MOST_COMPARED and await call.state.threads.sorted(**filters, limit=1, offset=_MOST_COMPARED):
-        names = ", ".join(map(repr, sorted({*values} - {*call.state._project})))
+        names = ", ".join(map(repr, sorted({*values} - {*core_of(call.state).project})))
         raise refuse(
             422,
             f"values: {names} cannot be compared with the states of more than {_MOST_COMPARED} threads: narrow the "
@@ -103,7 +104,7 @@ async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[T
     while left:
         those = [*islice(left, _AT_ONCE)]
         names = {one.thread_id: name for one in those if (name := call.service.graphs.of_thread(one)) is not None}
-        latest = await call.state.saver._read_latest([*names]) if names else Latest({}, [])
+        latest = await call.state.saver.read_latest([*names]) if names else Latest({}, [])
         unread = {*latest.left}
         async with _Graphs(call, latest) as graphs:
             for thread in those:
@@ -183,7 +184,7 @@ class _Newest(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint of the thread, once."""
-        return await self._saver._load_latest(self._latest, config["configurable"]["thread_id"])
+        return await self._saver.load_latest(self._latest, config["configurable"]["thread_id"])
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

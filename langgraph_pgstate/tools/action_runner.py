@@ -34,7 +34,7 @@ from langgraph_pgstate.tools.attempt_runner import AttemptRunner
 from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
 from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 from langgraph_pgstate.tools.executor import Executor
-from langgraph_pgstate.tools.intents import _current, new_intent_id, repeat_next
+from langgraph_pgstate.tools.intents import new_intent_id, repeat_next, running_execution
 from langgraph_pgstate.tools.interrupts import DECISIONS, answers_given, ask, skip_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, for_call, masked, reference_to, restore, success
@@ -115,7 +115,7 @@ class ActionRunner:
                 if other is not None:
                     call = replace(call, intent=other, origin_thread_id=None)
                     continue
-                outer = _current.get()
+                outer = running_execution.get()
                 if outer is not None and (outer.thread_id, outer.key) == (
                     call.intent.thread_id,
                     call.intent.idempotency_key,

@@ -37,7 +37,7 @@ from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.attempts import keep_outcome, under_way
 from langgraph_pgstate.tools.executions import Intent, Outcome
 from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue
-from langgraph_pgstate.tools.intents import Execution, _current
+from langgraph_pgstate.tools.intents import Execution, running_execution
 from langgraph_pgstate.tools.interrupts import answers_used, counting_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, failure, is_error, success
@@ -116,7 +116,7 @@ class AttemptRunner:
 
     async def _act(self, call: ToolCall, execution: Execution) -> Any:
         intent, seconds, connection = call.intent, call.policy.timeout, execution.connection
-        token, starts_token = _current.set(execution), tool_starts.set(call.starts)
+        token, starts_token = running_execution.set(execution), tool_starts.set(call.starts)
         try:
             if connection is not None:
                 result = await self._executor.act_on(connection, call.act, seconds)
@@ -137,7 +137,7 @@ class AttemptRunner:
             raise Raised(error) from error
         finally:
             tool_starts.reset(starts_token)
-            _current.reset(token)
+            running_execution.reset(token)
         if (refusal := self._refusal(call)) is not None:
             # Middleware within the ledger's has made an answer of it.
             raise Raised(refusal)

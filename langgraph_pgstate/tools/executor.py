@@ -360,7 +360,7 @@ class BlockingExecutor(BlockingRunner):
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[tuple[Any, Connection]]:
         """Return a connection with an open transaction."""
-        with self._database.lend() as borrowed:
+        with self.database.lend() as borrowed:
             yield borrowed
 
     def close(self, seconds: float) -> None:
@@ -506,7 +506,7 @@ class AsyncExecutor(AsyncRunner):
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """Return a connection with an open transaction."""
-        return self._database.lend()
+        return self.database.lend()
 
     async def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the task. Attempts are no longer renewed."""
@@ -547,7 +547,7 @@ class OffloadingExecutor(AsyncExecutor):
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
         # A tool that was stopped may write the outcome of one that it called.
         with not_followed():
-            return await self.to_the_end(asyncio.to_thread(self._blocking._database.run, operation, *args, **kwargs))
+            return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 
     async def run_apart(
         self,
@@ -558,7 +558,7 @@ class OffloadingExecutor(AsyncExecutor):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation on the database in a worker thread as `run` does."""
-        run = self._blocking._database.run_apart
+        run = self._blocking.database.run_apart
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(run, seconds, operation, *args, **kwargs))
 

@@ -63,7 +63,7 @@ class Execution:
         return action_token(self.origin_thread_id or self.thread_id, self.tool, self.key)
 
 
-_current: ContextVar[Execution | None] = ContextVar("pgstate_execution", default=None)
+running_execution: ContextVar[Execution | None] = ContextVar("pgstate_execution", default=None)
 
 
 def current_execution() -> Execution:
@@ -72,7 +72,7 @@ def current_execution() -> Execution:
     Raises:
         ToolSetupError: If the tool was not called through a ledger.
     """
-    execution = _current.get()
+    execution = running_execution.get()
     if execution is None:
         raise ToolSetupError("no tool execution is in progress here: the tool was called without its ledger")
     return execution
@@ -131,7 +131,7 @@ def intent_of_function(
         key = _own_key(tool, policy, arguments)
     else:
         # Several actions of a task run beside each other, and each counts the calls of its own attempt.
-        outer = _current.get()
+        outer = running_execution.get()
         fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
         call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
         key = f"{call}:{_ordinal(config, call)}"
@@ -279,7 +279,7 @@ def _ordinal(config: Mapping[str, Any], call: str) -> int:
 
 def _ordinals_left(config: Mapping[str, Any], call: str) -> list[int]:
     """Return the numbers of a task's next equal calls: those to be repeated, and that of the next new one."""
-    pad, outer = scratchpad_of(config), _current.get()
+    pad, outer = scratchpad_of(config), running_execution.get()
     if pad is None:
         return [0]
     runtime = configurable_of(config).get(RUNTIME)

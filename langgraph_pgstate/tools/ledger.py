@@ -24,6 +24,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.record.types import CompensationReport, ToolExecution
+from langgraph_pgstate.saver.common import CommonSaver
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.tools import executions as tool_executions
@@ -54,13 +55,14 @@ class _Ledger:
 
     def _prepare(
         self,
+        database: Database | AsyncDatabase,
         queries: Queries,
         codec: ValueCodec | None,
         settings: ToolSettings | None,
         default: ToolPolicy | None,
         run_of: RunOf | None,
     ) -> None:
-        self._queries = queries
+        self._database, self._queries = database, queries
         self._codec = codec or ValueCodec()
         self._settings = settings or ToolSettings()
         self._default = default or ToolPolicy()
@@ -215,8 +217,7 @@ class _Ledger:
 
     def _is_own(self, saver: Any) -> bool:
         """Return whether a saver stores in the ledger's schema of the same database."""
-        is_same = getattr(saver, "_database", None) is self._executor._database  # type: ignore[attr-defined]
-        return is_same and saver.schema == self._queries.schema
+        return isinstance(saver, CommonSaver) and saver.stores_in(self._database, self._queries.schema)
 
     def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
         name = _name_of(compensator)
@@ -287,7 +288,7 @@ class ToolLedger(_Ledger):
         default: ToolPolicy | None = None,
         run_of: RunOf | None = None,
     ) -> None:
-        self._prepare(queries, codec, settings, default, run_of)
+        self._prepare(database, queries, codec, settings, default, run_of)
         self._executor: BlockingExecutor = BlockingExecutor(database, queries, self._settings.ttl_seconds)
         self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
         self._offloading = ActionRunner(OffloadingExecutor(self._executor), queries, self._codec, self._settings)
@@ -477,7 +478,7 @@ class AsyncToolLedger(_Ledger):
         default: ToolPolicy | None = None,
         run_of: RunOf | None = None,
     ) -> None:
-        self._prepare(queries, codec, settings, default, run_of)
+        self._prepare(database, queries, codec, settings, default, run_of)
         self._executor: AsyncExecutor = AsyncExecutor(database, queries, self._settings.ttl_seconds)
         self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
 

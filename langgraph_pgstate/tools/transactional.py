@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp
 
 from langgraph_pgstate.db.translate import rolled_back
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
-from langgraph_pgstate.tools.intents import _current
+from langgraph_pgstate.tools.intents import running_execution
 from langgraph_pgstate.tools.tool_call import undone
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
     rest = [item for item in signature.parameters.values() if item.name != "connection"]
 
     def connected(*args: Any, **kwargs: Any) -> Any:
-        execution = _current.get()
+        execution = running_execution.get()
         if execution is None or execution.connection is None:
             raise ToolSetupError(
                 f"{name} is transactional and was called without its ledger: pass the ledger to its ToolNode, or "
@@ -39,7 +39,7 @@ def with_connection(function: F, name: str, schema: str) -> F:
 
     def raise_if_undone(error: Exception) -> None:
         # Checked here, because a ToolNode may turn the error into a message for the model.
-        execution = _current.get()
+        execution = running_execution.get()
         if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
             trouble = rolled_back(execution.connection, error, schema)
             if trouble is not None:

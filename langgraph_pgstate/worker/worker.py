@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from langgraph_pgstate.checkpoints.hooks import PutHooks
 from langgraph_pgstate.options import check_options
+from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
+from langgraph_pgstate.state import core_of
 from langgraph_pgstate.worker.control import Control
 from langgraph_pgstate.worker.executing import GraphExecutor, RunExecution, run_outcome
 from langgraph_pgstate.worker.graphs import graph_sources
@@ -33,28 +34,26 @@ class _Worker:
     def _prepare(self, state: PGState | AsyncPGState, graphs: Mapping[str, Any], options: WorkerOptions) -> None:
         check_options(type(self), options, WorkerOptions)
         settings = WorkerSettings.of(options)
-        sources = graph_sources(graphs)
+        sources, core = graph_sources(graphs), core_of(state)
+        check_projectable_in((one.graph for one in sources.values()), core.project)
         repair = options.get("repair", repair_tool_calls)
-        self._saver = state.saver._leased(settings.lease_ttl)
-        database = state._database
-        self._writer = StreamWriter(database.dsn, database.prepare_threshold, state._queries, state._codec)
-        self._saver._hook = PutHooks(*filter(None, (self._saver._hook, self._writer)))
+        connecting = core.database.dsn, core.database.prepare_threshold, core.queries
+        self._writer = StreamWriter(*connecting, core.codec)
+        self._saver = state.saver.leased(settings.lease_ttl, self._writer)
         self._executor = GraphExecutor(
-            self._saver, state.saver, sources, state.record, state._codec, repair, self._writer
+            self._saver, state.saver, sources, state.record, core.codec, repair, self._writer
         )
         self._signals = 0
         self._last_signal: int | None = None
         self._control = Control(
-            database.dsn,
-            database.prepare_threshold,
-            state._queries,
+            *connecting,
             [*sources],
             settings,
-            state.recorder()._settings,
+            state.recorder().settings,
             self._begin,
             self._interrupt,
-            state._codec,
-            state._webhook_settings,
+            core.codec,
+            state.webhooks.settings,
             adopts=options.get("adopt", False),
         )
 

@@ -62,7 +62,7 @@ def break_writes(connection: psycopg.Connection, schema: str, config: Any) -> No
 
 def passing(saver: PGStateSaver) -> PGStateSaver:
     """Another program over the same connections that passes damage by."""
-    return PGStateSaver._over(saver._database, {"schema": saver.schema, "on_corrupt": "previous"})
+    return PGStateSaver.over(saver._database, {"schema": saver.schema, "on_corrupt": "previous"})
 
 
 def test_only_the_two_ways_there_are(connection: psycopg.Connection) -> None:
@@ -103,12 +103,12 @@ async def test_the_nearest_good_ancestor_is_used(
     assert [id_of(item.config) for item in passing(saver).list(T)] == [id_of(config) for config in chain[2::-1]]
     other = put_values(saver, config_of("other"), {"n": 1})
     given = {"schema": schema, "on_corrupt": "previous"}
-    passing_by = AsyncPGStateSaver._over(async_saver._database, given)
-    latest = await passing_by._read_latest(["t", "other"])
-    found = {id: await passing_by._load_latest(latest, id) for id in [*latest.found]}
+    passing_by = AsyncPGStateSaver.over(async_saver._database, given)
+    latest = await passing_by.read_latest(["t", "other"])
+    found = {id: await passing_by.load_latest(latest, id) for id in [*latest.found]}
     assert found == {"t": good, "other": saver.get_tuple(other)}
     with pytest.raises(CorruptStateError):
-        await async_saver._load_latest(await async_saver._read_latest(["t"]), "t")
+        await async_saver.load_latest(await async_saver.read_latest(["t"]), "t")
     # What is good is read as ever.
     assert passing(saver).get_tuple(chain[1]) == saver.get_tuple(chain[1])
 
@@ -151,7 +151,7 @@ def test_only_damage_is_passed_by(saver: PGStateSaver, chain: list[Any]) -> None
     put_values(saver, chain[3], {"account": Account(7)})
     database: Any = saver._database
     with pytest.raises(UnsafeTypeError):
-        PGStateSaver._over(database, {"schema": saver.schema, "on_corrupt": "previous", "strict": True}).get_tuple(T)
+        PGStateSaver.over(database, {"schema": saver.schema, "on_corrupt": "previous", "strict": True}).get_tuple(T)
     assert passing(saver).get_tuple(config_of("unknown")) is None
 
 

@@ -64,10 +64,10 @@ async def test_the_newest_ones_of_several_threads_are_those_of_each(
     assert len(expected) == 4
     assert expected["old"].checkpoint["channel_values"][TASKS] == [Send("node", 1)]
     forget(saver)
-    latest = await async_saver._read_latest(threads)
+    latest = await async_saver.read_latest(threads)
     assert not latest.left
-    assert {id: await async_saver._load_latest(latest, id) for id in [*latest.found]} == expected
-    assert await async_saver._read_latest([]) == ({}, [])
+    assert {id: await async_saver.load_latest(latest, id) for id in [*latest.found]} == expected
+    assert await async_saver.read_latest([]) == ({}, [])
 
 
 async def test_the_newest_ones_are_read_up_to_a_number_of_bytes(
@@ -78,9 +78,9 @@ async def test_the_newest_ones_are_read_up_to_a_number_of_bytes(
         config = put_values(saver, config_of(thread), {"text": os.urandom(700_000).hex() if thread == "state" else ""})
         if thread == "writes":
             saver.put_writes(config, [("text", os.urandom(700_000).hex())], "task")
-    latest = await async_saver._read_latest(["state", "writes", "last"])
+    latest = await async_saver.read_latest(["state", "writes", "last"])
     assert ([*latest.found], latest.left) == (["state", "writes"], ["last"])
-    loaded = await async_saver._load_latest(latest, "state")
+    loaded = await async_saver.load_latest(latest, "state")
     assert loaded == saver.get_tuple(config_of("state"))
     assert [*latest.found] == ["writes"]
     assert async_saver._saver_cache.cache.cached(address_of(config_of("state"))) is None

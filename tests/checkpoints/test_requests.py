@@ -60,7 +60,7 @@ def test_a_config_that_is_none_is_refused(config: Any, saver: PGStateSaver) -> N
 @pytest.fixture
 def strict(saver: PGStateSaver) -> PGStateSaver:
     """A saver over the same connections that builds nothing but LangGraph's own types and what is allowed."""
-    return PGStateSaver._over(saver._database, {"schema": saver.schema, "strict": True})
+    return PGStateSaver.over(saver._database, {"schema": saver.schema, "strict": True})
 
 
 # Metadata.

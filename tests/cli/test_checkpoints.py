@@ -86,7 +86,7 @@ def test_check_lists_types_ready_to_be_pasted(run: Run, saver: PGStateSaver) -> 
     variables = dict([one.split("=") for one in lines if one.startswith("PGSTATE_")])
     named = AgentServerSettings.from_environment(variables).allowed
     database: Any = saver._database
-    allowing = PGStateSaver._over(database, {"schema": saver.schema, "strict": True, "allowed_types": named})
+    allowing = PGStateSaver.over(database, {"schema": saver.schema, "strict": True, "allowed_types": named})
     assert values_of(allowing, config_of("t")) == values
 
 

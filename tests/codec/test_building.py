@@ -232,14 +232,14 @@ def test_nothing_is_imported_while_reading(elsewhere: str, saver: PGStateSaver) 
     ):
         assert part in str(refused.value)
     database: Any = saver._database
-    allowing = PGStateSaver._over(
+    allowing = PGStateSaver.over(
         database, {"schema": saver.schema, "allowed_types": ["elsewhere:Parcel"], "strict": True}
     )
     assert values_of(allowing, config_of())["channel"].number == 7
     # Now it is imported.
     assert values_of(saver, config_of())["channel"].number == 7
     with pytest.raises(UnsafeTypeError):
-        values_of(PGStateSaver._over(database, {"schema": saver.schema, "strict": True}), config_of())
+        values_of(PGStateSaver.over(database, {"schema": saver.schema, "strict": True}), config_of())
 
 
 def plant(saver: PGStateSaver, data: bytes, kind: str = "msgpack") -> Any:
@@ -249,7 +249,7 @@ def plant(saver: PGStateSaver, data: bytes, kind: str = "msgpack") -> Any:
         def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
             return kind, data
 
-    planting = PGStateSaver._over(saver._database, {"schema": saver.schema, "serde": Planting()})
+    planting = PGStateSaver.over(saver._database, {"schema": saver.schema, "serde": Planting()})
     config = put_values(planting, config_of(), {"channel": "planted"})
     forget(saver)
     return config

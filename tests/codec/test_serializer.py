@@ -31,7 +31,7 @@ pytestmark = pytest.mark.smoke
 @pytest.fixture
 def strict(saver: PGStateSaver) -> PGStateSaver:
     """A saver over the same connections that builds nothing but LangGraph's own types and what is allowed."""
-    return PGStateSaver._over(saver._database, {"schema": saver.schema, "strict": True})
+    return PGStateSaver.over(saver._database, {"schema": saver.schema, "strict": True})
 
 
 USERS_OWN: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_an_allowed_type_comes_back(how: str, value: Any, strict: PGStateSaver) 
     allowing = (
         strict.with_allowlist(names)
         if how == "allowlist"
-        else PGStateSaver._over(strict._database, {"schema": strict.schema, "strict": True, "allowed_types": allowed})
+        else PGStateSaver.over(strict._database, {"schema": strict.schema, "strict": True, "allowed_types": allowed})
     )
     found = allowing.get_tuple(config)
     assert found is not None
@@ -114,14 +114,14 @@ def test_an_allowlist_may_be_widened(strict: PGStateSaver) -> None:
 @pytest.mark.parametrize("bad", ["shop.state:Order", ["shop.state.Order"], [7], ["*", "shop.state:Order"], [":Order"]])
 def test_what_names_no_type_is_refused(bad: Any, saver: PGStateSaver) -> None:
     with pytest.raises(ConfigurationError, match="allowed_types"):
-        PGStateSaver._over(saver._database, {"schema": saver.schema, "allowed_types": bad})
+        PGStateSaver.over(saver._database, {"schema": saver.schema, "allowed_types": bad})
 
 
 @pytest.mark.parametrize("options", [{"strict": True}, {"allowed_types": [Order]}], ids=["strict", "allowed_types"])
 def test_options_for_a_serializer_of_the_user_are_refused(options: Any, saver: PGStateSaver) -> None:
     """They would change nothing: it is left alone."""
     with pytest.raises(ConfigurationError, match="serde="):
-        PGStateSaver._over(saver._database, {"schema": saver.schema, "serde": JsonPlusSerializer(), **options})
+        PGStateSaver.over(saver._database, {"schema": saver.schema, "serde": JsonPlusSerializer(), **options})
 
 
 @pytest.mark.parametrize("value", USERS_OWN.values(), ids=USERS_OWN)

@@ -25,7 +25,7 @@ from langgraph_pgstate.saver.cache import Cache
 
 def another(saver: PGStateSaver) -> PGStateSaver:
     """Another process."""
-    return PGStateSaver._over(saver._database, {"schema": saver.schema})
+    return PGStateSaver.over(saver._database, {"schema": saver.schema})
 
 
 def forget_contents(saver: PGStateSaver) -> None:

@@ -390,6 +390,12 @@ async def test_an_async_factory_fails_the_runs_of_a_blocking_worker(dsn: str, sc
         assert (await result(state.runs.enqueue("agent", {"count": 0})))["count"] == 1
 
 
+def test_a_worker_whose_graphs_lack_a_projected_channel_is_refused(dsn: str, schema: str) -> None:
+    why = "'zz' is not a channel of any graph"
+    with PGState.open(dsn, schema=schema, project=("zz",)) as state, pytest.raises(ConfigurationError, match=why):
+        Worker(state, {"a": loop_graph(1)})
+
+
 def test_a_graph_with_another_checkpointer_is_refused(state: PGState) -> None:
     with pytest.raises(ConfigurationError, match=r"graph 'agent' was compiled with .*InMemorySaver"):
         Worker(state, {"agent": loop_graph(1).compile(checkpointer=InMemorySaver())})

@@ -46,7 +46,7 @@ class _RecorderBase(RecordingHandler):
     ) -> None:
         self._owner = database
         self._is_borrowed = database.is_borrowed
-        self._settings = settings
+        self.settings = settings
         self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
         self._tracker = Tracker(self._queue, keys, is_encrypted)
         runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
@@ -162,7 +162,7 @@ class Recorder(_RecorderBase):
         """
         if not self._queue.is_busy:
             return
-        if self._write(self._settings.patience if patience is None else patience):
+        if self._write(self.settings.patience if patience is None else patience):
             error, self._error = self._error, None
             if error is None:
                 return
@@ -206,7 +206,7 @@ class Recorder(_RecorderBase):
                 self._is_closed = True
                 self._turn.notify_all()
             if self._thread is not None and self._thread.is_alive():
-                self._thread.join(self._settings.patience)
+                self._thread.join(self.settings.patience)
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
         def read() -> None:
@@ -240,14 +240,14 @@ class Recorder(_RecorderBase):
                 self._write(0)
             else:
                 self._write_end(run)
-        elif self._queue.waiting >= self._settings.queue_size and not _in_loop():
-            self._write(self._settings.patience)
+        elif self._queue.waiting >= self.settings.queue_size and not _in_loop():
+            self._write(self.settings.patience)
 
     def _write_end(self, run: RunRecord) -> None:
         """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
         try:
             if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
-                self._write(self._settings.patience)
+                self._write(self.settings.patience)
         finally:
             self._started()
 
@@ -308,7 +308,7 @@ class Recorder(_RecorderBase):
             return False
         self._is_idle = False
         if not self._is_closed:
-            self._turn.wait(self._settings.interval)
+            self._turn.wait(self.settings.interval)
         return True
 
 
@@ -345,7 +345,7 @@ class AsyncRecorder(_RecorderBase):
             return
         schema = self._owner.schema
         with Database.open(
-            bounded_dsn(self._owner.dsn, self._settings.patience), schema=schema, pool=False, retry=RetryPolicy(1)
+            bounded_dsn(self._owner.dsn, self.settings.patience), schema=schema, pool=False, retry=RetryPolicy(1)
         ) as database:
             writer = Writer(BlockingRunner(database), queries(schema), self._queue, self._tracker)
             if (error := run_blocking(writer.write(True))) is not None:
@@ -362,7 +362,7 @@ class AsyncRecorder(_RecorderBase):
         if not self._queue.is_busy:
             return
         try:
-            async with asyncio.timeout(self._settings.patience if patience is None else patience):
+            async with asyncio.timeout(self.settings.patience if patience is None else patience):
                 error = await self._write_now(True)
         except TimeoutError:
             error = PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
@@ -398,7 +398,7 @@ class AsyncRecorder(_RecorderBase):
 
     def _wait_for(self, run: RunRecord | None) -> Awaitable[None]:
         """Return an awaitable for the end of a chain: it writes the run's rows, or waits for space in the queue."""
-        if run is None and self._queue.waiting < self._settings.queue_size:
+        if run is None and self._queue.waiting < self.settings.queue_size:
             return NOTHING
         here = _in_loop()
         if here is not None and here is self._loop:
@@ -412,7 +412,7 @@ class AsyncRecorder(_RecorderBase):
         if here is not None:
             return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
         with suppress(TimeoutError):
-            writing.result(self._settings.patience)
+            writing.result(self.settings.patience)
         return NOTHING
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
@@ -489,7 +489,7 @@ class AsyncRecorder(_RecorderBase):
                 continue
             self._is_idle = False
             self._wake.clear()
-            await pause(self._wake, self._settings.interval)
+            await pause(self._wake, self.settings.interval)
             if not self._is_closed:
                 is_urgent, self._is_urgent = self._is_urgent, False
                 await self._write_now(is_urgent)
