@@ -17,6 +17,9 @@ GENERATED = {
     "langgraph_pgstate/server/app.py": "reference/server.md",
     "langgraph_pgstate/server/routes.py": "reference/server.md",
     "langgraph_pgstate/worker/config_keys.py": "reference/server.md",
+    "langgraph_pgstate/otlp/spans.py": "reference/attributes.md",
+    "examples/monitoring/alerts.yml": "reference/metrics.md",
+    "langgraph_pgstate/admin/gauges.py": "reference/metrics.md",
     "langgraph_pgstate/metrics.py": "reference/metrics.md",
     "langgraph_pgstate/server/langgraph_platform.py": "reference/settings.md",
 }

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from importlib import import_module, resources
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import langgraph_pgstate
 from langgraph_pgstate import errors, metrics
 from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.agent_server import AgentServerSettings
+from langgraph_pgstate.otlp.spans import ATTRIBUTES
 from langgraph_pgstate.server.app import ServerOptions
 from langgraph_pgstate.server.routes import OPERATIONS
 from langgraph_pgstate.worker.config_keys import KEYS, NOTES
@@ -26,6 +28,7 @@ _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettin
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
 _TYPES = ("admin", "assistants", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
+_ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
 _LITERAL = r"'((?:[^']|'')*)'"
 
 
@@ -163,8 +166,28 @@ def metrics_page() -> str:
             if isinstance(name, str) and name.startswith("pgstate_") and isinstance(text, str):
                 found[name] = text
     rows = [(f"`{name}`", text) for name, text in sorted(found.items())]
-    head = ["# Metrics", "", "Names and help texts. [Labels, units and alerts](../observability.md#metrics).", ""]
-    return "\n".join([*head, *_table(("metric", "meaning"), rows)])
+    alerts = re.findall(r"alert: (\w+).*?\n +summary: \"(.*?)\"\n", _ALERTS.read_text("utf-8"), re.DOTALL)
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "Names and help texts. [How to read them](../observability.md#metrics).",
+            "",
+            *_table(("metric", "meaning"), rows),
+            "## Alerts",
+            "",
+            "Those of `examples/monitoring/alerts.yml`.",
+            "",
+            *_table(("alert", "says"), [(f"`{name}`", f"`{text}`") for name, text in alerts]),
+        ]
+    )
+
+
+def attributes() -> str:
+    """Names of the attributes of exported spans."""
+    rows = [(f"`{name}`", spans, meaning) for name, (spans, meaning) in ATTRIBUTES.items()]
+    head = ["# Attributes of spans", "", "Of [exported spans](../observability.md#traces).", ""]
+    return "\n".join([*head, *_table(("attribute", "on", "meaning"), rows)])
 
 
 def server() -> str:
@@ -205,6 +228,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "sql": tables,
     "metrics": metrics_page,
     "server": server,
+    "attributes": attributes,
 }
 
 

@@ -153,16 +153,9 @@ def test_the_guide_to_testing_prints_what_it_shows(tmp_path: Path) -> None:
         reader.type(block)
 
 
-def test_the_reference_has_every_command_and_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_has_every_command_and_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS / "site")
     pages = import_module("reference").pages()
     assert set(re.findall(r"^## `([\w-]+)`", pages["reference/command-line.md"], re.MULTILINE)) == set(COMMANDS)
-    metrics = {
-        name.removesuffix("_total")
-        for name in re.findall(r"^\| `(pgstate_\w+)`", (DOCS / "observability.md").read_text(), re.MULTILINE)
-    }
-    assert metrics <= {
-        name.removesuffix("_total") for name in re.findall(r"`(pgstate_\w+)`", pages["reference/metrics.md"])
-    }
     for variable in ("PGSTATE_DSN", "PGSTATE_POOL_TIMEOUT", "PGSTATE_THREAD_TTL"):
         assert f"| `{variable}` |" in pages["reference/settings.md"]

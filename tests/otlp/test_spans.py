@@ -16,7 +16,7 @@ from support.recorder import config
 from langgraph_pgstate import PGState
 from langgraph_pgstate.otlp import SpanExporter
 from langgraph_pgstate.otlp.exports import EndedSpan
-from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
+from langgraph_pgstate.otlp.spans import ATTRIBUTES, convert, is_exported, resource_of_process
 
 START = datetime(2026, 11, 23, 7, 0, 0, 1, UTC)
 GOLDEN = Path(__file__).parent / "golden"
@@ -198,6 +198,10 @@ def test_backends_read_what_they_are_known_to_read(backend: str, exported: list[
         contents = {name for name in attributes(span) if name in golden["contents"]}
         seen[span.name].setdefault("contents", sorted(contents))
     assert seen == golden["spans"]
+
+
+def test_every_attribute_is_described(exported: list[Any]) -> None:
+    assert {name for span in exported for name in attributes(span)} <= {*ATTRIBUTES}
 
 
 def test_there_are_golden_files_of_three_backends() -> None:
