@@ -20,6 +20,7 @@ from langgraph_pgstate import errors, metrics
 from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.agent_server import AgentServerSettings
 from langgraph_pgstate.otlp.spans import ATTRIBUTES
+from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.server.app import ServerOptions
 from langgraph_pgstate.server.routes import OPERATIONS
 from langgraph_pgstate.worker.config_keys import KEYS, NOTES
@@ -29,6 +30,8 @@ _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
 _TYPES = ("admin", "assistants", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
 _ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
+# Variants of a statement lock as the first of them does.
+_VARIANT = re.compile(r"put_checkpoint_based_\w+")
 _LITERAL = r"'((?:[^']|'')*)'"
 
 
@@ -219,6 +222,30 @@ def server() -> str:
     )
 
 
+def locks() -> str:
+    """Statements that lock rows which they do not write."""
+    rows = []
+    for name, query in sorted(queries("pgstate").all.items()):
+        text = re.sub("--.*", "", query.text.decode())
+        found = dict.fromkeys(f"`{table}`: `{lock}`" for table, lock in _locked(text))
+        if found and not _VARIANT.fullmatch(name):
+            rows.append((f"`{name}`", "; ".join(found), query.purpose.replace("\n", " ")))
+    head = ["# Locks", "", "Statements that lock rows until the end of their transaction.", ""]
+    return "\n".join([*head, *_table(("statement", "locks", "does"), rows)])
+
+
+def _locked(text: str) -> Iterable[tuple[str, str]]:
+    """Yield the tables that a statement locks, with the lock."""
+    for one in re.finditer(r"\b(FOR (?:NO KEY )?(?:UPDATE|(?:KEY )?SHARE))( OF (\w+))?( SKIP LOCKED)?", text):
+        before = text[: one.start()]
+        while (shorter := re.sub(r"\([^()]*\)", "", before)) != before:
+            before = shorter
+        before = before.rpartition("(")[2]
+        tables = re.findall(r'"pgstate"\.(\w+)(?: (?:AS )?(\w+))?', before)
+        named = [table for table, alias in tables if one[3] and alias == one[3]]
+        yield (named or [tables[-1][0]])[-1], one[1] + (one[4] or "")
+
+
 _PAGES: dict[str, Callable[[], str]] = {
     "python": python,
     "types": results,
@@ -229,6 +256,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "metrics": metrics_page,
     "server": server,
     "attributes": attributes,
+    "locks": locks,
 }
 
 

@@ -1,6 +1,6 @@
 -- name: put_checkpoint
--- Store a checkpoint and its new segments. Affects no row if the thread's row is missing, or the checkpoint from which
--- it inherits values is missing or was written again. Fails if the id exists, which is cheaper than checking; the
+-- Store a checkpoint and its new segments, and lock the checkpoint from which it inherits values against deletion. Affects
+-- no row if the thread's row is missing, or that checkpoint is missing or was written again. Fails if the id exists, which is cheaper than checking; the
 -- replacing and touching variants replace the row instead. A minimal statement saves a tenth of a put's time.
 -- variant: put_checkpoint_recorded
 -- variant: put_checkpoint_segments

@@ -1,6 +1,6 @@
 -- name: put_runs
--- Start and end runs. A run whose row or thread was deleted is not inserted again, and late entries do not reopen an
--- ended one. Runs that were enqueued have a row until they are deleted, so that they come as not new; the queue writes
+-- Start and end runs. A run whose row or thread was deleted is not inserted again: rows are locked, so that none is
+-- deleted meanwhile. Late entries do not reopen an ended run. Runs that were enqueued have a row until they are deleted, so that they come as not new; the queue writes
 -- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
 -- spans do not change.
 INSERT INTO /*schema*/runs AS stored (
@@ -86,8 +86,8 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
--- Start and end spans of existing runs, with the cost of their tokens; late entries do not reopen an ended span. Spans
--- that end are queued for export, once, if there is an exporter.
+-- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries do
+-- not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
 WITH written AS (
     INSERT INTO /*schema*/spans AS stored (
         thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
@@ -169,7 +169,7 @@ WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND 
 GROUP BY w.thread_id, w.run_id;
 
 -- name: put_events
--- Insert events: those of a run only while the run exists, others only while the thread does.
+-- Insert events: those of a run only while the run exists, others only while the thread does; it is locked meanwhile.
 INSERT INTO /*schema*/events (
     thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, agent, payload
 )

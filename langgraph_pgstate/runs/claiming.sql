@@ -1,7 +1,7 @@
 -- name: claim_runs
 -- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position, and return
--- them with what they are to do. A run whose thread's lease is held or locked by somebody else is put off for a second,
--- and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
+-- them with what they are to do. A run whose thread's lease is held or locked by another process is put off for a
+-- second, and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
 -- `waiting`. Then nothing is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at
 -- theirs as `full`, and `busy` if another worker has just claimed. Runs that are suspect are claimed only if that is asked
 -- for; a queue with some is returned as `suspects`.
@@ -212,7 +212,7 @@ ORDER BY (
 ), w.worker_id;
 
 -- name: limit_keys
--- Take ready runs of keys that are at their limits from the sight of claims.
+-- Hide ready runs of keys that are at their limits from claims; what another transaction has locked is left out.
 UPDATE /*schema*/queue SET is_limited = true
 FROM (
     SELECT c.* FROM unnest(:keys::text[]) AS k (key) CROSS JOIN LATERAL (
@@ -241,7 +241,7 @@ SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
 -- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions
--- that the worker accepts: one that nobody claims would keep the others from being seen.
+-- that the worker accepts: one that no worker claims would keep the others from being seen. Locked runs are left out.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
 )

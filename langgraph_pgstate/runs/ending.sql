@@ -1,5 +1,5 @@
 -- name: release_leases
--- Release leases by their numbers, which are kept, so that the next ones are higher.
+-- Lock and release leases by their numbers, which are kept, so that the next ones are higher.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 FROM (
     SELECT l.thread_id FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS g (thread_id, fencing_token)

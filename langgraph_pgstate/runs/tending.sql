@@ -24,7 +24,7 @@ SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_ask
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs that no other transaction has locked, and note that it is alive. Return all runs
+-- Renew the leases of a worker's runs that no other transaction has locked, and record that it is alive. Return all runs
 -- that it runs, how each is to be cancelled, whether the worker holds its lease, whether it is one of those, and whether
 -- its lease was renewed.
 WITH mine AS (

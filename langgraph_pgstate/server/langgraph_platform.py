@@ -78,19 +78,24 @@ class AgentServerSettings:
 
     Attributes:
         dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
-        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started.
-        schema: `PGSTATE_SCHEMA`, the schema of the tables.
-        setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start.
+        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started; `.pgstate`
+            by default.
+        schema: `PGSTATE_SCHEMA`, the schema of the tables; `pgstate` by default.
+        setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start; `true` by default.
         pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, connections at most (for each event loop, of which a
-            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`) and seconds to wait for one.
-        prepare: `PGSTATE_PREPARE`, whether statements are prepared; `false` for a PgBouncer before 1.21.
-        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages.
-        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are.
-        project: `PGSTATE_PROJECT`, channels kept readable as JSON, separated by commas.
+            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`; 10 by default) and seconds to wait for
+            one (30 by default).
+        prepare: `PGSTATE_PREPARE`, whether statements are prepared, `true` by default; `false` for a PgBouncer before
+            1.21.
+        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages; `true` by
+            default.
+        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are; `true` by default.
+        project: `PGSTATE_PROJECT`, channels stored as JSON, too, separated by commas, like `booking,basket`.
         allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state beside data types of modules that
-            the server has imported, like `shop.state:Order`, separated by commas; `*` for all.
-        thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after they were touched last, like `30d`; for
-            ever without it. `pgstate maintain` deletes them then.
+            the server has imported, like `shop.state:Order`, separated by commas; `*` for all, which trusts everybody
+            who can write to the database.
+        thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after their last activity, like `30d` or `12h`;
+            for ever without it. `pgstate maintain` deletes them then.
     """
 
     dsn: str | None = field(default=None, repr=False)
