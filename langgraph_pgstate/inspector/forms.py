@@ -173,7 +173,7 @@ def said(answer: Any) -> str:
     else:
         if isinstance(answer, Mapping) and len(answer) == 1:
             (only,) = answer.values()
-            answer = only if only in OUTCOMES else answer
+            answer = only if isinstance(only, str) and only in OUTCOMES else answer
         text = answer if isinstance(answer, str) else to_json(answer)[: 4 * _SAID].decode("utf-8", "ignore")
     return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"
 

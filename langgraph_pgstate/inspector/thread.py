@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
+from langgraph_pgstate.inspector.events import views_of
 from langgraph_pgstate.inspector.forms import form_for, key_of, said, split
 from langgraph_pgstate.inspector.messages import conversation, file_of
 from langgraph_pgstate.inspector.page import Page, PageCall
@@ -276,22 +277,10 @@ async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
     page = await call.state.events.list(
         found.thread_id, newest_first=True, limit=_EVENTS, cursor=call.query("cursor"), kind=call.query("kind")
     )
-    events = [
-        {
-            "event_id": event.event_id,
-            "created_at": event.created_at,
-            "kind": event.kind,
-            "run_id": event.run_id,
-            "checkpoint_id": event.checkpoint_id,
-            "checkpoint_ns": event.checkpoint_ns,
-            "agent": event.agent,
-            "by": event.payload.get("by") if isinstance(event.payload, dict) else None,
-            "payload": view(event.payload, _MOST_CHANGE),
-        }
-        for event in page.items
-        if not _is_deletion(event)
-    ]
-    return {"events": events, "next": page.next}
+    events = [event for event in page.items if not _is_deletion(event)]
+    answered = {one.checkpoint_id for one in events if one.kind == "answer" and one.checkpoint_id is not None}
+    decisions = await call.state.interrupts.decisions(found.thread_id, sorted(answered)) if answered else ()
+    return {"events": views_of(events, decisions), "next": page.next}
 
 
 def _is_deletion(event: Event) -> bool:

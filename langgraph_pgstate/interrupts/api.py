@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from langgraph.types import Command
@@ -138,6 +139,22 @@ class AsyncInterrupts:
         key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
         return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
 
+    async def decisions(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, most_bytes: int = 100_000
+    ) -> tuple[AnsweredInterrupt, ...]:
+        """Return the interrupts of some checkpoints that were answered, with their answers, oldest first.
+
+        Also after the thread has gone on, until a prune removes the checkpoints. One round trip. Types that may not be
+        built are returned as plain data.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_ids: The interrupted checkpoints; an event of the kind `answer` names its own.
+            most_bytes: Larger answers are left out, and larger interrupts are `None`.
+        """
+        key = thread_id_of(thread_id), checkpoint_ids, most_bytes
+        return await self._database.run(interrupts.list_answered, self._queries, self._codec, *key)
+
     async def resume(self, thread_id: str) -> Command[Any] | None:
         """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
 
@@ -167,4 +184,5 @@ class Interrupts:
     _answer_run = blocking(AsyncInterrupts._answer_run)
     answers = blocking(AsyncInterrupts.answers)
     answered = blocking(AsyncInterrupts.answered)
+    decisions = blocking(AsyncInterrupts.decisions)
     resume = blocking(AsyncInterrupts.resume)

@@ -49,3 +49,17 @@ FROM /*schema*/answers a
         AND w.task_id = a.task_id AND w.idx = -3
 WHERE a.thread_id = :thread_id::text AND a.checkpoint_ns = '' AND a.interrupt_id = :interrupt_id::text
 ORDER BY a.checkpoint_id DESC LIMIT 1;
+
+-- name: list_answered
+-- Return the answers given at some checkpoints of a thread, oldest first, with what the interrupted tasks asked last. Only
+-- answers and questions of at most some bytes.
+SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,
+    r.run_id, w.run_id, w.created_at, CASE WHEN octet_length(w.data) <= :most_bytes::bigint THEN w.data END
+FROM /*schema*/answers a
+    LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
+    LEFT JOIN /*schema*/writes w
+        ON w.thread_id = a.thread_id AND w.checkpoint_ns = a.checkpoint_ns AND w.checkpoint_id = a.checkpoint_id
+        AND w.task_id = a.task_id AND w.idx = -3
+WHERE a.thread_id = :thread_id::text AND a.checkpoint_ns = '' AND a.checkpoint_id = ANY(:checkpoint_ids::text[])
+    AND octet_length(a.value) <= :most_bytes
+ORDER BY a.answered_at, a.interrupt_id;

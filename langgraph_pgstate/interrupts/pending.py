@@ -245,6 +245,39 @@ async def find_answered(
     return None
 
 
+async def list_answered(
+    db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, checkpoint_ids: Sequence[str], most_bytes: int
+) -> tuple[AnsweredInterrupt, ...]:
+    """Return the interrupts of some checkpoints that were answered, with their answers, oldest first. One round trip.
+
+    Types that may not be built are returned as plain data. Answers of more than `most_bytes` are left out.
+    """
+    reader, found = codec.lenient(), []
+    key = {"thread_id": thread_id, "checkpoint_ids": [*checkpoint_ids], "most_bytes": most_bytes}
+    for (
+        checkpoint_id,
+        id,
+        task_id,
+        at,
+        by,
+        type_,
+        data,
+        is_default,
+        run_id,
+        asked_in,
+        asked_at,
+        asked,
+    ) in await db.fetch(queries.list_answered, key):
+        place = (thread_id, checkpoint_id)
+        value = reader.loads(type_, data, f"the answer to {id} of thread {thread_id!r}")
+        # A task that has asked again since has another question there.
+        is_known = asked is not None and asked_at <= at
+        interrupts = _interrupts_in(reader, place, task_id, asked_in, asked_at, asked) if is_known else []
+        interrupt = next((one for one in interrupts if one.interrupt_id == id), None)
+        found.append(AnsweredInterrupt(Answer(*place, id, value, by, at, is_default, run_id), interrupt))
+    return tuple(found)
+
+
 def question_of(value: Any) -> str | None:
     """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
     return split_question(value)[0][:1000] or None

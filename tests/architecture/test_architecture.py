@@ -650,6 +650,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "interrupts.pending.get_interrupted": lambda bench: (bench.codec, bench.asked()),
     "interrupts.pending.read_interrupted": lambda bench: (bench.codec, bench.asked()),
     "interrupts.pending.find_answered": lambda bench: (bench.codec, bench.asked(), "interrupt"),
+    "interrupts.pending.list_answered": lambda bench: (bench.codec, bench.asked(), ["checkpoint"], 1000),
     "interrupts.answers.answer": lambda bench: (
         bench.codec,
         bench.asked(),

@@ -121,6 +121,7 @@ def test_the_ledger_gets_its_own_answers() -> None:
 def test_an_answer_is_json_or_else_text() -> None:
     deep = "[" * 100_000
     assert [parsed(text) for text in ("true", '{"a": 1}', "yes", deep)] == [True, {"a": 1}, "yes", deep]
+    assert (said({"decisions": []}), said({"tags": ["a"]})) == ('{"decisions":[]}', '{"tags":["a"]}')
     assert said({"decisions": [{"type": "reject", "message": "no"}, {"type": "approve"}]}) == "reject “no”, approve"
     assert asked_of({"a": 1}) != asked_of({"a": 2})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
@@ -127,6 +128,26 @@ def test_filters(state: PGState) -> None:
         state.interrupts.threads(limit=0)
     with pytest.raises(ConfigurationError, match="cursor"):
         state.interrupts.threads(cursor="nonsense")
+
+
+def test_decisions_are_known_after_the_thread_has_gone_on(state: PGState) -> None:
+    # Values are compressed.
+    question, long = secrets.token_hex(3000), secrets.token_hex(300)
+    graph = asking(state.saver, "Sure?", question)
+    graph.invoke({"said": []}, config_of("t"))
+    for answer in ("yes", long):
+        command = state.interrupts.answer("t", answer, by="alice")
+        graph.invoke(command, config_of("t"))
+    places = [str(event.checkpoint_id) for event in state.events.list("t", kind="answer").items]
+    found = state.interrupts.decisions("t", places)
+    assert [(one.answer.value, one.answer.answered_by) for one in found] == [("yes", "alice"), (long, "alice")]
+    # The task has asked something else since the first answer.
+    assert [one.interrupt and one.interrupt.value for one in found] == [None, {"question": question}]
+    brief = state.interrupts.decisions("t", places, most_bytes=1000)
+    assert [(one.answer.value, one.interrupt) for one in brief] == [("yes", None), (long, None)]
+    assert [one.answer.value for one in state.interrupts.decisions("t", places, most_bytes=100)] == ["yes"]
+    assert state.interrupts.decisions("t", []) == ()
+    assert state.interrupts.decisions("other", places) == ()
 
 
 def test_an_answer_is_recorded_once_and_resumes_the_graph(state: PGState) -> None:
