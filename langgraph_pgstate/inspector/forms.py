@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from langgraph_pgstate.inspector.fields import Field, FormError, fields_of, from_json, is_same, read
 from langgraph_pgstate.interrupts.pending import split_question
 from langgraph_pgstate.interrupts.types import PendingInterrupt
 from langgraph_pgstate.server.json import to_json
@@ -37,27 +38,6 @@ OUTCOMES: Final = {"done": "It took effect", "retry": "It did not: run it", "fai
 _TITLE: Final = 160
 _MOST_CHOICES: Final = 100
 _SAID: Final = 200
-
-
-class AnswerError(ValueError):
-    """A form gives no answer. The message says what is missing or wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """An argument as a field of a form.
-
-    Attributes:
-        name: Name of the argument; empty if the field holds all of them.
-        kind: `text`, `number`, `boolean` or `json`.
-        text: Its value as the form shows it.
-        value: Its value.
-    """
-
-    name: str
-    kind: str
-    text: str
-    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +116,18 @@ def answer_of(form: Form, given: Mapping[str, str]) -> Any:
     `decision-N` for each call, and `argument-N-M`, `more-N`, `respond-N` and `reject-N` for what a decision needs.
 
     Raises:
-        AnswerError: If they give none.
+        FormError: If they give none.
     """
     if given.get("choice", "").strip():
-        return _json(given["choice"], "the answer of the button")
+        return from_json(given["choice"], "the answer of the button")
     if "answer" in given:
         if not given["answer"].strip():
-            raise AnswerError("the answer is empty")
+            raise FormError("the answer is empty")
         return parsed(given["answer"])
     if form.kind == "outcome":
         return _outcome_in(form, given)
     if not form.reviews:
-        raise AnswerError("the answer is empty")
+        raise FormError("the answer is empty")
     decisions = [_decision(form.kind, one, number, given) for number, one in enumerate(form.reviews)]
     if form.kind == "batch":
         return {"decisions": decisions}
@@ -241,7 +221,7 @@ def _outcome(value: Mapping[str, Any], key: str) -> Form:
 
 
 def _made(name: str, arguments: Any, description: str, decisions: tuple[str, ...]) -> Review:
-    fields = tuple(_fields(arguments)) if "edit" in decisions else ()
+    fields = tuple(fields_of(arguments)) if "edit" in decisions else ()
     return Review(name, call_title(name, arguments), arguments, description, decisions, fields)
 
 
@@ -261,45 +241,16 @@ def _text(value: Any) -> str:
     return to_json(value).decode("utf-8", "replace")
 
 
-def _fields(arguments: Any) -> Iterable[Field]:
-    """Return a field for each argument, or one for all if they have no names."""
-    if not isinstance(arguments, Mapping) or not arguments:
-        yield Field("", "json", _indented({} if arguments is None else arguments), arguments)
-        return
-    for name, value in arguments.items():
-        if isinstance(value, bool):
-            yield Field(str(name), "boolean", json.dumps(value), value)
-        elif isinstance(value, int | float):
-            yield Field(str(name), "number", _text(value), value)
-        elif isinstance(value, str) and "\0" not in value and _is_encodable(value):
-            yield Field(str(name), "text", value, value)
-        else:
-            yield Field(str(name), "json", _indented(value), value)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _indented(value: Any) -> str:
-    text = json.dumps(json.loads(to_json(value)), ensure_ascii=False, indent=2)
-    return text if _is_encodable(text) else json.dumps(json.loads(to_json(value)), indent=2)
-
-
 def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) -> dict[str, Any]:
     """Return the decision about one call, as the library that asks expects it."""
     decision = given.get(f"decision-{number}", "")
     if decision not in review.decisions:
         allowed = ", ".join(review.decisions)
-        raise AnswerError(
+        raise FormError(
             f"choose one of {allowed} for {review.name}" if not decision else f"{review.name} takes only {allowed}"
         )
     if decision != "edit" and _is_edited(review, number, given):
-        raise AnswerError(f"the arguments of {review.name} were edited: send them as edited, or undo that")
+        raise FormError(f"the arguments of {review.name} were edited: send them as edited, or undo that")
     if kind == "inbox":
         if decision == "edit":
             args = {"action": review.name, "args": _arguments(review, number, given)}
@@ -317,14 +268,14 @@ def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) 
 def _written(review: Review, number: int, given: Mapping[str, str]) -> str:
     text = given.get(f"respond-{number}", "").strip()
     if not text:
-        raise AnswerError(f"write what {review.name} is to answer")
+        raise FormError(f"write what {review.name} is to answer")
     return text
 
 
 def _is_edited(review: Review, number: int, given: Mapping[str, str]) -> bool:
     """Return whether a person has changed an argument, or added some."""
     texts = (given.get(f"argument-{number}-{place}", one.text) for place, one in enumerate(review.fields))
-    changed = (not _same(text, one.text) for text, one in zip(texts, review.fields, strict=True))
+    changed = (not is_same(text, one.text) for text, one in zip(texts, review.fields, strict=True))
     return any(changed) or bool(given.get(f"more-{number}", "").strip())
 
 
@@ -333,60 +284,27 @@ def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
     found = {}
     for place, field in enumerate(review.fields):
         text = given.get(f"argument-{number}-{place}")
-        value = field.value if text is None or _same(text, field.text) else _read(field, text)
+        what = f"argument {field.name!r}" if field.name else "arguments"
+        value = field.value if text is None else read(field, text, what)
         if not field.name:
             if not isinstance(value, Mapping | None):
-                raise AnswerError(f"the arguments of {review.name} must be a JSON object")
+                raise FormError(f"the arguments of {review.name} must be a JSON object")
             return value or {}
         found[field.name] = value
     more = given.get(f"more-{number}", "")
     if more.strip():
-        added = _json(more, "more arguments")
+        added = from_json(more, "more arguments")
         if not isinstance(added, dict):
-            raise AnswerError("more arguments must be a JSON object")
+            raise FormError("more arguments must be a JSON object")
         found |= added
     return found
-
-
-def _same(text: str, shown: str) -> bool:
-    # Browsers send line ends of their own.
-    return _lines(text) == _lines(shown)
-
-
-def _lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _read(field: Field, text: str) -> Any:
-    if field.kind == "text":
-        return _lines(text)
-    value = _json(text, f"argument {field.name!r}" if field.name else "arguments")
-    if field.kind == "json":
-        return value
-    if field.kind == "boolean":
-        if not isinstance(value, bool):
-            raise AnswerError(f"argument {field.name!r} must be true or false")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AnswerError(f"argument {field.name!r} must be a number")
-    return float(value) if isinstance(field.value, float) else value
-
-
-def _json(text: str, what: str) -> Any:
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise AnswerError(f"{what} must be JSON: {error}") from None
 
 
 def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
     """Return the decision about an action of the ledger, under the id by which it knows its answer."""
     decision, result = given.get("decision-0", ""), given.get("result", "")
     if decision not in OUTCOMES:
-        raise AnswerError(f"choose one of {', '.join(OUTCOMES)}")
+        raise FormError(f"choose one of {', '.join(OUTCOMES)}")
     has_result = decision == "done" and result.strip()
     answer: Any = {"decision": decision, "result": parsed(result)} if has_result else decision
     return answer if form.id is None else {form.id: answer}

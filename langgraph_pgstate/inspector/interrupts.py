@@ -9,7 +9,8 @@ from typing import Any, Final
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.inspector.callers import scope_of
 from langgraph_pgstate.inspector.changes import told_by
-from langgraph_pgstate.inspector.forms import AnswerError, Form, answer_of, asked_of, form_of, said, title_of
+from langgraph_pgstate.inspector.fields import FormError
+from langgraph_pgstate.inspector.forms import Form, answer_of, asked_of, form_of, said, title_of
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.values import ValueView, view
@@ -98,7 +99,7 @@ async def answer(call: PageCall) -> Any:
         await call.state.interrupts.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
     except (AlreadyAnsweredError, NotFoundError):
         return await _too_late(call, thread, interrupt_id)
-    except (AnswerError, ConfigurationError, SerializationError) as error:
+    except (FormError, ConfigurationError, SerializationError) as error:
         return await _again(call, thread, 422, f"Nothing was sent: {error}.", call.form)
     unused = await call.state.interrupts.answers(thread.thread_id)
     # A run of the queue goes on by itself.

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.record import at
 
-from langgraph_pgstate.inspector.forms import AnswerError, answer_of, asked_of, form_of, parsed, said, title_of
+from langgraph_pgstate.inspector.fields import FormError
+from langgraph_pgstate.inspector.forms import answer_of, asked_of, form_of, parsed, said, title_of
 from langgraph_pgstate.interrupts.types import PendingInterrupt
 
 MAIL = {"name": "send_email", "args": {"to": "eve", "copies": 2, "urgent": False, "tags": ["a"]}}
@@ -76,7 +77,7 @@ def test_all_calls_of_an_interrupt_are_decided_at_once() -> None:
     assert answer_of(form, {"decision-0": "approve", "decision-1": "reject"}) == {
         "decisions": [{"type": "approve"}, {"type": "reject"}]
     }
-    with pytest.raises(AnswerError, match="for drop"):
+    with pytest.raises(FormError, match="for drop"):
         answer_of(form, {"decision-0": "approve"})
 
 
@@ -97,7 +98,7 @@ def test_all_calls_of_an_interrupt_are_decided_at_once() -> None:
     ],
 )
 def test_a_form_without_an_answer_says_what_is_missing(fields: dict[str, str], reason: str) -> None:
-    with pytest.raises(AnswerError, match=reason):
+    with pytest.raises(FormError, match=reason):
         answer_of(form_of(batch(MAIL)), fields)
 
 
