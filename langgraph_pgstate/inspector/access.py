@@ -23,7 +23,7 @@ ACT: Final = "pages:act"
 PERSON_COOKIE: Final = "pgstate_person"
 _TOKEN_COOKIE: Final = "pgstate_token"
 _LONGEST_NAME: Final = 80
-_MOST_FIELDS: Final = 200
+_MOST_FIELDS: Final = 1000
 _YEAR: Final = 365 * 24 * 3600
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 

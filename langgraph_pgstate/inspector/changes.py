@@ -95,14 +95,12 @@ def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
 
 async def moved(call: Call, thread_id: str) -> HTTPException:
     """Return the refusal of an action on a thread whose newest checkpoint is another than the page showed."""
-    return refuse(
-        409, f"thread {thread_id!r} has gone on{await _since(call, thread_id)}. Look at it again, then decide"
-    )
+    return refuse(409, f"thread {thread_id!r} has gone on{await since(call, thread_id)}. Look at it again, then decide")
 
 
 async def busy(call: Call, thread_id: str) -> HTTPException:
     """Return the refusal of an action on a thread that has a run."""
-    return refuse(409, f"thread {thread_id!r} is busy{await _since(call, thread_id)}. Try again when that has ended")
+    return refuse(409, f"thread {thread_id!r} is busy{await since(call, thread_id)}. Try again when that has ended")
 
 
 async def check_free(call: Call, thread: Thread) -> None:
@@ -124,8 +122,8 @@ async def gone(call: Call, thread_id: str) -> HTTPException:
     return missing("thread", thread_id) if event is None else refuse(404, f"thread {thread_id!r} was {told(event)}")
 
 
-async def _since(call: Call, thread_id: str) -> str:
-    """Return what has happened to a thread last, as the end of a sentence."""
+async def since(call: Call, thread_id: str) -> str:
+    """Return what has happened to a thread last, as the end of a sentence: `: edited 6 s ago by Eve`."""
     found: list[tuple[datetime, str]] = []
     events = [await last_action(call, thread_id, _MOVING)]
     events += (await call.state.events.list(thread_id, kind="answer", newest_first=True, limit=1)).items

@@ -1,39 +1,262 @@
-"""The state as JSON that a person edits, and what has been changed in it."""
+"""The state as a form: its fields, what a person has changed in them, and that change on top of another state.
+
+A field is named after its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
+leaves an entry of a list out, and `add PLACE` appends a message. Fields that are missing change nothing, so that a form
+may show a part of a state and carry the rest of the change in hidden fields.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import BaseMessage, convert_to_messages, messages_from_dict
 from langgraph.channels import BinaryOperatorAggregate, DeltaChannel
 from langgraph.types import Overwrite
 
+from langgraph_pgstate.inspector.fields import Field, FormError, field_of, from_json, indented, read
 from langgraph_pgstate.inspector.messages import is_conversation
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.json import to_json
 
-_MOST: Final = 48_000
+Path: TypeAlias = tuple[str | int, ...]
+
 _ROOT: Final = "__root__"
+_KINDS: Final = ("text", "number", "boolean", "json", "any")
+# A value that is not there.
+_NOTHING: Final = object()
+# Characters and fields of a form, and of one field.
+_MOST: Final = 48_000
+_MOST_FIELDS: Final = 120
+_MOST_FIELD: Final = 24_000
+_DEEPEST: Final = 3
+_ROLES: Final = ("human", "ai", "system")
 
 
-def editable(values: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the state as JSON, and the channels that are too large for it, which stay as they are."""
-    shown: dict[str, Any] = {}
-    left_out, left = [], _MOST
-    for name, value in values.items():
-        plain = _plain(value)
-        size = len(json.dumps(plain, ensure_ascii=False, indent=2))
-        if size <= left:
-            shown[name], left = plain, left - size
-        else:
-            left_out.append(name)
-    return json.dumps(shown, ensure_ascii=False, indent=2), left_out
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A state with what a person has changed in it, as JSON types.
+
+    Attributes:
+        before: The state.
+        after: The state with what was written; entries that are removed are still in it.
+        removed: Places of the entries of lists that are removed.
+        problems: What cannot be read, and why, by the name of the field.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    removed: frozenset[Path] = frozenset()
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The state that the person wants."""
+        found: dict[str, Any] = dict(self.after)
+        if self.removed:
+            found = deepcopy(found)
+            for path in sorted(self.removed, key=lambda one: one[-1], reverse=True):
+                del _at(found, path[:-1])[path[-1]]
+        return found
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Fields that make the same change of the state."""
+        found = {}
+        for path, before, after in _differences(self.before, self.after):
+            is_text = _is_text(before) and _is_text(after) and "\r" not in after
+            found[_name("text" if is_text else "json", path)] = after if is_text else json.dumps(after)
+        return found | {_name("remove", path): "1" for path in sorted(self.removed, key=repr)}
+
+    @property
+    def changes(self) -> list[Change]:
+        """What is different."""
+        found = [Change(path, before, after) for path, before, after in _differences(self.before, self.after)]
+        return [one for one in found if one.path not in self.removed] + [
+            Change(path, _at(self.after, path), _NOTHING) for path in sorted(self.removed, key=repr)
+        ]
 
 
-def changes(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference between two states, as JSON types.
+
+    Attributes:
+        path: Its place.
+        before: The value before.
+        after: The value after.
+    """
+
+    path: Path
+    before: Any
+    after: Any
+
+    @property
+    def is_added(self) -> bool:
+        """Whether there was no value before."""
+        return self.before is _NOTHING
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether there is none after."""
+        return self.after is _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of a state in a form: a field, or a group of them.
+
+    Attributes:
+        path: Its place, as names of fields have it.
+        name: Name of the field; empty for a group.
+        title: Its key.
+        kind: That of its field, `unset` for a channel that has no value, `large` for what is not edited here, or
+            `group`, `messages` or `message`.
+        text: Text of the field; of a message its role.
+        parts: The parts of a group.
+        may_be_json: Whether a group may be edited as JSON instead.
+        is_json: Whether a group is edited as JSON.
+        is_changed: Whether a person has changed it.
+        is_removed: Whether it is to be removed.
+        hidden: Of messages, how many are before those that are shown.
+        later: Of messages, how many are after those that are shown.
+        problem: Why what was written cannot be read.
+        about: Of a message its name and id.
+    """
+
+    path: str
+    name: str
+    title: str
+    kind: str
+    text: str = ""
+    parts: tuple[Node, ...] = ()
+    may_be_json: bool = False
+    is_json: bool = False
+    is_changed: bool = False
+    is_removed: bool = False
+    hidden: int = 0
+    later: int = 0
+    problem: str = ""
+    about: str = ""
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as JSON types, messages without their empty fields."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
+    """Return what the fields of a form change in a state.
+
+    Raises:
+        HTTPException: 422 if a field names no place of the state.
+    """
+    after: Any = {**before}
+    removed: list[Path] = []
+    added: list[Path] = []
+    problems: dict[str, str] = {}
+    given = [(*_parsed(name), name, text) for name, text in form.items() if "[" in name]
+    # What is within another value that was written, too, is written after it; so is what needs a value of its kind.
+    for kind, path, name, text in sorted(given, key=lambda one: (len(one[1]), one[0] != "json")):
+        if kind == "remove":
+            removed.append(path)
+        elif kind == "add":
+            added.append(path)
+        elif kind in _KINDS:
+            try:
+                after = _written(after, path, kind, text)
+            except FormError as error:
+                problems[name] = str(error)
+            except LookupError:
+                raise refuse(422, f"the state has no place {json.dumps(path)}") from None
+    for path in removed:
+        if not (path and isinstance(path[-1], int) and isinstance(_at(after, path[:-1]), list)) or (
+            _at(after, path) is _NOTHING
+        ):
+            raise refuse(422, f"the state has no entry {json.dumps(path)} of a list")
+    for path in added:
+        text, role = form[_name("add", path)], form.get(_name("role", path), _ROLES[0])
+        if text.strip():
+            messages = _at(after, path)
+            if not isinstance(messages, list) or role not in _ROLES:
+                raise refuse(422, f"{json.dumps(path)} takes no message of {role!r}")
+            after = _set(after, (*path, len(messages)), {"type": role, "content": text})
+    return Edit(before, after, frozenset(removed), problems)
+
+
+def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
+    """Return the same change of another state.
+
+    Where both have changed the same value, it is the person's own. Messages are found by their ids: changes of those
+    that are gone are left out.
+    """
+    # What was added and removed again is in neither.
+    own = Edit(edit.before, edit.after, frozenset(one for one in edit.removed if _at(edit.before, one) is _NOTHING))
+    after = _merged(edit.before, own.written, theirs)
+    removed = (_moved(edit.before, after, path) for path in edit.removed - own.removed)
+    return Edit(theirs, after, frozenset(path for path in removed if path is not None))
+
+
+def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
+    """Return the changes that cannot be made to another state, because the message is not in it."""
+    return [
+        one
+        for one in edit.changes
+        if len(one.path) > 1
+        and is_conversation(_at(edit.before, one.path[:1]))
+        and _at(edit.before, one.path[:2]) is not _NOTHING
+        and _moved(edit.before, theirs, one.path[:2]) is None
+    ]
+
+
+def nodes(
+    edit: Edit, form: Mapping[str, str], unset: Sequence[str], until: int | None
+) -> tuple[list[Node], dict[str, str]]:
+    """Return the form of a state: a node for each channel, and the hidden fields with what the form does not show.
+
+    Args:
+        edit: The state, and what was changed in it.
+        form: The fields that were sent; `as_json PLACE` are shown as JSON.
+        unset: Channels that have no value.
+        until: Show only messages before this place.
+    """
+    maker = _Maker(edit, form, until)
+    order = sorted(edit.after, key=lambda name: not is_conversation(edit.after[name]))
+    found = [maker.node((name,), edit.after[name], name) for name in order]
+    for name in unset:
+        if name not in edit.after:
+            field_name = _name("any", (name,))
+            found.append(Node(_place((name,)), field_name, name, "unset", form.get(field_name, "")))
+    hidden = {name: text for name, text in edit.fields.items() if not maker.shows(*_parsed(name))}
+    return found, hidden
+
+
+def place_of(change: Change, state: Mapping[str, Any]) -> str:
+    """Return where in its channel a change is: `message 3 (ai) content`."""
+    if len(change.path) < 2:
+        return ""
+    channel, number, *rest = change.path
+    values = _at(state, (channel,))
+    if isinstance(number, int) and is_conversation(values) and number < len(values):
+        one = values[number]
+        if rest[:1] == ["tool_calls"] and len(rest) > 1:
+            call = _at(one, tuple(rest[:2]))
+            rest = [str(call.get("name")) if isinstance(call, dict) else "call", *rest[3:]]
+        words = " ".join(["", *map(str, rest)]).removesuffix(" content")
+        return f"message {number + 1} ({one.get('type') or one.get('role')}){words}"
+    return "".join(f".{key}" if isinstance(key, str) else f"[{key}]" for key in change.path[1:]).lstrip(".")
+
+
+def texts_of(change: Change) -> tuple[str | None, str | None]:
+    """Return the values before and after a change as texts; `None` for what was not there, or is not any more."""
+    return _shown(change.before), _shown(change.after)
+
+
+def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -> dict[str, Any]:
     """Return what to update so that the channels of an edited state have the values that were written.
 
     Args:
@@ -46,16 +269,21 @@ def changes(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -
     """
     found: dict[str, Any] = {}
     for name, value in written.items():
-        if name in values and value == _plain(values[name]):
+        if name in values and _is_equal(value, _plain(values[name])):
             continue
         before = values.get(name)
         holds_messages = is_conversation(before) and all(isinstance(one, BaseMessage) for one in before or ())
-        new = _messages(name, value, before) if holds_messages else value
+        new = _messages(name, value, before) if holds_messages else _kept(value, before)
         # What was written replaces the value; a reducer would add it.
         found[name] = (
             Overwrite(new) if isinstance(graph.channels.get(name), BinaryOperatorAggregate | DeltaChannel) else new
         )
     return found
+
+
+def channels_of(graph: Any) -> list[str]:
+    """Return the channels of a graph that a person may write."""
+    return [name for name in graph.channels if not is_schedule_channel(name) and name != "__start__"]
 
 
 def check_channels(written: Mapping[str, Any], graph: Any) -> None:
@@ -64,11 +292,281 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
     Raises:
         HTTPException: 422 with their names, and those that there are.
     """
-    known = [name for name in graph.channels if not is_schedule_channel(name) and name != "__start__"]
+    known = channels_of(graph)
     unknown = [name for name in written if name not in known]
     if unknown and _ROOT not in known:
         there_are = ", ".join(map(repr, sorted(known)[:50]))
         raise refuse(422, f"the graph has no channel {', '.join(map(repr, unknown[:10]))}; it has {there_are}")
+
+
+class _Maker:
+    """Makes the nodes of a form, within its limits. The last messages come first.
+
+    Args:
+        edit: The state, and what was changed in it.
+        form: The fields that were sent.
+        until: Show only messages before this place.
+    """
+
+    def __init__(self, edit: Edit, form: Mapping[str, str], until: int | None) -> None:
+        self._edit, self._form, self._until = edit, form, until
+        self._characters, self._fields = _MOST, _MOST_FIELDS
+        self._changed = [path for path, _, _ in _differences(edit.before, edit.after)]
+        self._shown: dict[Path, str] = {}
+        self._removable: set[Path] = set()
+
+    def shows(self, kind: str, path: Path) -> bool:
+        """Return whether the form has a field that makes a change at a place."""
+        if kind == "remove":
+            return path in self._removable
+        # A field of another kind than the value before needs the value first.
+        before = _at(self._edit.before, path)
+        is_alike = before is not _NOTHING and self._shown.get(path) == field_of("", before).kind
+        return is_alike or any(self._shown.get(path[:length]) == "json" for length in range(len(path) + 1))
+
+    def node(self, path: Path, value: Any, title: str, depth: int = 0) -> Node:
+        """Return the node of a value."""
+        if _name("as_json", path) in self._form:
+            return replace(self._field(path, Field(title, "json", indented(value), value)), is_json=True)
+        if is_conversation(value) and depth == 0:
+            return self._messages(path, value, title)
+        if isinstance(value, dict) and value and depth < _DEEPEST:
+            parts = tuple(self.node((*path, key), one, key, depth + 1) for key, one in value.items())
+            if any(one.kind != "large" for one in parts):
+                return self._group(path, title, "group", parts, value)
+        return self._field(path, field_of(title, value))
+
+    def _field(self, path: Path, one: Field) -> Node:
+        name = _name(one.kind, path)
+        text = self._form[name] if name in self._edit.problems else one.text
+        if len(text) > min(self._characters, _MOST_FIELD) or not self._fields:
+            return Node(_place(path), "", one.name, "large", str(len(text)))
+        self._characters -= len(text)
+        self._fields -= 1
+        self._shown[path] = one.kind
+        problem = self._edit.problems.get(name, "")
+        return Node(_place(path), name, one.name, one.kind, text, is_changed=self._is_changed(path), problem=problem)
+
+    def _group(self, path: Path, title: str, kind: str, parts: tuple[Node, ...], value: Any, **more: Any) -> Node:
+        may_be_json = len(json.dumps(value, ensure_ascii=False, indent=2)) <= _MOST_FIELD
+        is_changed = self._is_changed(path)
+        return Node(_place(path), "", title, kind, parts=parts, may_be_json=may_be_json, is_changed=is_changed, **more)
+
+    def _messages(self, path: Path, messages: Sequence[Any], title: str) -> Node:
+        until = len(messages) if self._until is None else max(0, min(self._until, len(messages)))
+        parts: list[Node] = []
+        for number in reversed(range(until)):
+            if parts and (self._characters < len(str(messages[number].get("content"))) or self._fields < 4):
+                break
+            parts.append(self._message((*path, number), messages[number]))
+        more = {"hidden": until - len(parts), "later": len(messages) - until}
+        return self._group(path, title, "messages", tuple(reversed(parts)), messages, **more)
+
+    def _message(self, path: Path, message: Mapping[str, Any]) -> Node:
+        is_json = _name("as_json", path) in self._form
+        if is_json:
+            parts: tuple[Node, ...] = (self._field(path, Field("JSON", "json", indented(message), message)),)
+        else:
+            parts = tuple(self._fields_of(path, message))
+        self._removable.add(path)
+        self._fields -= 1
+        role = str(message.get("type") or message.get("role"))
+        about = " ".join(str(message[key]) for key in ("name", "id") if message.get(key))
+        more = {"is_removed": path in self._edit.removed, "about": about, "text": role, "is_json": is_json}
+        return self._group(path, str(path[-1]), "message", parts, message, **more)
+
+    def _fields_of(self, path: Path, message: Mapping[str, Any]) -> Iterator[Node]:
+        """Return the fields of a message: its text, and the arguments of its calls."""
+        content, calls = message["content"], message.get("tool_calls")
+        calls = calls if isinstance(calls, list) else []
+        if isinstance(content, list):
+            known = {one.get("id") for one in calls if isinstance(one, Mapping)}
+            for number, part in enumerate(content):
+                here = (*path, "content", number)
+                if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                    yield self._field((*here, "text"), field_of(str(part.get("type") or "text"), part["text"]))
+                elif not (isinstance(part, Mapping) and part.get("type") == "tool_use" and part.get("id") in known):
+                    title = str(part.get("type") or "part") if isinstance(part, Mapping) else "text"
+                    yield self._field(here, field_of(title, part))
+        elif content or not calls:
+            yield self._field((*path, "content"), field_of("content", content))
+        for number, call in enumerate(calls):
+            if not isinstance(call, Mapping) or not isinstance(call.get("args"), Mapping):
+                continue
+            here = (*path, "tool_calls", number, "args")
+            parts = tuple(self._field((*here, key), field_of(key, one)) for key, one in call["args"].items())
+            yield Node(_place(here), "", str(call.get("name") or "call"), "call", parts=parts)
+
+    def _is_changed(self, path: Path) -> bool:
+        return any(one[: len(path)] == path or path[: len(one)] == one for one in self._changed)
+
+
+def _parsed(name: str) -> tuple[str, Path]:
+    """Return the kind and the place in the name of a field.
+
+    Raises:
+        HTTPException: 422 if it has none.
+    """
+    kind, _, text = name.partition(" ")
+    try:
+        path = json.loads(text)
+    except (ValueError, RecursionError):
+        path = None
+    if not isinstance(path, list) or not all(isinstance(one, str | int) and one is not True for one in path):
+        raise refuse(422, f"{name[:200]!r} names no place of the state")
+    return kind, tuple(path)
+
+
+def _name(kind: str, path: Path) -> str:
+    return f"{kind} {_place(path)}"
+
+
+def _place(path: Path) -> str:
+    return json.dumps(path, ensure_ascii=not _is_writable(path), separators=(",", ":"))
+
+
+def _is_writable(path: Path) -> bool:
+    return all(_is_text(one) for one in path if isinstance(one, str))
+
+
+def _written(state: Any, path: Path, kind: str, text: str) -> Any:
+    """Return a state with what was written in a field."""
+    old = _at(state, path)
+    if not path:
+        value = from_json(text, "the state")
+        if not isinstance(value, dict):
+            raise FormError("the state must be a JSON object with a field for each channel")
+        return {**state, **value}
+    if kind == "any":
+        # A channel without a value: JSON, or else text.
+        if not text.strip():
+            return state
+        try:
+            return _set(state, path, json.loads(text))
+        except (ValueError, RecursionError):
+            return _set(state, path, text)
+    if kind == "json":
+        shown = Field("", "json", "" if old is _NOTHING else indented(old), old)
+    elif old is _NOTHING:
+        raise LookupError(path)
+    else:
+        shown = field_of("", old)
+        if shown.kind != kind:
+            raise FormError(f"the value is no {kind} any more")
+    value = read(shown, text, str(path[-1]))
+    return state if value is old else _set(state, path, value)
+
+
+def _at(state: Any, path: Path) -> Any:
+    """Return what is at a place of a state, or `_NOTHING`."""
+    for key in path:
+        has_key = isinstance(state, dict) and isinstance(key, str) and key in state
+        if not has_key and not (isinstance(state, list) and isinstance(key, int) and 0 <= key < len(state)):
+            return _NOTHING
+        state = state[key]
+    return state
+
+
+def _set(state: Any, path: Path, value: Any) -> Any:
+    """Return a state with another value at a place. An entry after the last one is appended.
+
+    Raises:
+        LookupError: If there is no such place.
+    """
+    if not path:
+        return value
+    key, *rest = path
+    if isinstance(state, dict) and isinstance(key, str) and (key in state or not rest):
+        return {**state, key: _set(state.get(key), tuple(rest), value)}
+    if isinstance(state, list) and isinstance(key, int) and 0 <= key <= len(state) - bool(rest):
+        inner = _set(state[key] if rest else None, tuple(rest), value)
+        return [*state[:key], inner, *state[key + 1 :]]
+    raise LookupError(key)
+
+
+def _differences(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """Return the places at which two states differ, as deep as they have the same form."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
+        for key, one in after.items():
+            yield from _differences(before.get(key, _NOTHING), one, (*path, key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
+        for place, one in enumerate(after):
+            yield from _differences(before[place] if place < len(before) else _NOTHING, one, (*path, place))
+    elif not _is_equal(before, after):
+        yield path, before, after
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    """Return whether two values are the same JSON; `true` is not 1."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_is_equal(one, second[key]) for key, one in first.items())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_is_equal, first, second))
+    return type(first) is type(second) and bool(first == second)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and field_of("", value).kind == "text"
+
+
+def _merged(before: Any, mine: Any, theirs: Any) -> Any:
+    """Return a value that two have changed, with both changes, or else one's own."""
+    if _is_equal(before, mine):
+        return theirs
+    if _is_equal(before, theirs) or len({type(before), type(mine), type(theirs)}) > 1:
+        return mine
+    if isinstance(before, dict):
+        names = [*theirs, *(name for name in mine if name not in theirs)]
+        found = {
+            name: _merged(before.get(name, _NOTHING), mine.get(name, _NOTHING), theirs.get(name, _NOTHING))
+            for name in names
+        }
+        return {name: one for name, one in found.items() if one is not _NOTHING}
+    if isinstance(before, list):
+        own, old, new = _by_id(mine), _by_id(before), _by_id(theirs)
+        if own is not None and old is not None and new is not None:
+            kept = [
+                _merged(old[id], own[id], one) if id in old and id in own else one
+                for id, one in new.items()
+                if id in own or id not in old
+            ]
+            return kept + [one for id, one in own.items() if id not in old and id not in new]
+    return mine
+
+
+def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
+    """Return messages by their ids; `None` if some have none, but for those that a person has added."""
+    found: dict[Any, Any] = {}
+    for place, one in enumerate(messages):
+        if not isinstance(one, dict) or "content" not in one:
+            return None
+        id = one.get("id")
+        key = ("added", place) if id is None else id
+        if key in found:
+            return None
+        found[key] = one
+    return found
+
+
+def _moved(before: Any, theirs: Any, path: Path) -> Path | None:
+    """Return where in another state an entry is that was removed; `None` if it is nowhere."""
+    one = _at(before, path)
+    others = _at(theirs, path[:-1])
+    if one is _NOTHING or not isinstance(others, list):
+        return None
+    id = one.get("id") if isinstance(one, dict) else None
+    same = [place for place, other in enumerate(others) if _is_equal(other, one)]
+    if id is not None:
+        same = [place for place, other in enumerate(others) if isinstance(other, dict) and other.get("id") == id]
+    return (*path[:-1], same[0]) if len(same) == 1 else None
+
+
+def _shown(value: Any) -> str | None:
+    if value is _NOTHING:
+        return None
+    if isinstance(value, dict) and is_conversation([value]) and isinstance(value["content"], str):
+        value = value if value.get("tool_calls") else value["content"]
+    return value if _is_text(value) else indented(value)
 
 
 def _plain(value: Any) -> Any:
@@ -76,8 +574,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
         return [_plain(one) for one in value]
     if isinstance(value, BaseMessage):
-        value = {name: field for name, field in value.model_dump().items() if field not in (None, "", [], {}, False)}
+        fields = value.model_dump().items()
+        value = {name: one for name, one in fields if name == "content" or one not in (None, "", [], {}, False)}
     return json.loads(to_json(value))
+
+
+def _kept(written: Any, before: Any) -> Any:
+    """Return what was written, with the parts of the value before that were not changed as they were."""
+    if _is_equal(written, _plain(before)):
+        return before
+    if isinstance(written, dict) and isinstance(before, dict):
+        return {name: _kept(one, before[name]) if name in before else one for name, one in written.items()}
+    if isinstance(written, list) and isinstance(before, list | tuple):
+        kept = [_kept(one, before[place]) if place < len(before) else one for place, one in enumerate(written)]
+        return kept if isinstance(before, list) else tuple(kept)
+    return written
 
 
 def _messages(name: str, written: Any, before: Any) -> list[BaseMessage]:

@@ -28,17 +28,19 @@ async def clicks(page: Any, *selectors: str) -> int:
 async def test_tasks_take_few_clicks(dsn: str, schema: str, record: Record) -> None:
     async with browsing(dsn, schema, record) as (url, browser, state):
         page, complaints = await open_page(browser, url)
-        # Fork before a failure, and run again with a changed state.
-        await page.goto(f"{url}/ui/runs")
-        count = await clicks(page, "td.main a[href$='/failed/bad']", "text=Checkpoint before the failure")
-        count += await clicks(page, "#act-fork summary", "#act-fork button:text-is('Fork')")
+        # Fork before a failure, and run again with a changed state. The click into the field counts, too.
+        await page.goto(f"{url}/ui/threads")
+        count = await clicks(page, "nav >> text=Runs", "td.main a[href$='/failed/bad']")
+        count += await clicks(page, "button:text-is('Fork before it, and edit')")
         await page.wait_for_selector("text=This is the new thread.")
-        count += await clicks(page, "a:text-is('Edit')")
-        await page.fill("textarea[name=values]", '{"count": 5}')
-        count += await clicks(page, "button:text-is('Change and run on')")
+        forked = page.url.partition("?")[0].split("/")[-2]
+        count += await clicks(page, "input[name='number [\"count\"]']")
+        await page.keyboard.press("Control+A")
+        await page.keyboard.type("5")
+        count += await clicks(page, "button:text-is('Preview the change')", "button:text-is('Change and run on')")
         await page.wait_for_selector("text=The state is changed.")
         assert count <= 6
-        forked = page.url.partition("?")[0].rpartition("/")[2]
+        assert page.url.partition("?")[0].endswith(f"/{forked}")
         assert forked != "failed"
         assert len((await state.runs.list(thread_id=forked)).items) == 1
 

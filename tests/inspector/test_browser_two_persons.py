@@ -55,8 +55,13 @@ async def _press(page: Any, case: Case, aim: Aim) -> None:
     for one in case.clicks:
         name, is_text, text = one.partition("=")
         if is_text and name in case.fields:
-            await page.fill(f"[name={name}]", text)
+            await page.fill(f"[name='{name}']", text)
         else:
-            await page.click(f"{row}>> {one}" if row else one)
+            aimed = page.locator(f"{row}>> {one}" if row else one)
+            # What comes before the last click may be refused already.
+            await aimed.or_(page.locator("[role=alert]")).first.wait_for()
+            if await page.locator("[role=alert]").count():
+                return
+            await aimed.click()
         # What asks first is another page.
         row = ""

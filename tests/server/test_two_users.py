@@ -380,8 +380,18 @@ PAGE_CASES: dict[str, Case] = {
     "thread.ask_for_edit": lambda them, me: [
         {"params": {"at": me.checkpoint}},
         {"params": {"at": them.checkpoint}},
+        {"params": {"at": them.checkpoint, "head": me.checkpoint}},
+        {"params": {"at": me.checkpoint, "head": them.checkpoint}},
     ],
     "thread.edit": form(
+        *(
+            lambda them, me, step=step, mine=mine: {  # type: ignore[misc]
+                **{"at": me.checkpoint if mine else them.checkpoint, "step": step, 'add ["messages"]': "x"},
+                **{"head": them.checkpoint if mine else me.checkpoint},
+            }
+            for step in ("preview", "form", "apply")
+            for mine in (True, False)
+        ),
         lambda them, me: {"at": me.checkpoint, "values": '{"messages": []}', "as_node": "speak"},
         lambda them, me: {"at": them.checkpoint, "values": '{"messages": []}', "as_node": "speak"},
     ),

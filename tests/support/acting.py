@@ -123,6 +123,8 @@ def _of(prepare: Any, *arguments: str) -> Callable[[AsyncPGState, str], Any]:
     return lambda state, id: prepare(state, id, *arguments)
 
 
+_BOOKING: Final = 'any ["booking"]'
+
 CASES: Final[Mapping[str, Case]] = {
     "run.cancel": Case(
         _pending,
@@ -159,9 +161,14 @@ CASES: Final[Mapping[str, Case]] = {
     "thread.edit": Case(
         _of(_thread, "edit", "/edit?at={at}"),
         "edited just now by",
-        ('values={"booking": {"hotel": "Astoria"}}', "button:text-is('Change')"),
+        (
+            "#unset summary",
+            f"{_BOOKING}=Astoria",
+            "button:text-is('Preview the change')",
+            "button:text-is('Change')",
+        ),
         _edits,
-        {"values": '{"booking": {"hotel": "Astoria"}}', "as_node": "approve"},
+        {_BOOKING: "Astoria", "as_node": "approve"},
     ),
     "thread.label": Case(
         _of(_thread, "label"),

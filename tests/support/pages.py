@@ -7,6 +7,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from html.parser import HTMLParser
 from typing import Any, Final
 
 import httpx
@@ -97,9 +98,49 @@ def forms_of(page: str) -> dict[str, Any]:
     however old it becomes.
     """
     return {
-        html.unescape(path): {name: html.unescape(value) for name, value in _HIDDEN.findall(form) if name != "token"}
+        html.unescape(path): {
+            html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form) if name != "token"
+        }
         for path, form in _FORM.findall(page)
     }
+
+
+class _Fields(HTMLParser):
+    """The fields of a form, as a browser sends them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._name = self._select = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "input" and (given.get("type") not in ("checkbox", "radio") or "checked" in given):
+            self.found[given.get("name", "")] = given.get("value", "")
+        elif tag == "textarea":
+            self._name = given["name"]
+            self.found[self._name] = ""
+        elif tag == "select":
+            self._select = given["name"]
+        elif tag == "option" and ("selected" in given or self._select not in self.found):
+            self.found[self._select] = given.get("value", "")
+            self._name = "" if "value" in given else self._select
+
+    def handle_data(self, data: str) -> None:
+        if self._name:
+            self.found[self._name] += data if self._name == self._select else data.removeprefix("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("textarea", "option"):
+            self._name = ""
+
+
+def fields_of(page: str, path: str) -> dict[str, str]:
+    """All fields of a form of a page, without the token, as a browser sends them if nobody types."""
+    form = next(form for found, form in _FORM.findall(page) if html.unescape(found) == path)
+    parser = _Fields()
+    parser.feed(form)
+    return {name: value for name, value in parser.found.items() if name != "token"}
 
 
 @asynccontextmanager

@@ -219,7 +219,7 @@ function freshPairs(page) {
 }
 
 async function refresh() {
-  const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(15000) });
+  const response = await fetch(live.dataset.from || location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(15000) });
   if (response.status === 401 || response.redirected) { sayLive("Not live: you are signed out. Reload the page"); return; }
   if (!response.ok) { sayLive(`Not live: the server answers ${response.status}`); return; }
   learnClock(response);
@@ -290,6 +290,14 @@ document.addEventListener("submit", (event) => {
   event.target.dataset.sent = "true";
 });
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+// What was typed in a large form is not lost by a slip.
+let isSent = false;
+document.addEventListener("submit", () => { isSent = true; });
+addEventListener("beforeunload", (event) => {
+  const isTyped = all("form[data-typed] :is(input:not([type=hidden]), textarea, select)").some((one) => (one.matches("select") ? ![...one.options].some((option) => option.defaultSelected) ? one.selectedIndex > 0 : !one.selectedOptions[0].defaultSelected : one.value !== one.defaultValue || one.checked !== one.defaultChecked));
+  if (isTyped && !isSent) event.preventDefault();
+});
 
 // On a narrow screen the page and the view that are open may be beyond the edge of their strip.
 function showCurrent() {

@@ -1,0 +1,332 @@
+"""The page on which a person changes the state: its form, a preview of the change, and what others did meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from langgraph_pgstate.errors import LeaseHeldError, PGStateError
+from langgraph_pgstate.inspector.actions import check_head, checkpoint_of, enqueue, graph_of
+from langgraph_pgstate.inspector.changes import busy, gone, last_action, since
+from langgraph_pgstate.inspector.differences import words_of
+from langgraph_pgstate.inspector.editing import (
+    Change,
+    Edit,
+    channels_of,
+    check_channels,
+    lost,
+    merged,
+    nodes,
+    place_of,
+    plain,
+    read_edit,
+    texts_of,
+    updates,
+)
+from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.rendering import wants_json
+from langgraph_pgstate.inspector.tools import unknown_effects
+from langgraph_pgstate.server.assistants import open_graph
+from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.threads.types import Thread
+
+_TITLE: Final = "Edit the state"
+# Time that the second of two edits waits for the first.
+_WAIT_SECONDS: Final = 5.0
+# Changes that a page shows, and characters of one.
+_MOST_CHANGES: Final = 60
+_MOST_CHANGE: Final = 1200
+_MOST_COMPARED: Final = 20_000
+
+
+async def ask(call: PageCall) -> Page:
+    """Show the form for a change of the state; or only whether the thread has gone on, which open forms ask."""
+    found, at = await call.thread("read"), call.query("at")
+    if at is None:
+        raise missing("checkpoint", "")
+    if (head := call.query("head")) is not None:
+        data = {**_data(call, found, at, head), "meanwhile": await _meanwhile(call, found, head)}
+        return Page("edit.html", _TITLE, data, is_live=True)
+    return await _form(call, found, at, await _state(call, found, at))
+
+
+async def edit(call: PageCall) -> Done | Page:
+    """Take a step of an edit: change the state, as if a node had returned it, and run on if that is asked for; or show
+    the form or a preview.
+
+    The steps are `apply` (also without a step), `preview`, `form`, `json PLACE`, `fields PLACE` and `until NUMBER`. A
+    person who is refused gets a page with what was typed.
+    """
+    found = await call.thread("update")
+    at, step = checkpoint_of(call), call.field("step") or "apply"
+    try:
+        if step == "apply":
+            return await _apply(call, found, at)
+        before = await _state(call, found, at)
+        change = read_edit(before, call.form)
+        if step == "preview":
+            return await _preview(call, found, at, change)
+        return await _form(call, found, at, before, step)
+    except HTTPException as error:
+        if error.status_code not in (409, 422) or "values" in call.form or wants_json(call.request):
+            raise
+        return await _refused(call, found.thread_id, at, error)
+
+
+async def _refused(call: PageCall, thread_id: str, at: str, error: HTTPException) -> Page:
+    """Return the page of a person whose change was refused: of both versions if the thread has gone on."""
+    thread = await call.thread("read")
+    if (before := await _state(call, thread, at)) is None:
+        raise error
+    if error.status_code == 409:
+        change = read_edit(before, call.form)
+        if call.field("head") in (None, thread.head_checkpoint_id):
+            return await _preview(call, thread, at, change, error.detail)
+        return await _both(call, thread, at, change, error.detail)
+    return await _form(call, thread, at, before, problem=error.detail)
+
+
+async def _form(
+    call: PageCall, thread: Thread, at: str, before: Mapping[str, Any], step: str = "form", problem: str = ""
+) -> Page:
+    """Return the form, with what was changed in it."""
+    sent = {**call.form}
+    kind, _, place = step.partition(" ")
+    if kind == "json":
+        sent |= {f"as_json {place}": "1"}
+    edit = _readable(before, sent)
+    if kind == "json" and edit.removed:
+        # In JSON an entry is left out.
+        edit = Edit(edit.before, edit.written, problems=edit.problems)
+    if kind == "fields":
+        sent.pop(f"as_json {place}", None)
+    until = place if kind == "until" else sent.get("until", "")
+    name = graph_of(call, thread)
+    async with open_graph(call, name, thread) as graph:
+        unset = [one for one in channels_of(graph) if one not in before]
+        names = [node for node in graph.nodes if not node.startswith("__")]
+    until_number = int(until) if until.isdecimal() and len(until) < 9 else None
+    shown, hidden = nodes(edit, sent, unset, until_number)
+    hidden |= {name: "1" for name in sent if name.startswith("as_json ")}
+    data = {
+        **_data(call, thread, at, call.field("head") or thread.head_checkpoint_id),
+        "step": "form",
+        "problem": problem,
+        "as_node": call.field("as_node"),
+        "names": names,
+        "nodes": shown,
+        "hidden": {**hidden, **({} if until_number is None else {"until": str(until_number)})},
+    }
+    return Page("edit.html", _TITLE, data, is_live=call.may_act, status=422 if problem else 200)
+
+
+def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
+    """Return what a form changes, without what names no place of the state."""
+    try:
+        return read_edit(before, form)
+    except HTTPException:
+        return Edit(before, before)
+
+
+async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, problem: str = "") -> Page:
+    """Return a page that shows what an edit would change, and asks whether it shall."""
+    if not problem:
+        await check_head(call, thread, call.field("head") or thread.head_checkpoint_id)
+        _check(call, change)
+    changed = change.changes
+    data = {
+        **_data(call, thread, at, call.field("head") or thread.head_checkpoint_id),
+        "step": "preview",
+        "problem": problem,
+        "as_node": call.field("as_node"),
+        "changes": _lines(changed, change.after),
+        "left_out": max(0, len(changed) - _MOST_CHANGES),
+        "hidden": {**change.fields, **_display(call)},
+        "unsettled": await unknown_effects(call, thread.thread_id),
+    }
+    return Page("edit.html", _TITLE, data, is_live=True, status=409 if problem else 200)
+
+
+async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: str) -> Page:
+    """Return a page with the version of somebody who was first and that of the person, who may change theirs."""
+    head = thread.head_checkpoint_id or ""
+    theirs = await _state(call, thread, head)
+    # A change of an older checkpoint does not concern what came after the newest.
+    is_on_top = at == call.field("head")
+    own = merged(change, theirs) if is_on_top else change
+    gone_changes = lost(change, theirs) if is_on_top else []
+    meanwhile = Edit(change.before, theirs).changes if is_on_top else []
+    before = {one.path: one.before for one in change.changes}
+    both = {one.path for one in meanwhile}
+    data = {
+        **_data(call, thread, head if is_on_top else at, head),
+        "step": "both",
+        "problem": problem.partition(". Look at it again")[0] + ". Nothing was changed by you.",
+        "as_node": call.field("as_node"),
+        "theirs": head,
+        "since": at if is_on_top else None,
+        "changes": [
+            {**line, "both": one.path in both and one.path in before}
+            for one, line in zip(own.changes, _lines(own.changes, own.after), strict=False)
+        ],
+        "left_out": max(0, len(own.changes) - _MOST_CHANGES),
+        "lost": _lines(gone_changes, change.after),
+        "meanwhile_changes": _lines(meanwhile, theirs),
+        "hidden": {**own.fields, **_display(call)},
+        "unsettled": await unknown_effects(call, thread.thread_id),
+    }
+    return Page("edit.html", _TITLE, data, is_live=True, status=409)
+
+
+def _display(call: PageCall) -> dict[str, str]:
+    return {name: text for name, text in call.form.items() if name == "until" or name.startswith("as_json ")}
+
+
+def _data(call: PageCall, thread: Thread, at: str, head: str | None) -> dict[str, Any]:
+    return {
+        "thread": thread,
+        "at": at,
+        "head": head,
+        "step": "news",
+        "problem": "",
+        "meanwhile": None,
+        "as_node": None,
+        "unsettled": [],
+        "hidden": {},
+        "live_from": call.link("threads", thread.thread_id, "edit", at=at, head=head),
+    }
+
+
+async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any] | None:
+    """Return what has happened to a thread since a form was opened."""
+    if thread.head_checkpoint_id == head:
+        return None
+    told = (await since(call, thread.thread_id)).removeprefix(": ")
+    return {"told": told, "checkpoint_id": thread.head_checkpoint_id}
+
+
+def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return changes as a page shows them: the place, and one text with what differs marked, or two texts."""
+    found = []
+    for one in [*changes][:_MOST_CHANGES]:
+        texts = texts_of(one)
+        before, after = ((text or "")[:_MOST_COMPARED] for text in texts)
+        words = None if None in texts else words_of(before, after)
+        found.append(
+            {
+                "channel": str(one.path[0]),
+                "place": place_of(one, state),
+                "change": "added" if one.is_added else "removed" if one.is_removed else "changed",
+                "words": None if words is None else [(kind, text[:_MOST_CHANGE]) for kind, text in words],
+                "before": None if texts[0] is None else before[:_MOST_CHANGE],
+                "after": None if texts[1] is None else after[:_MOST_CHANGE],
+                "is_whole": all(len(text or "") <= _MOST_CHANGE for text in texts),
+                "both": False,
+            }
+        )
+    return found
+
+
+async def _state(call: PageCall, thread: Thread, at: str) -> dict[str, Any]:
+    """Return the state at a checkpoint as JSON types.
+
+    Raises:
+        HTTPException: 404 if there is none.
+    """
+    state = await call.state.threads.state_at(config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at))
+    return plain(state.values)
+
+
+def _check(call: PageCall, change: Edit) -> None:
+    """Refuse a change that cannot be read, or that changes nothing.
+
+    Raises:
+        HTTPException: 422 with the reason.
+    """
+    if change.problems:
+        raise refuse(422, next(iter(change.problems.values())))
+    if not change.changes and call.field("as_node") is None:
+        raise refuse(422, "nothing is changed: the values are those of the state")
+
+
+async def _apply(call: PageCall, found: Thread, at: str) -> Done:
+    name, nonce = graph_of(call, found), call.nonce
+    head = call.field("head") or found.head_checkpoint_id
+    values = _values(call)
+    # LangGraph takes any id for a checkpoint, and an empty state for that of none.
+    if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
+        raise missing("checkpoint", at)
+    if (made := await _edited(call, found, nonce)) is None:
+        made = await _edit(call, found, name, nonce, head, at, values)
+    run_id = await enqueue(call, found, nonce, expected_head=made, waits=True) if call.field("run") else None
+    location = call.link("threads", found.thread_id, at=None if run_id else made)
+    return Done(location, {"checkpoint_id": made, "run_id": run_id})
+
+
+def _values(call: PageCall) -> dict[str, Any] | None:
+    """Return the values that a caller sends as one JSON object, which the graph's reducers take; `None` for a form.
+
+    Raises:
+        HTTPException: 422 if they are none.
+    """
+    if "values" not in call.form:
+        return None
+    try:
+        values = json.loads(call.form["values"])
+    except (ValueError, RecursionError) as error:
+        raise refuse(422, f"the values are no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise refuse(422, "the values are a JSON object with a field for each channel that changes")
+    return values
+
+
+async def _edit(
+    call: PageCall, thread: Thread, name: str, nonce: str, head: str | None, at: str, values: dict[str, Any] | None
+) -> str:
+    """Make the checkpoint of an edit under the thread's lease, which no run of the queue has meanwhile."""
+    thread_id = thread.thread_id
+    try:
+        async with call.state.leases.hold(thread_id, on_busy="wait", wait_timeout=_WAIT_SECONDS):
+            if (made := await _edited(call, thread, nonce)) is not None:
+                return made
+            current = await call.state.threads.get(thread_id)
+            if current is None:
+                raise await gone(call, thread_id)
+            await check_head(call, current, head)
+            if current.status == "busy":
+                raise await busy(call, thread_id)
+            config = config_at(thread_id, checkpoint_ns="", checkpoint_id=at)
+            async with open_graph(call, name, thread, "threads.update") as graph:
+                if values is None:
+                    state = (await call.state.threads.state_at(config)).values
+                    change = read_edit(plain(state), call.form)
+                    _check(call, change)
+                    check_channels(change.written, graph)
+                    values = updates(change.written, state, graph)
+                else:
+                    check_channels(values, graph)
+                try:
+                    updated = await graph.aupdate_state(config, values, as_node=call.field("as_node"))
+                except PGStateError:
+                    raise
+                except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+                    # A reducer, or an edge that reads the state.
+                    why = str(error).partition("\nFor troubleshooting")[0][:1000]
+                    raise refuse(422, f"the graph refuses the values: {type(error).__name__}: {why}") from None
+            made = str(updated["configurable"]["checkpoint_id"])
+            given = {} if call.field("nonce") is None else {"form": nonce}
+            channels = sorted(map(str, values))
+            await call.record(thread_id, "edit", checkpoint_id=made, edited=at, channels=channels, **given)
+            return made
+    except LeaseHeldError:
+        raise await busy(call, thread_id) from None
+
+
+async def _edited(call: PageCall, thread: Thread, nonce: str) -> str | None:
+    """Return the checkpoint that the same form has made before; `None` if it was not sent before."""
+    event = None if call.field("nonce") is None else await last_action(call, thread.thread_id, ("edit",))
+    return event.checkpoint_id if event is not None and event.payload.get("form") == nonce else None
