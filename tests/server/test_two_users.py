@@ -381,7 +381,6 @@ PAGE_CASES: dict[str, Case] = {
         {"params": {"at": me.checkpoint}},
         {"params": {"at": them.checkpoint}},
         {"params": {"at": them.checkpoint, "head": me.checkpoint}},
-        {"params": {"at": me.checkpoint, "head": them.checkpoint}},
     ],
     "thread.edit": form(
         *(
