@@ -40,7 +40,6 @@ _WAIT_SECONDS: Final = 5.0
 # Changes that a page shows, and characters of one.
 _MOST_CHANGES: Final = 60
 _MOST_CHANGE: Final = 1200
-_MOST_COMPARED: Final = 20_000
 
 
 async def ask(call: PageCall) -> Page:
@@ -214,16 +213,16 @@ def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str
     found = []
     for one in [*changes][:_MOST_CHANGES]:
         texts = texts_of(one)
-        before, after = ((text or "")[:_MOST_COMPARED] for text in texts)
-        words = None if None in texts else words_of(before, after)
+        before, after = texts
+        words = None if before is None or after is None else words_of(before, after)
         found.append(
             {
                 "channel": str(one.path[0]),
                 "place": place_of(one, state),
                 "change": "added" if one.is_added else "removed" if one.is_removed else "changed",
                 "words": None if words is None else [(kind, text[:_MOST_CHANGE]) for kind, text in words],
-                "before": None if texts[0] is None else before[:_MOST_CHANGE],
-                "after": None if texts[1] is None else after[:_MOST_CHANGE],
+                "before": None if before is None else before[:_MOST_CHANGE],
+                "after": None if after is None else after[:_MOST_CHANGE],
                 "is_whole": all(len(text or "") <= _MOST_CHANGE for text in texts),
                 "both": False,
             }

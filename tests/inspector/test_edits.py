@@ -88,7 +88,7 @@ async def test_one_word_of_a_message_is_one_field(place: Place) -> None:
     argument = 'text ["messages",1,"tool_calls",0,"args","city"]'
     assert form[FIRST] == "A weekend in **Lisbon**."
     assert (form[argument], form['text ["messages",2,"content"]'], form[BOOKING]) == ("Lisbon", "found it", "")
-    typed = {**form, FIRST: "A week in **Lisbon**.", BOOKING: '{"hotel": "Astoria"}', "as_node": "tools"}
+    typed = {**form, FIRST: "A fortnight in **Lisbon**.", BOOKING: '{"hotel": "Astoria"}', "as_node": "tools"}
     typed |= {'remove ["messages",2]': "1", 'add ["messages"]': "Hurry.", argument: "Porto"}
 
     # The preview says what differs, word by word, and changes nothing.
@@ -97,7 +97,7 @@ async def test_one_word_of_a_message_is_one_field(place: Place) -> None:
     assert len(sent) <= 5, sent
     assert preview.status_code == 200
     text = " ".join(without_bdi(preview.text).split())
-    assert "A <del>weekend</del><ins>week</ins> in **Lisbon**." in text
+    assert "A <del>weekend</del><ins>fortnight</ins> in **Lisbon**." in text
     assert "message 2 (ai) search city" in text
     assert ("found it" in text, "Hurry." in text, "Astoria" in text) == (True, True, True)
     assert (await state.threads.tree("t")).nodes[0].checkpoint_id == ids[0]
@@ -111,7 +111,7 @@ async def test_one_word_of_a_message_is_one_field(place: Place) -> None:
     assert (await visitor.act(EDIT, **confirmed)).status_code == 303
     found = await state.threads.state_at(config_at("t", checkpoint_ns=""))
     texts = [(one.type, one.text, one.id) for one in found.values["messages"][:-1]]
-    assert texts == [("human", "A week in **Lisbon**.", "human"), ("ai", "", "plan")]
+    assert texts == [("human", "A fortnight in **Lisbon**.", "human"), ("ai", "", "plan")]
     assert found.values["messages"][1] == before[1].model_copy(
         update={"tool_calls": [{**before[1].tool_calls[0], "args": {"city": "Porto"}}]}
     )
