@@ -190,6 +190,11 @@ async def check_head(call: PageCall, thread: Thread, head: str | None) -> None:
 
 
 def graph_of(call: PageCall, thread: Thread) -> str:
+    """Return the name of a thread's graph.
+
+    Raises:
+        HTTPException: 422 if the server has none for it.
+    """
     name = call.service.graphs.of_thread(thread)
     if name is None:
         raise refuse(422, f"the server has no graph for thread {thread.thread_id!r}")
