@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg.pq import PipelineStatus
+from psycopg.adapt import Dumper
+from psycopg.pq import Format, PipelineStatus
 from psycopg.rows import tuple_row
 
-from langgraph_pgstate.db.protocol import Parameters, Query, Rows
+from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.errors import ConfigurationError
 
@@ -34,6 +35,16 @@ _MAX_CURSORS: Final = 64
 # Turns of the event loop within which LangGraph begins the first node once the put of its input has begun: with an
 # eager stream five of Python 3.11 and 3.13, else one.
 _TURNS: Final = 5
+
+
+class _PackedDumper(Dumper):
+    """Sends a value as it is; without a type, so that it gets the statement's."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        """Return the value."""
+        return obj
 
 
 class BlockingConnection:
@@ -79,6 +90,7 @@ class BlockingConnection:
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
+            cursor.adapters.register_dumper(Packed, _PackedDumper)
             _keep_cursor(self._cursors, text, cursor)
         prepare = False if self._statements.is_outdated else None
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
@@ -249,6 +261,7 @@ class AsyncConnection:
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
+            cursor.adapters.register_dumper(Packed, _PackedDumper)
             _keep_cursor(self._cursors, text, cursor)
         prepare = False if self._statements.is_outdated else None
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)

@@ -11,6 +11,10 @@ Parameters = Mapping[str, Any]
 Rows = Sequence[Row]
 
 
+class Packed(bytes):
+    """A value in PostgreSQL's binary format, of the type that the statement gives its parameter."""
+
+
 class Query(Protocol):
     """A named statement, ready for one schema."""
 

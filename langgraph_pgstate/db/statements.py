@@ -19,7 +19,7 @@ from psycopg import errors, generators
 from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 
-from langgraph_pgstate.db.protocol import Parameters, Query, Rows
+from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 
 T = TypeVar("T")
 
@@ -389,7 +389,7 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
             if b"\0" in value:
                 # libpq would truncate the text there.
                 return None
-        elif kind is bytes:
+        elif kind is bytes or kind is Packed:
             format = _BINARY
         elif kind is int:
             value = b"%d" % value

@@ -75,7 +75,7 @@ Statement = tuple[NamedQuery, Mapping[str, Any]]
 
 
 class Queries:
-    """The named queries of one schema, as attributes; those of all packages, or of a folder of this one.
+    """The named queries of one schema, as attributes; those of all packages, or of one folder within a package.
 
     Raises:
         AttributeError: On access to a name that no file defines.
@@ -131,13 +131,13 @@ def queries(schema: str) -> Queries:
 @cache
 def langgraph_queries(schema: str) -> Queries:
     """Return the queries on the tables of LangGraph's own PostgreSQL saver in `schema`."""
-    return Queries(schema, "langgraph")
+    return Queries(schema, "schema/langgraph")
 
 
 @cache
 def extension_queries(schema: str) -> Queries:
     """Return the queries on views of extensions, which are in `schema`."""
-    return Queries(schema, "extensions")
+    return Queries(schema, "schema/extensions")
 
 
 def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
@@ -266,9 +266,9 @@ def _parsed(folder: str, name: str) -> NamedQuery:
 
 
 def _files(folder: str) -> Iterator[Traversable]:
-    """Yield the SQL files of a folder of this package, or of all packages, in order of their names."""
+    """Yield the SQL files of a folder, or of all packages, in order of their names."""
     if folder:
-        folders = [resources.files(__package__).joinpath(folder)]
+        folders = [resources.files(_PACKAGE).joinpath(folder)]
     else:
         folders = [entry for entry in resources.files(_PACKAGE).iterdir() if entry.is_dir()]
     for entry in sorted(folders, key=lambda item: item.name):

@@ -423,6 +423,91 @@ CREATE TABLE /*schema*/assistant_versions (
     PRIMARY KEY (assistant_id, version)
 );
 
+-- What agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is what the
+-- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are in
+-- the indexes for approximate search (`is_large`); others are searched exactly. `index_fields` are the fields to index:
+-- null for those of the store, none if the item is not indexed. An item is `is_unindexed` until its embeddings are
+-- stored, after the embedding model failed. Content may be encrypted: `value`.
+CREATE TABLE /*schema*/memories (
+    namespace text[] COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    value jsonb NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    ttl interval,
+    words tsvector,
+    index_fields text[],
+    is_large boolean NOT NULL,
+    is_unindexed boolean NOT NULL,
+    kind text,
+    user_id text,
+    agent text,
+    tenant_id text COLLATE "C",
+    importance real,
+    duplicates integer NOT NULL DEFAULT 0,
+    valid_from timestamptz NOT NULL,
+    changed_by text,
+    thread_id text COLLATE "C",
+    run_id text COLLATE "C",
+    checkpoint_id text COLLATE "C",
+    message_id text COLLATE "C",
+    accessed_at timestamptz,
+    access_count integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (namespace, key)
+);
+CREATE INDEX memories_expires_at_idx ON /*schema*/memories (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memories_words_idx ON /*schema*/memories USING gin (words) WHERE is_large;
+CREATE INDEX memories_unindexed_idx ON /*schema*/memories (updated_at) WHERE is_unindexed;
+CREATE INDEX memories_user_id_idx ON /*schema*/memories (user_id, updated_at DESC) WHERE user_id IS NOT NULL;
+CREATE INDEX memories_thread_id_idx ON /*schema*/memories (thread_id, run_id) WHERE thread_id IS NOT NULL;
+CREATE INDEX memories_message_id_idx ON /*schema*/memories (message_id) WHERE message_id IS NOT NULL;
+
+-- Earlier versions of memories. A version was valid from `valid_from` until `valid_to`; then it was replaced or deleted.
+CREATE TABLE /*schema*/memory_versions (
+    namespace text[] COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    value jsonb NOT NULL,
+    kind text,
+    importance real,
+    valid_from timestamptz NOT NULL,
+    valid_to timestamptz NOT NULL,
+    is_deleted boolean NOT NULL,
+    changed_by text,
+    thread_id text COLLATE "C",
+    run_id text COLLATE "C",
+    checkpoint_id text COLLATE "C",
+    message_id text COLLATE "C",
+    PRIMARY KEY (namespace, key, version)
+);
+
+-- Namespaces with so many memories that they are searched approximately. Until `is_ready`, `maintain` puts their rows
+-- into the indexes, and searches are exact.
+CREATE TABLE /*schema*/large_namespaces (
+    namespace text[] COLLATE "C" NOT NULL,
+    is_ready boolean NOT NULL DEFAULT false,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (namespace)
+);
+
+-- Indexes of embeddings, one for each model. The vectors of an index are in a table of its own, `memory_vectors_1`, as
+-- the number of dimensions is part of its type. Searches use the last one that is complete.
+CREATE TABLE /*schema*/memory_indexes (
+    name text COLLATE "C" NOT NULL,
+    number integer NOT NULL,
+    dims integer NOT NULL,
+    vector_type text NOT NULL,
+    distance text NOT NULL,
+    fields text[] NOT NULL,
+    parameters jsonb NOT NULL,
+    is_complete boolean NOT NULL DEFAULT false,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+CREATE UNIQUE INDEX memory_indexes_number_idx ON /*schema*/memory_indexes (number);
+
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
 -- months.
@@ -1146,6 +1231,68 @@ COMMENT ON COLUMN /*schema*/assistant_versions.description IS 'description for p
 COMMENT ON COLUMN /*schema*/assistant_versions.metadata IS 'metadata of the caller; that of its runs, too';
 COMMENT ON COLUMN /*schema*/assistant_versions.data IS 'config and context; encoded';
 COMMENT ON COLUMN /*schema*/assistant_versions.created_at IS 'time it was made';
+
+COMMENT ON TABLE /*schema*/memories IS 'Memories and items of LangGraph''s store: what agents keep beyond a conversation.';
+COMMENT ON COLUMN /*schema*/memories.namespace IS 'labels that say where it belongs, outermost first';
+COMMENT ON COLUMN /*schema*/memories.key IS 'its name within the namespace';
+COMMENT ON COLUMN /*schema*/memories.version IS 'counts changes of the value, from 1';
+COMMENT ON COLUMN /*schema*/memories.value IS 'what was stored; content';
+COMMENT ON COLUMN /*schema*/memories.created_at IS 'time it was stored first';
+COMMENT ON COLUMN /*schema*/memories.updated_at IS 'time it was stored last';
+COMMENT ON COLUMN /*schema*/memories.expires_at IS 'time it ends; null: never';
+COMMENT ON COLUMN /*schema*/memories.ttl IS 'time by which a read moves expires_at; null: it does not';
+COMMENT ON COLUMN /*schema*/memories.words IS 'words of the indexed fields, for full text; null: it is not indexed';
+COMMENT ON COLUMN /*schema*/memories.index_fields IS 'fields to index; null: those of the store; empty: none';
+COMMENT ON COLUMN /*schema*/memories.is_large IS
+    'whether it is in the indexes for approximate search, as its namespace is in large_namespaces';
+COMMENT ON COLUMN /*schema*/memories.is_unindexed IS 'whether embeddings are missing because the model failed';
+COMMENT ON COLUMN /*schema*/memories.kind IS
+    'fact, preference, interaction, summary or another; null: an item of the store';
+COMMENT ON COLUMN /*schema*/memories.user_id IS 'user whom it is about';
+COMMENT ON COLUMN /*schema*/memories.agent IS 'agent that keeps it';
+COMMENT ON COLUMN /*schema*/memories.tenant_id IS 'tenant';
+COMMENT ON COLUMN /*schema*/memories.importance IS 'from 0 to 1; null: not given';
+COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times it was told again';
+COMMENT ON COLUMN /*schema*/memories.valid_from IS 'time from which this version is valid';
+COMMENT ON COLUMN /*schema*/memories.changed_by IS 'user or service that stored this version';
+COMMENT ON COLUMN /*schema*/memories.thread_id IS 'thread in which this version was stored';
+COMMENT ON COLUMN /*schema*/memories.run_id IS 'run that stored this version';
+COMMENT ON COLUMN /*schema*/memories.checkpoint_id IS 'checkpoint of the superstep that stored this version';
+COMMENT ON COLUMN /*schema*/memories.message_id IS 'message that caused this version';
+COMMENT ON COLUMN /*schema*/memories.accessed_at IS 'time it was read last, written every few seconds';
+COMMENT ON COLUMN /*schema*/memories.access_count IS 'number of reads, written every few seconds';
+
+COMMENT ON TABLE /*schema*/memory_versions IS 'Earlier versions of memories.';
+COMMENT ON COLUMN /*schema*/memory_versions.namespace IS 'namespace of the memory';
+COMMENT ON COLUMN /*schema*/memory_versions.key IS 'key of the memory';
+COMMENT ON COLUMN /*schema*/memory_versions.version IS 'number of the version';
+COMMENT ON COLUMN /*schema*/memory_versions.value IS 'what was stored; content';
+COMMENT ON COLUMN /*schema*/memory_versions.kind IS 'kind it had';
+COMMENT ON COLUMN /*schema*/memory_versions.importance IS 'importance it had';
+COMMENT ON COLUMN /*schema*/memory_versions.valid_from IS 'time from which it was valid';
+COMMENT ON COLUMN /*schema*/memory_versions.valid_to IS 'time at which it was replaced or deleted';
+COMMENT ON COLUMN /*schema*/memory_versions.is_deleted IS 'whether the memory was deleted then';
+COMMENT ON COLUMN /*schema*/memory_versions.changed_by IS 'user or service that stored it';
+COMMENT ON COLUMN /*schema*/memory_versions.thread_id IS 'thread in which it was stored';
+COMMENT ON COLUMN /*schema*/memory_versions.run_id IS 'run that stored it';
+COMMENT ON COLUMN /*schema*/memory_versions.checkpoint_id IS 'checkpoint of the superstep that stored it';
+COMMENT ON COLUMN /*schema*/memory_versions.message_id IS 'message that caused it';
+
+COMMENT ON TABLE /*schema*/large_namespaces IS 'Namespaces that are searched approximately.';
+COMMENT ON COLUMN /*schema*/large_namespaces.namespace IS 'the namespace';
+COMMENT ON COLUMN /*schema*/large_namespaces.is_ready IS 'whether all of its memories are in the indexes';
+COMMENT ON COLUMN /*schema*/large_namespaces.created_at IS 'time it became large';
+
+COMMENT ON TABLE /*schema*/memory_indexes IS 'Indexes of embeddings, each with a table of vectors.';
+COMMENT ON COLUMN /*schema*/memory_indexes.name IS 'name in the options of the store';
+COMMENT ON COLUMN /*schema*/memory_indexes.number IS 'number in the name of its table, memory_vectors_1';
+COMMENT ON COLUMN /*schema*/memory_indexes.dims IS 'number of dimensions';
+COMMENT ON COLUMN /*schema*/memory_indexes.vector_type IS 'vector or halfvec';
+COMMENT ON COLUMN /*schema*/memory_indexes.distance IS 'cosine, l2 or inner_product';
+COMMENT ON COLUMN /*schema*/memory_indexes.fields IS 'fields of a value that are embedded; $ is the whole value';
+COMMENT ON COLUMN /*schema*/memory_indexes.parameters IS 'parameters of the approximate index';
+COMMENT ON COLUMN /*schema*/memory_indexes.is_complete IS 'whether all memories are in it';
+COMMENT ON COLUMN /*schema*/memory_indexes.created_at IS 'time it was made';
 
 COMMENT ON TABLE /*schema*/spans IS
     'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '

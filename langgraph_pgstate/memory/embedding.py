@@ -1,0 +1,94 @@
+"""Embeddings: asked for in batches, sent as PostgreSQL's binary arrays."""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from langchain_core.embeddings import Embeddings
+
+from langgraph_pgstate.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+
+_BATCH: Final = 1000
+_ARRAY_HEADER: Final = struct.Struct("!iiIii")
+
+Vector = Sequence[float]
+
+
+class Embedder(Protocol):
+    """Asks a model for embeddings."""
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the embedding of each text."""
+        ...
+
+
+class AsyncEmbedder:
+    """Asks a model on the event loop."""
+
+    def __init__(self, model: Embeddings) -> None:
+        self._model = model
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the embedding of each text."""
+        found: list[Vector] = []
+        for start in range(0, len(texts), _BATCH):
+            found += await self._model.aembed_documents([*texts[start : start + _BATCH]])
+        return found
+
+
+class BlockingEmbedder:
+    """Asks a model without suspending."""
+
+    def __init__(self, model: Embeddings) -> None:
+        self._model = model
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the embedding of each text."""
+        found: list[Vector] = []
+        for start in range(0, len(texts), _BATCH):
+            found += self._model.embed_documents([*texts[start : start + _BATCH]])
+        return found
+
+
+def packed(vector: Vector, dims: int) -> bytes:
+    """Return a vector in pgvector's binary format.
+
+    Raises:
+        ConfigurationError: If it has another number of dimensions, or a number that is not finite.
+    """
+    if len(vector) != dims:
+        raise ConfigurationError(f"the embedding model must return {dims} numbers (dims), and not {len(vector)}")
+    numbers = array("f", vector)
+    if not math.isfinite(sum(numbers)):
+        raise ConfigurationError("the embedding model must return finite numbers")
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return struct.pack("!HH", dims, 0) + numbers.tobytes()
+
+
+def packed_array(vectors: Sequence[bytes], element_type: int) -> bytes:
+    """Return packed vectors as an array in PostgreSQL's binary format."""
+    if not vectors:
+        return struct.pack("!iiI", 0, 0, element_type)
+    parts = [_ARRAY_HEADER.pack(1, 0, element_type, len(vectors), 1)]
+    for vector in vectors:
+        parts += [struct.pack("!i", len(vector)), vector]
+    return b"".join(parts)
+
+
+def report_failure(error: Exception, count: int) -> None:
+    """Log that a model failed."""
+    _log.warning("the embedding model failed for %d texts, which are indexed later: %r", count, error)
+
+
+def is_model_error(error: Any) -> bool:
+    """Return whether an error is the model's, and not the caller's mistake."""
+    return isinstance(error, Exception) and not isinstance(error, ConfigurationError)

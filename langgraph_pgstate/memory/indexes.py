@@ -1,0 +1,147 @@
+"""Indexes of embeddings: each model has a table of its own, as the number of dimensions is part of the type."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory.options import OPERATOR_CLASSES, OPERATORS, Index
+from langgraph_pgstate.schema.queries import NamedQuery, Queries
+
+_log = logging.getLogger(__name__)
+
+_INLINE_BYTES = 7_600
+
+
+@dataclass(frozen=True)
+class OpenIndex:
+    """An index that is in the database.
+
+    Attributes:
+        index: The options.
+        schema: The schema of its table.
+        number: Its number, in the name of its table.
+        extension: The schema of pgvector.
+        type_number: The number of pgvector's type `vector`.
+        is_complete: Whether all items are in it.
+    """
+
+    index: Index
+    schema: str
+    number: int
+    extension: str
+    type_number: int
+    is_complete: bool
+    _queries: dict[str, NamedQuery] = field(default_factory=dict)
+
+    def query(self, name: str) -> NamedQuery:
+        """Return a named query on the table of this index."""
+        if (found := self._queries.get(name)) is None:
+            found = self._queries[name] = _on_index(
+                getattr(_vector_queries(self.schema), name), self.index, self.number, self.extension
+            )
+        return found
+
+
+@cache
+def _vector_queries(schema: str) -> Queries:
+    return Queries(schema, "memory/vectors")
+
+
+def _on_index(query: NamedQuery, index: Index, number: int, extension: str) -> NamedQuery:
+    text, type = query.text.decode(), index.vector_type
+    parameters = ", ".join(f"{key} = {value}" for key, value in index.parameters.items())
+    for old, new in (
+        ("memory_vectors_0", f"memory_vectors_{number}"),
+        ("/*vector*/<=>", f"/*vector*/{OPERATORS[index.distance]}"),
+        ("vector_cosine_ops)", f"{type}_{OPERATOR_CLASSES[index.distance]})"),
+        ("\n    WHERE is_large;", f" WITH ({parameters}) WHERE is_large" if parameters else " WHERE is_large"),
+        ("/*vector*/vector (3)", f"/*vector*/{type} ({index.dims})"),
+        ("::/*vector*/vector)", f"::/*vector*/vector::/*vector*/{type})"),
+        ("/*vector*/", f'"{extension}".'),
+    ):
+        text = text.replace(old, new)
+    return query._replace(text=text.encode())
+
+
+async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
+    """Register indexes and make their tables. One transaction; safe to repeat, and from several processes.
+
+    Without pgvector a warning is logged: items are found by words alone.
+
+    Raises:
+        ConfigurationError: If an index of the name exists with other options.
+    """
+    if not indexes:
+        return
+    async with db.transaction():
+        await db.execute(queries.lock_memory_indexes, {})
+        if not await db.fetch(queries.find_vector_type, {}):
+            if not await db.fetch(queries.has_pgvector, {}):
+                _log.warning("pgvector is not available: memories are found by words alone")
+                return
+            await db.execute(queries.create_vector_extension, {})
+        for one in indexes:
+            await db.execute(
+                queries.add_memory_index,
+                {
+                    "name": one.name,
+                    "dims": one.dims,
+                    "vector_type": one.vector_type,
+                    "distance": one.distance,
+                    "fields": [*one.fields],
+                    "parameters": json.dumps(dict(one.parameters)),
+                },
+            )
+        for opened in await open_indexes(db, queries, indexes):
+            await db.execute(opened.query("create_vectors"), {})
+            if opened.index.dims * (4 if opened.index.vector_type == "vector" else 2) <= _INLINE_BYTES:
+                await db.execute(opened.query("store_vectors_inline"), {})
+            if opened.index.is_approximate:
+                await db.execute(opened.query("create_vector_index"), {})
+
+
+async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> tuple[OpenIndex, ...]:
+    """Return the indexes as they are in the database; none without pgvector. Two round trips.
+
+    Raises:
+        ConfigurationError: If one is not set up, or has other options there.
+    """
+    if not indexes:
+        return ()
+    types = await db.fetch(queries.find_vector_type, {})
+    rows = {row[0]: row for row in await db.fetch(queries.list_memory_indexes, {})}
+    if not types:
+        if any(one.name in rows for one in indexes) or not await db.fetch(queries.has_pgvector, {}):
+            _log.warning("pgvector is not installed: memories are found by words alone")
+            return ()
+        raise _missing(indexes[0])
+    (extension, type_number), found = types[0], []
+    for one in indexes:
+        if one.name not in rows:
+            raise _missing(one)
+        _, number, dims, vector_type, distance, fields, _, is_complete = rows[one.name]
+        stored: Mapping[str, object] = {
+            "dims": dims,
+            "vector_type": vector_type,
+            "distance_type": distance,
+            "fields": tuple(fields),
+        }
+        given = {"dims": one.dims, "vector_type": one.vector_type, "distance_type": one.distance, "fields": one.fields}
+        for key, value in given.items():
+            if stored[key] != value:
+                raise ConfigurationError(
+                    f"index {one.name!r} of schema {queries.schema!r} has {key} {stored[key]!r}, not {value!r}: give "
+                    "an index for another model or other fields a name of its own"
+                )
+        found.append(OpenIndex(one, queries.schema, number, extension, type_number, is_complete))
+    return tuple(found)
+
+
+def _missing(index: Index) -> ConfigurationError:
+    return ConfigurationError(f"index {index.name!r} is not set up: call setup() once")

@@ -1,0 +1,259 @@
+"""Storing, reading and searching items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from langgraph.store.base import Item
+
+from langgraph_pgstate.db.protocol import Connection, Packed, Row
+from langgraph_pgstate.errors import ConfigurationError, ConflictError
+from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
+from langgraph_pgstate.memory.filters import conditions_of
+from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.namespaces import Namespace, literal, range_of
+from langgraph_pgstate.memory.origins import Origin
+from langgraph_pgstate.memory.texts import Text, words_of
+from langgraph_pgstate.memory.types import FoundItem
+from langgraph_pgstate.paging import offset_of
+from langgraph_pgstate.schema.queries import Queries
+
+Mode = Literal["hybrid", "vector", "words"]
+
+# Times that a put is tried while other calls store the same items at the same moments.
+_ATTEMPTS: Final = 50
+MAX_LIMIT: Final = 10_000
+
+
+@dataclass(slots=True)
+class Put:
+    """An item to store, validated.
+
+    Attributes:
+        namespace: Its namespace.
+        key: Its key.
+        content: Its value as JSON.
+        ttl: Seconds it lives; `None` for ever.
+        index_fields: Fields that are indexed; `None` for those of the store, none for no index.
+        texts: The texts of these fields.
+    """
+
+    namespace: Namespace
+    key: str
+    content: str
+    ttl: float | None
+    index_fields: tuple[str, ...] | None
+    texts: list[Text]
+
+
+@dataclass(slots=True)
+class Embedded:
+    """The embeddings of puts in one index.
+
+    Attributes:
+        index: The index.
+        numbers: For each embedding, the number of its put, from 1.
+        fields: Its field.
+        vectors: The embedding.
+    """
+
+    index: OpenIndex
+    numbers: list[int] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    vectors: list[Vector] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a memory has beside its value; nothing for an item of the store."""
+
+    kind: str | None = None
+    user_id: str | None = None
+    agent: str | None = None
+    tenant_id: str | None = None
+    importance: float | None = None
+    expires_at: Any = None
+
+
+async def put(
+    db: Connection,
+    queries: Queries,
+    puts: Sequence[Put],
+    embedded: Sequence[Embedded],
+    *,
+    language: str,
+    history: int,
+    origin: Origin,
+    traits: Traits,
+    is_unindexed: bool,
+) -> None:
+    """Store items with their embeddings. One transaction, one round trip; storing the same again makes no version.
+
+    Raises:
+        ConflictError: If other calls kept changing the same items.
+    """
+    keys = {"namespaces": [literal(one.namespace) for one in puts], "keys": [one.key for one in puts]}
+    parameters = {
+        **keys,
+        "contents": [one.content for one in puts],
+        "ttls": [-1.0 if one.ttl is None else one.ttl for one in puts],
+        "words": [words_of(one.texts) for one in puts],
+        "index_fields": ["" if one.index_fields is None else literal(one.index_fields) for one in puts],
+        "language": language,
+        "history": history,
+        "is_unindexed": is_unindexed,
+        **origin._asdict(),
+        "kind": traits.kind,
+        "user_id": traits.user_id,
+        "agent": traits.agent,
+        "tenant_id": traits.tenant_id,
+        "importance": None if traits.importance is None else str(traits.importance),
+        "expires_at": None if traits.expires_at is None else traits.expires_at.isoformat(),
+    }
+    statements: list[tuple[Any, Mapping[str, Any]]] = [(queries.put_memories, parameters)]
+    for one in embedded:
+        dims, type_number = one.index.index.dims, one.index.type_number
+        vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
+        vector_parameters = {**keys, "numbers": one.numbers, "fields": one.fields, "embeddings": Packed(vectors)}
+        statements.append((one.index.query("put_vectors"), vector_parameters))
+    for _ in range(_ATTEMPTS):
+        # Alone it is a transaction of its own.
+        if len(statements) == 1:
+            stored = len(await db.fetch(queries.put_memories, parameters))
+        else:
+            stored = (await db.execute_together(statements))[0]
+        if stored == len(puts):
+            return
+    raise ConflictError(f"{len(puts)} items could not be stored: other calls kept changing them")
+
+
+async def delete(
+    db: Connection,
+    queries: Queries,
+    keys: Sequence[tuple[Namespace, str]],
+    indexes: Sequence[OpenIndex],
+    *,
+    history: int,
+    purges: bool = False,
+) -> int:
+    """Delete items, and return how many there were. One transaction, one round trip; safe to repeat."""
+    named = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
+    parameters = {**named, "history": history, "purges": purges}
+    if not indexes:
+        return len(await db.fetch(queries.delete_memories, parameters))
+    statements = [(queries.delete_memories, parameters), *((one.query("delete_vectors"), named) for one in indexes)]
+    return (await db.execute_together(statements))[0]
+
+
+async def get(db: Connection, queries: Queries, keys: Sequence[tuple[Namespace, str]]) -> list[Row | None]:
+    """Return rows of items, each where it was asked for. One round trip."""
+    if len(keys) == 1:
+        [(namespace, key)] = keys
+        rows = await db.fetch(queries.get_memory, {"namespace": literal(namespace), "key": key})
+        return [rows[0] if rows else None]
+    parameters = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
+    found = {row[6]: row for row in await db.fetch(queries.get_memories, parameters)}
+    return [found.get(number) for number in range(1, len(keys) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search, validated.
+
+    Attributes:
+        prefix: Labels with which namespaces begin.
+        filter: Filter of values, in LangGraph's form.
+        limit: Number of items.
+        offset: Number of items left out.
+        query: What is looked for; `None` for the newest.
+        kinds: Kinds of memories; `None` for all.
+        importance_weight: How much importance counts, from 0 to 1.
+        half_lives: By kind, the seconds in which the rank score halves.
+    """
+
+    prefix: Namespace
+    filter: Mapping[str, Any] | None = None
+    limit: int = 10
+    offset: int = 0
+    query: str | None = None
+    kinds: Sequence[str] | None = None
+    importance_weight: float = 0.0
+    half_lives: Mapping[str, float] = field(default_factory=dict)
+
+
+def search_parameters(search: Search) -> dict[str, Any]:
+    """Return the parameters of a search, but for its query.
+
+    Raises:
+        ConfigurationError: If the filter is not usable.
+    """
+    return {
+        **range_of(search.prefix)._asdict(),
+        **conditions_of(search.filter),
+        "page_size": limit_of(search.limit),
+        "offset": offset_of(search.offset),
+    }
+
+
+def limit_of(limit: int) -> int:
+    """Return a validated number of items.
+
+    Raises:
+        ConfigurationError: If it is not from 0 to `MAX_LIMIT`.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
+        raise ConfigurationError(f"limit must be from 0 to {MAX_LIMIT:,}, not {limit!r}")
+    return limit
+
+
+async def search(
+    db: Connection,
+    queries: Queries,
+    search: Search,
+    parameters: Mapping[str, Any],
+    *,
+    language: str,
+    mode: Mode,
+    index: OpenIndex | None,
+    embedding: Vector | None,
+) -> list[FoundItem]:
+    """Return the items that a search finds. One round trip."""
+    if search.query is None and search.kinds is None:
+        return [_found(row) for row in await db.fetch(queries.list_memories, parameters)]
+    ranking = {
+        **parameters,
+        "language": language,
+        "query": search.query or "",
+        "kinds": None if search.kinds is None else [*search.kinds],
+        "importance_weight": str(search.importance_weight),
+        "half_life_kinds": [*search.half_lives],
+        "half_lives": [float(seconds) for seconds in search.half_lives.values()],
+    }
+    if index is None or embedding is None or mode == "words":
+        return [_found(row) for row in await db.fetch(queries.search_words, ranking)]
+    ranking |= {"embedding": Packed(packed(embedding, index.index.dims)), "uses_words": mode == "hybrid"}
+    rows = await db.fetch(index.query("search_vectors"), ranking)
+    return [_found(row, index.index.distance) for row in rows]
+
+
+def item_of(row: Row) -> Item:
+    """Return an item."""
+    namespace, key, value, created_at, updated_at, *_ = row
+    return Item(namespace=tuple(namespace), key=key, value=value, created_at=created_at, updated_at=updated_at)
+
+
+def _found(row: Row, distance: str = "") -> FoundItem:
+    namespace, key, value, created_at, updated_at, is_tracked, *ranked = row
+    found = FoundItem(tuple(namespace), key, value, created_at, updated_at, is_tracked=is_tracked)
+    if ranked:
+        apart, found.vector_rank, found.words_rank, found.kind, found.importance, found.rank_score = ranked
+        if apart is not None:
+            found.score = 1 - apart if distance == "cosine" else -apart
+    return found
+
+
+async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a page of namespaces, in order. One round trip."""
+    return [tuple(row[0]) for row in await db.fetch(queries.list_namespaces, parameters)]

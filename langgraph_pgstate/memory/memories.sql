@@ -1,0 +1,244 @@
+-- name: put_memories
+-- Store items, keep what they replace as earlier versions, and return a row for each that was stored. An item that another
+-- call has changed at the same moment is left out.
+WITH clock AS MATERIALIZED (
+    SELECT now() AS at
+), given AS MATERIALIZED (
+    SELECT g.namespace::text[] COLLATE "C" AS namespace, g.key COLLATE "C" AS key, g.content::jsonb AS value,
+        make_interval(secs => nullif(g.ttl, -1)) AS ttl, to_tsvector(:language::text::regconfig, nullif(g.words, '')) AS words,
+        nullif(g.index_fields, '')::text[] AS index_fields
+    FROM unnest(
+        :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :words::text[], :index_fields::text[]
+    ) AS g (namespace, key, content, ttl, words, index_fields)
+), old AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id, m.run_id,
+        m.checkpoint_id, m.message_id, m.value <> g.value AS is_changed
+    FROM given g JOIN /*schema*/memories m ON m.namespace = g.namespace AND m.key = g.key
+    ORDER BY m.namespace, m.key
+    FOR UPDATE OF m
+), kept AS (
+    INSERT INTO /*schema*/memory_versions (
+        namespace, key, version, value, kind, importance, valid_from, valid_to, is_deleted, changed_by, thread_id, run_id,
+        checkpoint_id, message_id
+    )
+    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.importance, o.valid_from, c.at, false, o.changed_by,
+        o.thread_id, o.run_id, o.checkpoint_id, o.message_id
+    FROM old o CROSS JOIN clock c WHERE o.is_changed AND :history::integer > 0
+    ON CONFLICT (namespace, key, version) DO NOTHING
+), trimmed AS (
+    DELETE FROM /*schema*/memory_versions v USING old o
+    WHERE v.namespace = o.namespace AND v.key = o.key AND o.is_changed AND v.version <= o.version - :history
+), written AS (
+    INSERT INTO /*schema*/memories AS m (
+        namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, index_fields, is_large,
+        is_unindexed, kind, user_id, agent, tenant_id, importance, valid_from, changed_by, thread_id, run_id,
+        checkpoint_id, message_id
+    )
+    SELECT g.namespace, g.key, CASE
+            WHEN o.version IS NULL THEN 1 + coalesce((
+                SELECT max(v.version) FROM /*schema*/memory_versions v WHERE v.namespace = g.namespace AND v.key = g.key
+            ), 0)
+            WHEN o.is_changed THEN o.version + 1
+            ELSE o.version
+        END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields,
+        EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace = g.namespace), :is_unindexed::boolean,
+        :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, c.at, :changed_by::text,
+        :thread_id::text, :run_id::text, :checkpoint_id::text, :message_id::text
+    FROM given g CROSS JOIN clock c LEFT JOIN old o ON o.namespace = g.namespace AND o.key = g.key
+    ORDER BY g.namespace, g.key
+    ON CONFLICT (namespace, key) DO UPDATE SET
+        version = excluded.version, value = excluded.value, updated_at = excluded.updated_at,
+        created_at = CASE WHEN m.expires_at <= excluded.updated_at THEN excluded.created_at ELSE m.created_at END,
+        expires_at = excluded.expires_at, ttl = excluded.ttl, words = excluded.words,
+        index_fields = excluded.index_fields, is_large = excluded.is_large, is_unindexed = excluded.is_unindexed,
+        kind = coalesce(excluded.kind, m.kind), user_id = coalesce(excluded.user_id, m.user_id),
+        agent = coalesce(excluded.agent, m.agent), tenant_id = coalesce(excluded.tenant_id, m.tenant_id),
+        importance = coalesce(excluded.importance, m.importance),
+        valid_from = CASE WHEN m.version = excluded.version THEN m.valid_from ELSE excluded.valid_from END,
+        changed_by = CASE WHEN m.version = excluded.version THEN m.changed_by ELSE excluded.changed_by END,
+        thread_id = CASE WHEN m.version = excluded.version THEN m.thread_id ELSE excluded.thread_id END,
+        run_id = CASE WHEN m.version = excluded.version THEN m.run_id ELSE excluded.run_id END,
+        checkpoint_id = CASE WHEN m.version = excluded.version THEN m.checkpoint_id ELSE excluded.checkpoint_id END,
+        message_id = CASE WHEN m.version = excluded.version THEN m.message_id ELSE excluded.message_id END
+    WHERE m.version = excluded.version - (m.value <> excluded.value)::integer
+    RETURNING m.namespace
+)
+SELECT w.namespace FROM written w;
+
+-- name: delete_memories
+-- Delete items, and keep each as an earlier version or, if `purges`, delete its versions, too. Return those deleted.
+WITH clock AS MATERIALIZED (
+    SELECT now() AS at
+), given AS MATERIALIZED (
+    SELECT g.namespace::text[] COLLATE "C" AS namespace, g.key COLLATE "C" AS key
+    FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
+), purged AS (
+    DELETE FROM /*schema*/memory_versions v USING given g
+    WHERE :purges::boolean AND v.namespace = g.namespace AND v.key = g.key
+), gone AS (
+    DELETE FROM /*schema*/memories m USING given g WHERE m.namespace = g.namespace AND m.key = g.key
+    RETURNING m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id,
+        m.run_id, m.checkpoint_id, m.message_id
+), kept AS (
+    INSERT INTO /*schema*/memory_versions (
+        namespace, key, version, value, kind, importance, valid_from, valid_to, is_deleted, changed_by, thread_id, run_id,
+        checkpoint_id, message_id
+    )
+    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.importance, o.valid_from, c.at, true, o.changed_by,
+        o.thread_id, o.run_id, o.checkpoint_id, o.message_id
+    FROM gone o CROSS JOIN clock c WHERE :history::integer > 0 AND NOT :purges
+    ON CONFLICT (namespace, key, version) DO NOTHING
+)
+SELECT gone.namespace, gone.key FROM gone;
+
+-- name: get_memory
+-- Return an item, unless it has expired.
+SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
+FROM /*schema*/memories m
+WHERE m.namespace = :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
+
+-- name: get_memories
+-- Return items with the numbers under which they were asked for, unless they have expired.
+SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, g.number
+FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
+    JOIN /*schema*/memories m ON m.namespace = g.namespace::text[] AND m.key = g.key
+WHERE m.expires_at IS NULL OR m.expires_at > now();
+
+-- name: list_memories
+-- Return a page of the items of a range of namespaces, those stored last first.
+SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
+FROM /*schema*/memories m
+WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[] AND (m.expires_at IS NULL OR m.expires_at > now())
+    AND NOT EXISTS (
+        SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
+        WHERE NOT coalesce(CASE f.operator
+            WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
+            WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
+            ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
+                AND CASE f.operator
+                    WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
+                    WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
+                    WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
+                    ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
+                END
+        END, false)
+    )
+ORDER BY m.updated_at DESC, m.namespace, m.key
+LIMIT :page_size::integer OFFSET :offset::integer;
+
+-- name: list_namespaces
+-- Return a page of the namespaces of a range, cut to a number of labels, in order. Each step of the recursion finds the
+-- next one by the key; none reads all items. A star stands for any label.
+WITH RECURSIVE found (namespace) AS (
+    (
+        SELECT m.namespace[1:coalesce(:max_depth::integer, 1000)] FROM /*schema*/memories m
+        WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[]
+        ORDER BY m.namespace LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT m.namespace[1:coalesce(:max_depth, 1000)] FROM /*schema*/memories m
+        WHERE m.namespace >= CASE
+                WHEN cardinality(f.namespace) >= :max_depth
+                    THEN f.namespace[1:(:max_depth - 1)] || (f.namespace[:max_depth] || chr(1))
+                ELSE f.namespace
+            END
+            AND m.namespace > f.namespace AND m.namespace < :upper
+        ORDER BY m.namespace LIMIT 1
+    )
+    FROM found f WHERE f.namespace IS NOT NULL
+)
+SELECT f.namespace FROM found f
+WHERE f.namespace IS NOT NULL
+    AND EXISTS (
+        SELECT 1 FROM /*schema*/memories m
+        WHERE (m.namespace = f.namespace OR cardinality(f.namespace) = :max_depth AND m.namespace >= f.namespace
+                AND m.namespace < f.namespace[1:(:max_depth - 1)] || (f.namespace[:max_depth] || chr(1)))
+            AND (m.expires_at IS NULL OR m.expires_at > now())
+            AND NOT EXISTS (
+                SELECT 1 FROM unnest(:matches::text[], :ends::boolean[]) AS c (path, is_end)
+                WHERE cardinality(c.path::text[]) > cardinality(m.namespace) OR EXISTS (
+                    SELECT 1 FROM unnest(c.path::text[]) WITH ORDINALITY AS l (label, place)
+                    WHERE l.label <> '*' AND l.label <> m.namespace[
+                        l.place + CASE WHEN c.is_end THEN cardinality(m.namespace) - cardinality(c.path::text[]) ELSE 0 END
+                    ]
+                )
+            )
+    )
+ORDER BY f.namespace
+LIMIT :page_size::integer OFFSET :offset::integer;
+
+-- name: touch_memories
+-- Store how often items were read, and let those with a time to live end later.
+UPDATE /*schema*/memories m SET
+    accessed_at = now(), access_count = m.access_count + g.count,
+    expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL THEN now() + m.ttl ELSE m.expires_at END
+FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
+    AS g (namespace, key, count, refreshes)
+WHERE m.namespace = g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
+
+-- name: sweep_memories
+-- Delete some items that have expired, with their versions, and return the number.
+WITH expired AS MATERIALIZED (
+    SELECT m.namespace, m.key FROM /*schema*/memories m WHERE m.expires_at <= now()
+    ORDER BY m.expires_at LIMIT :count::integer FOR UPDATE SKIP LOCKED
+), versions AS (
+    DELETE FROM /*schema*/memory_versions v USING expired e WHERE v.namespace = e.namespace AND v.key = e.key
+), gone AS (
+    DELETE FROM /*schema*/memories m USING expired e WHERE m.namespace = e.namespace AND m.key = e.key
+    RETURNING m.namespace
+)
+SELECT count(*) FROM gone;
+
+-- name: search_words
+-- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common
+-- ones (BM25 with each word counted once), then the others, those stored last first.
+WITH candidates AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
+    WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[]
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
+            WHERE NOT coalesce(CASE f.operator
+                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
+                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
+                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
+                    AND CASE f.operator
+                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
+                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
+                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
+                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
+                    END
+            END, false)
+        )
+), terms AS MATERIALIZED (
+    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
+    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
+), sizes AS MATERIALIZED (
+    SELECT count(*) AS count, avg(greatest(length(c.words), 1)) AS words FROM candidates c WHERE c.words IS NOT NULL
+), hits AS MATERIALIZED (
+    SELECT c.namespace, c.key, t.lexeme, length(c.words) AS words
+    FROM candidates c JOIN terms t ON c.words @@ t.term
+), rarities AS (
+    SELECT h.lexeme, ln(1 + (s.count - count(*) + 0.5) / (count(*) + 0.5)) AS rarity
+    FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
+), scores AS (
+    SELECT h.namespace, h.key, sum(r.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.words / s.words))) AS score
+    FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
+), ranks AS (
+    SELECT s.namespace, s.key, s.score, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
+), page AS MATERIALIZED (
+    SELECT c.namespace, c.key, r.score, r.words_rank, coalesce(r.score, 0)
+        * (1 + :importance_weight::float8 * (coalesce(c.importance, 0.5) - 0.5)) * power(0.5, coalesce(
+            extract(epoch FROM now() - c.updated_at)::float8
+                / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
+                    WHERE h.kind = c.kind), 0
+        )) AS fused, c.updated_at
+    FROM candidates c LEFT JOIN ranks r ON r.namespace = c.namespace AND r.key = c.key
+    ORDER BY fused DESC, c.updated_at DESC, c.namespace, c.key
+    LIMIT :page_size::integer OFFSET :offset::integer
+)
+SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, NULL::float8,
+    NULL::bigint, p.words_rank, m.kind, m.importance, p.fused
+FROM page p JOIN /*schema*/memories m ON m.namespace = p.namespace AND m.key = p.key
+ORDER BY p.fused DESC, p.updated_at DESC, p.namespace, p.key;

@@ -1,0 +1,76 @@
+"""Namespaces: paths of labels, compared label by label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from langgraph.store.base import InvalidNamespaceError
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.db.statements import array_literal
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.options import MAX_KEY_BYTES
+
+Namespace = tuple[str, ...]
+
+# No label begins with this noncharacter, so an array with it sorts after all namespaces.
+_LAST: Final = "\U0010ffff"
+# What an array and each of its elements take in an index entry, beside the labels.
+_ARRAY_BYTES, _LABEL_BYTES = 24, 8
+
+
+class Range(NamedTuple):
+    """The namespaces that begin with some labels: from `lower`, before `upper`, as array literals.
+
+    In the order of bytes nothing but NUL, which no label has, lies between a label and the label with `\\x01` added.
+    """
+
+    lower: str
+    upper: str
+
+
+def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: bool = False) -> Namespace:
+    """Return validated labels.
+
+    Raises:
+        InvalidNamespaceError: If there is none, or one is empty, no string, or cannot be stored.
+        ConfigurationError: If they do not fit into an index entry.
+    """
+    if isinstance(labels, str) or not isinstance(labels, Sequence):
+        raise InvalidNamespaceError(f"{what} must be a sequence of labels, not {labels!r}")
+    found = tuple(labels)
+    if not found and not can_be_empty:
+        raise InvalidNamespaceError(f"{what} must have a label")
+    for label in found:
+        if not isinstance(label, str) or not label or label.startswith(_LAST):
+            raise InvalidNamespaceError(f"labels of a {what} must be strings that are not empty, not {label!r}")
+        try:
+            identifier("label", label)
+        except ConfigurationError as error:
+            raise InvalidNamespaceError(str(error)) from None
+    return found
+
+
+def check_size(namespace: Namespace, key: str) -> None:
+    """Refuse a namespace and a key that do not fit into an index entry.
+
+    Raises:
+        ConfigurationError: If they are too long.
+    """
+    size = _ARRAY_BYTES + len(key.encode()) + sum(len(label.encode()) + _LABEL_BYTES for label in namespace)
+    if size > MAX_KEY_BYTES:
+        raise ConfigurationError(
+            f"namespace and key must take at most {MAX_KEY_BYTES:,} bytes together, each label with {_LABEL_BYTES} more"
+            f", and not {size:,}: {namespace[:3]}…"
+        )
+
+
+def literal(namespace: Sequence[str]) -> str:
+    """Return a namespace as an array literal."""
+    return array_literal([*namespace])
+
+
+def range_of(prefix: Namespace) -> Range:
+    """Return the namespaces that begin with some labels."""
+    return Range(literal(prefix), literal([*prefix[:-1], f"{prefix[-1]}\x01"] if prefix else [_LAST]))

@@ -1,0 +1,177 @@
+"""Options of a store: indexes, times to live, versions. Of LangGraph's names and shapes where it has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import TTLConfig, ensure_embeddings
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.memory.texts import WHOLE, fields_of
+
+Distance = Literal["cosine", "l2", "inner_product"]
+VectorType = Literal["vector", "halfvec"]
+
+OPERATORS: Final[Mapping[str, str]] = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
+OPERATOR_CLASSES: Final[Mapping[str, str]] = {"cosine": "cosine_ops", "l2": "l2_ops", "inner_product": "ip_ops"}
+# What pgvector can index, and what fits into a page.
+_MAX_DIMS: Final = {"vector": 2000, "halfvec": 4000}
+_KEYS: Final = ("name", "dims", "embed", "fields", "distance_type", "ann_index_config")
+_TTL_KEYS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes")
+_HNSW_KEYS: Final = ("m", "ef_construction")
+_LANGUAGE: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
+DEFAULT_HISTORY: Final = 20
+_ALL: Final = 2**30
+
+
+class IndexOptions(TypedDict, total=False):
+    """How memories are embedded and indexed: what LangGraph's `PostgresStore` takes as `index`, and a name.
+
+    Attributes:
+        name: Name of the index; `default` if left out. Give a new one to a new model.
+        dims: Number of dimensions.
+        embed: LangChain's embeddings, a function of texts (also an async one), or a name like `openai:…`.
+        fields: Paths of the fields that are embedded; the whole value by default.
+        distance_type: `cosine`, the default, `l2` or `inner_product`.
+        ann_index_config: `vector_type` (`vector`, the default, or `halfvec`, which takes half the space), and `m` and
+            `ef_construction` of the approximate index that large namespaces have. `kind` may be `hnsw` or `flat`, which
+            never searches approximately.
+    """
+
+    name: str
+    dims: int
+    embed: Embeddings | Callable[..., Any] | str
+    fields: Sequence[str] | None
+    distance_type: Distance
+    ann_index_config: Mapping[str, Any]
+
+
+class MemoryOptions(TypedDict, total=False):
+    """Options of a store.
+
+    Attributes:
+        index: How memories are embedded; several for several models, the preferred one last. None: full text only.
+        ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
+        language: Configuration of PostgreSQL's full text, which knows endings and stop words: `simple` by default.
+        history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
+    """
+
+    index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    ttl: TTLConfig | None
+    language: str
+    history: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A validated index."""
+
+    name: str
+    dims: int
+    model: Embeddings
+    fields: tuple[str, ...]
+    distance: str
+    vector_type: str
+    is_approximate: bool
+    parameters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Validated options of a store."""
+
+    indexes: tuple[Index, ...]
+    ttl: TTLConfig | None
+    language: str
+    history: int
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are indexed by words: those of the preferred index."""
+        return self.indexes[-1].fields if self.indexes else (WHOLE,)
+
+
+def settings_of(options: MemoryOptions) -> Settings:
+    """Validate the options of a store.
+
+    Raises:
+        ConfigurationError: If one is not usable.
+    """
+    if unknown := options.keys() - MemoryOptions.__annotations__.keys():
+        raise ArgumentTypeError(
+            f"a store has no option {min(unknown)!r}; it has {', '.join(sorted(MemoryOptions.__annotations__))}"
+        )
+    index = options.get("index")
+    given = [index] if isinstance(index, Mapping) else [*(index or ())]
+    indexes = tuple(map(_index, given))
+    if len({one.name for one in indexes}) < len(indexes):
+        raise ConfigurationError("each index must have a name of its own")
+    language = options.get("language", "simple")
+    if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
+        raise ConfigurationError(f"language must name a text search configuration, like 'english', not {language!r}")
+    history = options.get("history", DEFAULT_HISTORY)
+    if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 0):
+        raise ConfigurationError(f"history must be a number of versions or None, not {history!r}")
+    return Settings(
+        indexes,
+        _ttl(options.get("ttl")),
+        language if "." in language else f"pg_catalog.{language}",
+        _ALL if history is None else min(history, _ALL),
+    )
+
+
+def _index(options: Mapping[str, Any]) -> Index:
+    if not isinstance(options, Mapping):
+        raise ArgumentTypeError(f"index must be a mapping or several, not {type(options).__name__}")
+    if unknown := [one for one in options if one not in _KEYS]:
+        raise ArgumentTypeError(f"index has no key {unknown[0]!r}; it has {', '.join(_KEYS)}")
+    name, dims = identifier("index name", options.get("name", "default")), options.get("dims")
+    if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
+        raise ConfigurationError(f"index must have dims, the number of dimensions of its model, not {dims!r}")
+    ann = dict(options.get("ann_index_config") or {})
+    vector_type, kind = ann.pop("vector_type", "vector"), ann.pop("kind", "hnsw")
+    if vector_type not in _MAX_DIMS:
+        raise ConfigurationError(f"vector_type must be 'vector' or 'halfvec', not {vector_type!r}")
+    if kind not in ("hnsw", "flat"):
+        raise ConfigurationError(f"kind must be 'hnsw' or 'flat' (exact searches only), not {kind!r}")
+    if dims > _MAX_DIMS[vector_type]:
+        raise ConfigurationError(
+            f"dims must be at most {_MAX_DIMS['vector']:,} of 'vector' and {_MAX_DIMS['halfvec']:,} of 'halfvec', "
+            f"and not {dims:,}"
+        )
+    for key, value in ann.items():
+        if key not in _HNSW_KEYS or isinstance(value, bool) or not isinstance(value, int) or value < 2:
+            raise ConfigurationError(f"ann_index_config may have {', '.join(_HNSW_KEYS)} of 2 or more: {key}={value!r}")
+    distance = options.get("distance_type", "cosine")
+    if distance not in OPERATORS:
+        raise ConfigurationError(f"distance_type must be {', '.join(OPERATORS)}, not {distance!r}")
+    if options.get("embed") is None:
+        raise ConfigurationError("index must have embed: embeddings, a function of texts, or a name of LangChain's")
+    fields = fields_of(options.get("fields") or (WHOLE,), name="index fields")
+    return Index(name, dims, ensure_embeddings(options["embed"]), fields, distance, vector_type, kind == "hnsw", ann)
+
+
+def _ttl(ttl: Any) -> TTLConfig | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Mapping) or (unknown := [one for one in ttl if one not in _TTL_KEYS]):
+        raise ConfigurationError(f"ttl may have {', '.join(_TTL_KEYS)}" + (f", not {unknown[0]!r}" if ttl else ""))
+    if (default := ttl.get("default_ttl")) is not None:
+        minutes_of(default)
+    return TTLConfig(**ttl)
+
+
+def minutes_of(ttl: Any) -> float:
+    """Return a validated time to live in minutes.
+
+    Raises:
+        ConfigurationError: If it is no positive number of less than 1,000 years.
+    """
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < 1000 * 366 * 24 * 60:
+        raise ConfigurationError(f"ttl must be a positive number of minutes, of less than 1,000 years, not {ttl!r}")
+    return float(ttl)

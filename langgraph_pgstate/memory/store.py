@@ -1,0 +1,486 @@
+"""LangGraph's store on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Self, TypeVar, Unpack
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    validate_op_namespace,
+)
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.db.database import (
+    AsyncConnectionPool,
+    AsyncDatabase,
+    AsyncPsycopgConnection,
+    ConnectionPool,
+    Database,
+    PsycopgConnection,
+)
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
+from langgraph_pgstate.errors import BlockingCallError, ConfigurationError
+from langgraph_pgstate.memory import accesses, items
+from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
+from langgraph_pgstate.memory.embedding import (
+    AsyncEmbedder,
+    BlockingEmbedder,
+    Embedder,
+    Vector,
+    is_model_error,
+    report_failure,
+)
+from langgraph_pgstate.memory.indexes import OpenIndex, open_indexes, setup_indexes
+from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
+from langgraph_pgstate.memory.namespaces import Namespace, check_size, literal, range_of
+from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
+from langgraph_pgstate.memory.origins import Origin, current_origin
+from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
+from langgraph_pgstate.memory.types import FoundItem
+from langgraph_pgstate.options import DEFAULT_SCHEMA
+from langgraph_pgstate.paging import offset_of
+from langgraph_pgstate.schema import setup as schema_setup
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.queries import queries as queries_of
+
+T = TypeVar("T")
+
+
+class _Sorted:
+    """Operations of a batch by kind, validated."""
+
+    def __init__(self) -> None:
+        self.gets: list[tuple[int, GetOp]] = []
+        self.searches: list[tuple[int, SearchOp]] = []
+        self.listings: list[tuple[int, dict[str, Any]]] = []
+        # Of several puts of one item, the last one counts.
+        self.puts: dict[tuple[Namespace, str], Put | None] = {}
+
+
+class _Store(BaseStore):
+    """The part of both stores that needs no connection."""
+
+    supports_ttl = True
+
+    _queries: Queries
+    _settings: Settings
+    _embedders: Mapping[str, Embedder]
+    _open: tuple[OpenIndex, ...] | None
+    _accesses: Accesses
+
+    def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
+        self._queries, self._settings, self._open = queries, settings_of(options), None
+        self._embedders = {one.name: embedder(one.model) for one in self._settings.indexes}
+        self.ttl_config, self.index_config = self._settings.ttl, options.get("index")
+        self._accesses = Accesses(self._schedule_flush)
+
+    def _schedule_flush(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema the tables are in."""
+        return self._queries.schema
+
+    def _sort(self, ops: Iterable[Op]) -> _Sorted:
+        found, given = _Sorted(), [*ops]
+        for op in given:
+            validate_op_namespace(op)
+        for number, op in enumerate(given):
+            match op:
+                case GetOp():
+                    found.gets.append((number, op))
+                case SearchOp():
+                    found.searches.append((number, op))
+                case ListNamespacesOp():
+                    found.listings.append((number, _listing(op)))
+                case PutOp():
+                    key = tuple(op.namespace), op.key
+                    found.puts.pop(key, None)
+                    found.puts[key] = None if op.value is None else self._put_of(op)
+        return found
+
+    def _put_of(self, op: PutOp) -> Put:
+        check_size(op.namespace, identifier("key", op.key))
+        fields = None if op.index is None else () if op.index is False else fields_of(op.index, name="index")
+        content = json_value(op.value)
+        texts = texts_of(op.value or {}, self._settings.fields if fields is None else fields)
+        ttl = None if op.ttl is None else minutes_of(op.ttl) * 60
+        return Put(tuple(op.namespace), op.key, content, ttl, fields, texts)
+
+    def _note(self, namespace: Namespace, key: str, refreshes: bool) -> None:
+        self._accesses.add(namespace, key, refreshes)
+
+
+class AsyncPGMemoryStore(_Store):
+    """Asynchronous twin of `PGMemoryStore`, bound to the event loop it was made in.
+
+    Its blocking methods answer when they are called from another thread; on the loop's own thread they would wait for
+    themselves, and are refused.
+    """
+
+    _runner: Runner
+
+    def __init__(
+        self,
+        connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        **options: Unpack[MemoryOptions],
+    ) -> None:
+        self._use(AsyncDatabase(connection, schema=schema), queries_of(schema), options)
+
+    @classmethod
+    def over(cls, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> Self:
+        """Return a store on an open database."""
+        store = cls.__new__(cls)
+        store._use(database, queries, options)
+        return store
+
+    def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
+        self._prepare(queries, options, AsyncEmbedder)
+        self._runner = AsyncRunner(database)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flushing: set[asyncio.Task[None]] = set()
+        with suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(
+        cls, dsn: str, *, schema: str = DEFAULT_SCHEMA, pool: Any = True, **options: Unpack[MemoryOptions]
+    ) -> Any:
+        """Async twin of `PGMemoryStore.from_conn_string`."""
+        async with AsyncDatabase.open(dsn, schema=schema, pool=pool) as database:
+            store = cls.over(database, queries_of(schema), options)
+            try:
+                yield store
+            finally:
+                await store.flush()
+
+    async def setup(self) -> None:
+        """Apply missing migrations, and make the indexes. Safe to repeat, and from several processes at once.
+
+        Raises:
+            ConfigurationError: If an index of the name exists with other options.
+        """
+        await self._runner.run(schema_setup.setup, self._queries)
+        await self._runner.run(setup_indexes, self._queries, self._settings.indexes)
+        self._open = None
+
+    async def setup_indexes(self) -> None:
+        """Make the indexes, in a schema that is set up."""
+        await self._runner.run(setup_indexes, self._queries, self._settings.indexes)
+        self._open = None
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run operations: first those that read, then puts, then deletions.
+
+        Raises:
+            InvalidNamespaceError: If a namespace is invalid. Nothing was done.
+            ConfigurationError: If another argument is not usable. Nothing was done.
+            SerializationError: If a value cannot be stored. Nothing was done.
+        """
+        given = [*ops]
+        sorted = self._sort(given)
+        found: list[Result] = [None] * len(given)
+        if sorted.gets:
+            keys = [(tuple(op.namespace), op.key) for _, op in sorted.gets]
+            rows = await self._runner.run(items.get, self._queries, keys)
+            for (number, op), row in zip(sorted.gets, rows, strict=True):
+                if row is not None:
+                    found[number] = items.item_of(row)
+                    if row[5]:
+                        self._note(tuple(op.namespace), op.key, op.refresh_ttl)
+        for number, op in sorted.searches:
+            one = Search(tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query or None)
+            found[number] = [*await self._find(one, refreshes=op.refresh_ttl)]
+        for number, parameters in sorted.listings:
+            found[number] = await self._runner.run(items.list_namespaces, self._queries, parameters)
+        if puts := [one for one in sorted.puts.values() if one is not None]:
+            await self._put(puts, current_origin(), Traits())
+        if deletions := [key for key, one in sorted.puts.items() if one is None]:
+            history = self._settings.history
+            await self._runner.run(items.delete, self._queries, deletions, await self._indexes(), history=history)
+        return found
+
+    async def asearch(  # type: ignore[override]
+        self,
+        namespace_prefix: tuple[str, ...],
+        /,
+        *,
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+        mode: Mode = "hybrid",
+    ) -> list[FoundItem]:
+        """Return items below a namespace; with a query those that fit it best first, else those stored last first.
+
+        `limit` items are returned if they exist, at any offset, whatever the filter. One round trip.
+
+        Args:
+            namespace_prefix: Labels with which the namespaces begin; none for all.
+            query: What is looked for. It orders items and leaves none out but, where there are embeddings, those that
+                have neither an embedding nor a word of it.
+            filter: Fields of the value and what they equal, or operators: `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`.
+            limit: Number of items at most, 10,000 at most.
+            offset: Number of items left out.
+            refresh_ttl: Whether the items that are found live longer; by default what `ttl` says.
+            mode: `hybrid` fuses the ranks by embedding and by words, `vector` and `words` take one of them.
+
+        Raises:
+            InvalidNamespaceError: If the namespace is invalid.
+            ConfigurationError: If another argument is not usable.
+        """
+        validate_op_namespace(SearchOp(namespace_prefix))
+        refreshes = (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
+        one = Search(tuple(namespace_prefix), filter, limit, offset, query or None)
+        return await self._find(one, mode=mode, refreshes=refreshes)
+
+    async def _find(self, search: Search, *, mode: Mode = "hybrid", refreshes: bool) -> list[FoundItem]:
+        if mode not in ("hybrid", "vector", "words"):
+            raise ConfigurationError(f"mode must be 'hybrid', 'vector' or 'words', not {mode!r}")
+        parameters = items.search_parameters(search)
+        index = embedding = None
+        if search.query is not None and mode != "words":
+            index = next((one for one in reversed(await self._indexes()) if one.is_complete), None)
+            if index is None and mode == "vector":
+                raise ConfigurationError("mode 'vector' needs an index of embeddings that is complete")
+            if index is not None:
+                embedding = await self._embed_query(index, search.query, mode)
+        run, settings = self._runner.run, self._settings
+        found = await run(
+            items.search,
+            self._queries,
+            search,
+            parameters,
+            language=settings.language,
+            mode=mode,
+            index=index,
+            embedding=embedding,
+        )
+        for one in found:
+            if one.is_tracked:
+                self._note(one.namespace, one.key, refreshes)
+        return found
+
+    async def _embed_query(self, index: OpenIndex, query: str, mode: Mode) -> Vector | None:
+        """Return the embedding of a query; `None` if the model fails and words will do."""
+        try:
+            return (await self._embedders[index.index.name].embed([query]))[0]
+        except Exception as error:
+            if mode == "vector" or not is_model_error(error):
+                raise
+            report_failure(error, 1)
+            return None
+
+    async def _put(self, puts: Sequence[Put], origin: Origin, traits: Traits) -> None:
+        embedded, is_unindexed = await self._embed(puts)
+        await self._runner.run(
+            items.put,
+            self._queries,
+            puts,
+            embedded,
+            language=self._settings.language,
+            history=self._settings.history,
+            origin=origin,
+            traits=traits,
+            is_unindexed=is_unindexed,
+        )
+
+    async def _embed(self, puts: Sequence[Put]) -> tuple[list[Embedded], bool]:
+        """Return embeddings of puts in each index, and whether some are missing because a model failed."""
+        found, is_unindexed = [], False
+        for index in await self._indexes():
+            one, texts = Embedded(index), []
+            for number, put in enumerate(puts, 1):
+                of_index = put.texts if put.index_fields is not None else texts_of_index(put, index, self._settings)
+                for text in of_index:
+                    one.numbers.append(number)
+                    one.fields.append(text.field)
+                    texts.append(text.text)
+            if texts:
+                try:
+                    one.vectors += await self._embedders[index.index.name].embed(texts)
+                except Exception as error:
+                    if not is_model_error(error):
+                        raise
+                    # Nothing is lost: the item is found by words, and indexed later.
+                    report_failure(error, len(texts))
+                    one, is_unindexed = Embedded(index), True
+            found.append(one)
+        return found, is_unindexed
+
+    async def _indexes(self) -> tuple[OpenIndex, ...]:
+        if self._open is None:
+            self._open = await self._runner.run(open_indexes, self._queries, self._settings.indexes)
+        return self._open
+
+    async def flush(self) -> None:
+        """Write reads that wait to be counted. A standby, which cannot write, ignores them."""
+        for parameters in self._accesses.take():
+            try:
+                await self._runner.run(accesses.write, self._queries, parameters)
+            except Exception as error:
+                accesses.report(error)
+
+    def _schedule_flush(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.call_later, FLUSH_SECONDS, self._begin_flush)
+
+    def _begin_flush(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.flush(), name="pgstate-memory-accesses")
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run `abatch` from another thread.
+
+        Raises:
+            BlockingCallError: If called on the event loop's own thread, or the loop does not run.
+        """
+        return self._wait(self.abatch(ops), "batch")
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        running = None
+        with suppress(RuntimeError):
+            running = asyncio.get_running_loop()
+        if running is not None and running is self._loop:
+            coroutine.close()
+            raise BlockingCallError(
+                f"a blocking call on the event loop's own thread would wait for itself: await store.a{name}(...)"
+            )
+        if self._loop is None or not self._loop.is_running():
+            coroutine.close()
+            raise BlockingCallError(f"{name}: the event loop of this store is not running; use PGMemoryStore")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def search(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
+        """Run `asearch` from another thread."""
+        return self._wait(self.asearch(namespace_prefix, **options), "search")
+
+
+class PGMemoryStore(_Store):
+    """LangGraph's store on PostgreSQL: `graph.compile(checkpointer=state.saver, store=state.memory)`.
+
+    Items are found by embeddings and by words. Each change keeps the version before it. Expired items are never
+    returned; `maintain` and workers delete them.
+
+    Args:
+        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes.
+        schema: The PostgreSQL schema the tables are in.
+        options: See `MemoryOptions`.
+
+    Raises:
+        ConfigurationError: If an option is not usable.
+    """
+
+    _runner: Runner
+
+    def __init__(
+        self,
+        connection: PsycopgConnection | ConnectionPool[Any],
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        **options: Unpack[MemoryOptions],
+    ) -> None:
+        self._use(Database(connection, schema=schema), queries_of(schema), options)
+
+    @classmethod
+    def over(cls, database: Database, queries: Queries, options: MemoryOptions) -> Self:
+        """Return a store on an open database."""
+        store = cls.__new__(cls)
+        store._use(database, queries, options)
+        return store
+
+    def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
+        self._prepare(queries, options, BlockingEmbedder)
+        self._runner = BlockingRunner(database)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(
+        cls, dsn: str, *, schema: str = DEFAULT_SCHEMA, pool: Any = True, **options: Unpack[MemoryOptions]
+    ) -> Any:
+        """Connect, and disconnect at the end of the block.
+
+        Args:
+            dsn: A libpq connection string or URI.
+            schema: The PostgreSQL schema the tables are in.
+            pool: See `ConnectionOptions`.
+            options: See `MemoryOptions`.
+        """
+        with Database.open(dsn, schema=schema, pool=pool) as database:
+            store = cls.over(database, queries_of(schema), options)
+            try:
+                yield store
+            finally:
+                store.flush()
+
+    setup = blocking(AsyncPGMemoryStore.setup)
+    setup_indexes = blocking(AsyncPGMemoryStore.setup_indexes)
+    batch = blocking(AsyncPGMemoryStore.abatch)
+    search = blocking(AsyncPGMemoryStore.asearch)
+    flush = blocking(AsyncPGMemoryStore.flush)
+    _find = AsyncPGMemoryStore._find
+    _embed_query = AsyncPGMemoryStore._embed_query
+    _put = AsyncPGMemoryStore._put
+    _embed = AsyncPGMemoryStore._embed
+    _indexes = AsyncPGMemoryStore._indexes
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Run `batch` in a thread."""
+        return await asyncio.to_thread(self.batch, ops)
+
+    async def asearch(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
+        """Run `search` in a thread."""
+        return await asyncio.to_thread(self.search, namespace_prefix, **options)
+
+    def _schedule_flush(self) -> None:
+        timer = threading.Timer(FLUSH_SECONDS, self.flush)
+        timer.daemon = True
+        timer.start()
+
+
+def texts_of_index(put: Put, index: OpenIndex, settings: Settings) -> list[Any]:
+    """Return the texts of a put that an index embeds."""
+    if index.index.fields == settings.fields:
+        return put.texts
+    import json
+
+    return texts_of(json.loads(put.content), index.index.fields)
+
+
+def _listing(op: ListNamespacesOp) -> dict[str, Any]:
+    if op.max_depth is not None and (isinstance(op.max_depth, bool) or not 0 < op.max_depth < 1000):
+        raise ConfigurationError(f"max_depth must be from 1 to 999, not {op.max_depth!r}")
+    prefix: list[str] = []
+    for condition in op.match_conditions or ():
+        if condition.match_type not in ("prefix", "suffix"):
+            raise ConfigurationError(f"match_type must be 'prefix' or 'suffix', not {condition.match_type!r}")
+        if condition.match_type == "prefix" and not prefix:
+            for label in condition.path:
+                if label == "*":
+                    break
+                prefix.append(label)
+    conditions = [one for one in op.match_conditions or () if one.path]
+    return {
+        **range_of(tuple(prefix))._asdict(),
+        "matches": [literal(one.path) for one in conditions],
+        "ends": ["true" if one.match_type == "suffix" else "false" for one in conditions],
+        "max_depth": op.max_depth,
+        "page_size": items.limit_of(op.limit),
+        "offset": offset_of(op.offset),
+    }

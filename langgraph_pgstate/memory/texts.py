@@ -1,0 +1,88 @@
+"""The texts of a value that are embedded and searched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.store.base import get_text_at_path, tokenize_path
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
+
+WHOLE: Final = "$"
+"""The path of the whole value."""
+
+# `tsvector` takes words of 1 MB in all; the beginning of a long text is what is found by words.
+_MAX_WORDS_BYTES: Final = 200_000
+
+
+class Text(NamedTuple):
+    """One text of a value.
+
+    Attributes:
+        field: Its path; of several at one path, with a number.
+        text: The text.
+    """
+
+    field: str
+    text: str
+
+
+def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
+    """Return validated paths of fields.
+
+    Raises:
+        ConfigurationError: If they are none.
+    """
+    found = (fields,) if isinstance(fields, str) else fields
+    if not isinstance(found, Sequence) or not all(isinstance(one, str) and one for one in found):
+        raise ArgumentTypeError(f'{name} must be a list of paths such as "text" or "parts[*].text", not {fields!r}')
+    for one in found:
+        identifier(name, one)
+    return tuple(dict.fromkeys(found))
+
+
+def texts_of(value: Mapping[str, Any], fields: Sequence[str]) -> list[Text]:
+    """Return the texts of some fields of a value; a field that it lacks has none."""
+    return [*_texts(value, fields)]
+
+
+def _texts(value: Mapping[str, Any], fields: Sequence[str]) -> Iterator[Text]:
+    for field in fields:
+        found = get_text_at_path(value, WHOLE if field == WHOLE else tokenize_path(field))
+        for number, text in enumerate(found):
+            yield Text(field if len(found) == 1 else f"{field}.{number}", text)
+
+
+def words_of(texts: Sequence[Text]) -> str:
+    """Return the text that is searched by words; empty if there is none."""
+    return "\n".join(one.text for one in texts)[:_MAX_WORDS_BYTES]
+
+
+def json_value(value: Any) -> str:
+    """Return the value of an item as JSON.
+
+    Raises:
+        ConfigurationError: If it is no mapping.
+        SerializationError: If it cannot be represented as JSON, or PostgreSQL cannot store it.
+    """
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"value must be a mapping, not {type(value).__name__}")
+    try:
+        text = json.dumps(value if type(value) is dict else {**value}, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SerializationError("value", value, error) from None
+    if "\\u0000" in text and _has_nul(value):
+        raise SerializationError("value", value, ConfigurationError("it holds NUL, which PostgreSQL cannot store"))
+    return text
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(part) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(map(_has_nul, value))

@@ -1,0 +1,83 @@
+"""Items and memories, as they are returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from langgraph.store.base import SearchItem
+
+
+class FoundItem(SearchItem):
+    """An item that a search found, with what ranked it.
+
+    Attributes:
+        score: Similarity to the query by the index's distance; `None` if it was found by words alone.
+        vector_rank: Its place by similarity, from 1; `None` if it has no embedding.
+        words_rank: Its place by words, from 1; `None` if it has no word of the query.
+        kind: Kind of the memory; `None` for an item of the store.
+        importance: Importance of the memory, if it was given.
+        rank_score: What the order follows: the ranks fused, importance and age included.
+        is_tracked: Whether reads of it are counted.
+    """
+
+    __slots__ = ("importance", "is_tracked", "kind", "rank_score", "vector_rank", "words_rank")
+
+    def __init__(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: dict[str, Any],
+        created_at: datetime,
+        updated_at: datetime,
+        score: float | None = None,
+        *,
+        vector_rank: int | None = None,
+        words_rank: int | None = None,
+        kind: str | None = None,
+        importance: float | None = None,
+        rank_score: float | None = None,
+        is_tracked: bool = False,
+    ) -> None:
+        super().__init__(namespace, key, value, created_at, updated_at, score)
+        self.vector_rank, self.words_rank = vector_rank, words_rank
+        self.kind, self.importance, self.rank_score = kind, importance, rank_score
+        self.is_tracked = is_tracked
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVersion:
+    """One version of an item.
+
+    Attributes:
+        namespace: Its namespace.
+        key: Its key.
+        version: Its number, from 1.
+        value: What was stored.
+        kind: Kind of the memory.
+        importance: Importance it had.
+        valid_from: Time from which it was valid.
+        valid_to: Time at which it was replaced or deleted; `None` for the current version.
+        is_deleted: Whether the item was deleted then.
+        changed_by: User or service that stored it.
+        thread_id: Thread in which it was stored.
+        run_id: Run that stored it.
+        checkpoint_id: Checkpoint of the superstep that stored it.
+        message_id: Message that caused it.
+    """
+
+    namespace: tuple[str, ...]
+    key: str
+    version: int
+    value: dict[str, Any]
+    kind: str | None
+    importance: float | None
+    valid_from: datetime
+    valid_to: datetime | None
+    is_deleted: bool
+    changed_by: str | None
+    thread_id: str | None
+    run_id: str | None
+    checkpoint_id: str | None
+    message_id: str | None
