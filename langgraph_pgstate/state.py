@@ -8,7 +8,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
+<<<<<<< HEAD
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
+=======
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+>>>>>>> 8aae67a (Wire long-term memory into the state and its maintenance)
 
 from langgraph_pgstate.admin import integrity, overview
 from langgraph_pgstate.admin.maintenance import maintain
@@ -62,6 +66,10 @@ from langgraph_pgstate.schema.queries import Queries, queries
 from langgraph_pgstate.threads import AsyncThreads, Threads
 from langgraph_pgstate.threads.expiry import ExpiryHook
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.memory.options import MemoryOptions
+    from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -119,6 +127,7 @@ class StateOptions(SaverOptions, total=False):
             function of the config. No key by default.
         webhooks: Secret of webhooks, and where they may be delivered to; by default what `PGSTATE_WEBHOOK_SECRET` and
             `PGSTATE_WEBHOOK_NETWORKS` name.
+        memory: Indexes, times to live and versions of long-term memory; see `langgraph_pgstate.memory`.
         recover_journal: Whether reads of the record first move what dead processes left in the journal to its tables,
             true by default. Without it, reading writes nothing.
     """
@@ -132,6 +141,7 @@ class StateOptions(SaverOptions, total=False):
     graphs: Collection[str] | None
     run_key: KeySource | None
     webhooks: WebhookSettings | None
+    memory: MemoryOptions | None
     recover_journal: bool
 
 
@@ -153,6 +163,7 @@ class _State:
     _graphs: Collection[str] | None
     _run_key: KeySource | None
     _webhook_settings: WebhookSettings
+    _memory_options: MemoryOptions
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -165,6 +176,7 @@ class _State:
         self._run_key = options.get("run_key")
         self._webhook_settings = options.get("webhooks") or WebhookSettings.from_environment()
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
+        self._memory_options = options.get("memory") or {}
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
         # The serializer has its types already.
@@ -233,6 +245,7 @@ class PGState(_State):
         assistants: Assistants: graphs with a config and a context of their own, for the server.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
+        memory: Long-term memory, LangGraph's store.
         messages: Conversations, and full-text search.
         events: The audit trail.
         prices: Prices of tokens.
@@ -332,6 +345,8 @@ class PGState(_State):
     def setup(self, *, metadata_index: bool = False) -> None:
         """Make the tables, or bring them up to date; see `PGStateSaver.setup`."""
         self.saver.setup(metadata_index=metadata_index)
+        if self._memory_options:
+            self.memory.setup_indexes()
 
     def recorder(self) -> Recorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
@@ -404,6 +419,13 @@ class PGState(_State):
     def leases(self) -> Leases:
         """Leases of threads."""
         return Leases(self._database, self._queries, self.saver.lease_manager)
+
+    @cached_property
+    def memory(self) -> PGMemoryStore:
+        """Long-term memory, LangGraph's store: `compile(checkpointer=state.saver, store=state.memory)`."""
+        from langgraph_pgstate.memory.store import PGMemoryStore
+
+        return PGMemoryStore.over(self._database, self._queries, self._memory_options, self._run_of)
 
     @cached_property
     def tools(self) -> ToolLedger:
@@ -492,6 +514,8 @@ class PGState(_State):
 
     def _stop(self) -> None:
         """Write waiting records, and stop what runs in the background."""
+        if "memory" in self.__dict__:
+            self.memory.flush()
         if "runs" in self.__dict__:
             self.runs.close()
         if "tools" in self.__dict__:
@@ -572,6 +596,8 @@ class AsyncPGState(_State):
     async def setup(self, *, metadata_index: bool = False) -> None:
         """Async twin of `PGState.setup`."""
         await self.saver.setup(metadata_index=metadata_index)
+        if self._memory_options:
+            await self.memory.setup_indexes()
 
     def recorder(self) -> AsyncRecorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
@@ -646,6 +672,13 @@ class AsyncPGState(_State):
         return AsyncLeases(self._database, self._queries, self.saver.lease_manager)
 
     @cached_property
+    def memory(self) -> AsyncPGMemoryStore:
+        """Long-term memory, LangGraph's store: `compile(checkpointer=state.saver, store=state.memory)`."""
+        from langgraph_pgstate.memory.store import AsyncPGMemoryStore
+
+        return AsyncPGMemoryStore.over(self._database, self._queries, self._memory_options, self._run_of)
+
+    @cached_property
     def tools(self) -> AsyncToolLedger:
         """The ledger of tool executions: `ToolNode(tools, awrap_tool_call=state.tools)`."""
         return AsyncToolLedger(
@@ -715,6 +748,8 @@ class AsyncPGState(_State):
             self._recorder.write_at_exit()
 
     async def _stop(self) -> None:
+        if "memory" in self.__dict__:
+            await self.memory.flush()
         if "runs" in self.__dict__:
             await self.runs.close()
         if "tools" in self.__dict__:

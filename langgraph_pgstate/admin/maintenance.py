@@ -14,6 +14,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.leases import guards
+from langgraph_pgstate.memory import items
 from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record import dead_runs, deleted_costs
@@ -52,7 +53,8 @@ async def maintain(
     await run(deleted_costs.forget, queries)
     await run(tending.repair, queries)
     expired = await run(expiry.sweep, queries, None)
-    report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days))
+    forgotten = await run(items.sweep, queries)
+    report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days), forgotten)
     await run(note, queries, time.monotonic() - begun, report)
     return report
 

@@ -301,6 +301,7 @@ class MaintenanceReport:
         expired: Deleted or pruned threads that had expired.
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
+        memories_expired: Deleted memories that had expired.
     """
 
     months_made: tuple[str, ...] = ()
@@ -310,3 +311,4 @@ class MaintenanceReport:
     expired: PruneResult = PruneResult()  # noqa: RUF009
     orphan_writes: int = 0
     days_dropped: tuple[str, ...] = ()
+    memories_expired: int = 0

@@ -229,6 +229,8 @@ def maintain(
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
     if report.expired.threads:
         console.print(_swept(report.expired))
+    if report.memories_expired:
+        console.print(f"expired memories, deleted: {report.memories_expired:,}")
     if report.orphan_writes:
         console.print(f"pending writes without a checkpoint, removed: {report.orphan_writes:,}")
 

@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.memory.namespaces import Namespace, literal
-from langgraph_pgstate.schema.queries import Queries
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +56,6 @@ def _parameters(rows: list[tuple[tuple[Namespace, str], list[int]]]) -> dict[str
         "counts": [count for _, (count, _) in rows],
         "refreshed": ["true" if refreshes else "false" for _, (_, refreshes) in rows],
     }
-
-
-async def write(db: Connection, queries: Queries, parameters: dict[str, Any]) -> None:
-    """Store how often items were read. One statement; repeated after a lost connection, reads count twice."""
-    await db.execute(queries.touch_memories, parameters)
 
 
 def report(error: Exception) -> None:

@@ -80,12 +80,12 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
     if not indexes:
         return
     async with db.transaction():
-        await db.execute(queries.lock_memory_indexes, {})
+        await db.execute(_vector_queries(queries.schema).lock_memory_indexes, {})
         if not await db.fetch(queries.find_vector_type, {}):
             if not await db.fetch(queries.has_pgvector, {}):
                 _log.warning("pgvector is not available: memories are found by words alone")
                 return
-            await db.execute(queries.create_vector_extension, {})
+            await db.execute(_vector_queries(queries.schema).create_vector_extension, {})
         for one in indexes:
             await db.execute(
                 queries.add_memory_index,

@@ -22,11 +22,3 @@ SELECT :name::text, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_ind
     :vector_type::text, :distance::text, :fields::text[], :parameters::jsonb,
     NOT EXISTS (SELECT 1 FROM /*schema*/memories)
 ON CONFLICT (name) DO NOTHING;
-
--- name: lock_memory_indexes
--- Let one setup at a time register indexes.
-LOCK TABLE /*schema*/memory_indexes IN SHARE ROW EXCLUSIVE MODE;
-
--- name: create_vector_extension
--- Install pgvector.
-CREATE EXTENSION IF NOT EXISTS vector;

@@ -18,13 +18,14 @@ from langgraph_pgstate.memory.origins import Origin
 from langgraph_pgstate.memory.texts import Text, words_of
 from langgraph_pgstate.memory.types import FoundItem
 from langgraph_pgstate.paging import offset_of
-from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.queries import Queries, Statement
 
 Mode = Literal["hybrid", "vector", "words"]
 
 # Times that a put is tried while other calls store the same items at the same moments.
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
+_SWEPT: Final = 1000
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ async def put(
         "importance": None if traits.importance is None else str(traits.importance),
         "expires_at": None if traits.expires_at is None else traits.expires_at.isoformat(),
     }
-    statements: list[tuple[Any, Mapping[str, Any]]] = [(queries.put_memories, parameters)]
+    statements: list[Statement] = [(queries.put_memories, parameters)]
     for one in embedded:
         dims, type_number = one.index.index.dims, one.index.type_number
         vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
@@ -143,7 +144,10 @@ async def delete(
     parameters = {**named, "history": history, "purges": purges}
     if not indexes:
         return len(await db.fetch(queries.delete_memories, parameters))
-    statements = [(queries.delete_memories, parameters), *((one.query("delete_vectors"), named) for one in indexes)]
+    statements: list[Statement] = [
+        (queries.delete_memories, parameters),
+        *((one.query("delete_vectors"), named) for one in indexes),
+    ]
     return (await db.execute_together(statements))[0]
 
 
@@ -257,3 +261,16 @@ def _found(row: Row, distance: str = "") -> FoundItem:
 async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a page of namespaces, in order. One round trip."""
     return [tuple(row[0]) for row in await db.fetch(queries.list_namespaces, parameters)]
+
+
+async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> None:
+    """Store how often items were read. One statement; if it is repeated after a lost connection, reads count twice."""
+    await db.execute(queries.touch_memories, parameters)
+
+
+async def sweep(db: Connection, queries: Queries) -> int:
+    """Delete items that have expired, with their versions, in small transactions; return the number."""
+    total = 0
+    while count := (await db.fetch(queries.sweep_memories, {"count": _SWEPT}))[0][0]:
+        total += count
+    return total

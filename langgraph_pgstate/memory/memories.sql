@@ -5,7 +5,7 @@ WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
     SELECT g.namespace::text[] COLLATE "C" AS namespace, g.key COLLATE "C" AS key, g.content::jsonb AS value,
-        make_interval(secs => nullif(g.ttl, -1)) AS ttl, to_tsvector(:language::text::regconfig, nullif(g.words, '')) AS words,
+        make_interval(secs => nullif(g.ttl, -1::float8)) AS ttl, to_tsvector(:language::text::regconfig, nullif(g.words, '')) AS words,
         nullif(g.index_fields, '')::text[] AS index_fields
     FROM unnest(
         :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :words::text[], :index_fields::text[]
@@ -13,7 +13,7 @@ WITH clock AS MATERIALIZED (
 ), old AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id, m.run_id,
         m.checkpoint_id, m.message_id, m.value <> g.value AS is_changed
-    FROM given g JOIN /*schema*/memories m ON m.namespace = g.namespace AND m.key = g.key
+    FROM given g JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
     ORDER BY m.namespace, m.key
     FOR UPDATE OF m
 ), kept AS (
@@ -27,7 +27,7 @@ WITH clock AS MATERIALIZED (
     ON CONFLICT (namespace, key, version) DO NOTHING
 ), trimmed AS (
     DELETE FROM /*schema*/memory_versions v USING old o
-    WHERE v.namespace = o.namespace AND v.key = o.key AND o.is_changed AND v.version <= o.version - :history
+    WHERE v.namespace OPERATOR(pg_catalog.=) o.namespace AND v.key = o.key AND o.is_changed AND v.version <= o.version - :history
 ), written AS (
     INSERT INTO /*schema*/memories AS m (
         namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, index_fields, is_large,
@@ -36,15 +36,15 @@ WITH clock AS MATERIALIZED (
     )
     SELECT g.namespace, g.key, CASE
             WHEN o.version IS NULL THEN 1 + coalesce((
-                SELECT max(v.version) FROM /*schema*/memory_versions v WHERE v.namespace = g.namespace AND v.key = g.key
+                SELECT max(v.version) FROM /*schema*/memory_versions v WHERE v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key
             ), 0)
             WHEN o.is_changed THEN o.version + 1
             ELSE o.version
         END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields,
-        EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace = g.namespace), :is_unindexed::boolean,
+        EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace), :is_unindexed::boolean,
         :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, c.at, :changed_by::text,
         :thread_id::text, :run_id::text, :checkpoint_id::text, :message_id::text
-    FROM given g CROSS JOIN clock c LEFT JOIN old o ON o.namespace = g.namespace AND o.key = g.key
+    FROM given g CROSS JOIN clock c LEFT JOIN old o ON o.namespace OPERATOR(pg_catalog.=) g.namespace AND o.key = g.key
     ORDER BY g.namespace, g.key
     ON CONFLICT (namespace, key) DO UPDATE SET
         version = excluded.version, value = excluded.value, updated_at = excluded.updated_at,
@@ -74,9 +74,9 @@ WITH clock AS MATERIALIZED (
     FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
 ), purged AS (
     DELETE FROM /*schema*/memory_versions v USING given g
-    WHERE :purges::boolean AND v.namespace = g.namespace AND v.key = g.key
+    WHERE :purges::boolean AND v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key
 ), gone AS (
-    DELETE FROM /*schema*/memories m USING given g WHERE m.namespace = g.namespace AND m.key = g.key
+    DELETE FROM /*schema*/memories m USING given g WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
     RETURNING m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id,
         m.run_id, m.checkpoint_id, m.message_id
 ), kept AS (
@@ -95,20 +95,20 @@ SELECT gone.namespace, gone.key FROM gone;
 -- Return an item, unless it has expired.
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
 FROM /*schema*/memories m
-WHERE m.namespace = :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: get_memories
 -- Return items with the numbers under which they were asked for, unless they have expired.
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, g.number
 FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
-    JOIN /*schema*/memories m ON m.namespace = g.namespace::text[] AND m.key = g.key
+    JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key
 WHERE m.expires_at IS NULL OR m.expires_at > now();
 
 -- name: list_memories
 -- Return a page of the items of a range of namespaces, those stored last first.
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
 FROM /*schema*/memories m
-WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[] AND (m.expires_at IS NULL OR m.expires_at > now())
+WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[] AND (m.expires_at IS NULL OR m.expires_at > now())
     AND NOT EXISTS (
         SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
         WHERE NOT coalesce(CASE f.operator
@@ -132,18 +132,18 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT m.namespace[1:coalesce(:max_depth::integer, 1000)] FROM /*schema*/memories m
-        WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[]
+        WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
         ORDER BY m.namespace LIMIT 1
     )
     UNION ALL
     SELECT (
         SELECT m.namespace[1:coalesce(:max_depth, 1000)] FROM /*schema*/memories m
-        WHERE m.namespace >= CASE
+        WHERE m.namespace OPERATOR(pg_catalog.>=) CASE
                 WHEN cardinality(f.namespace) >= :max_depth
                     THEN f.namespace[1:(:max_depth - 1)] || (f.namespace[:max_depth] || chr(1))
                 ELSE f.namespace
             END
-            AND m.namespace > f.namespace AND m.namespace < :upper
+            AND m.namespace OPERATOR(pg_catalog.>) f.namespace AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
         ORDER BY m.namespace LIMIT 1
     )
     FROM found f WHERE f.namespace IS NOT NULL
@@ -152,8 +152,9 @@ SELECT f.namespace FROM found f
 WHERE f.namespace IS NOT NULL
     AND EXISTS (
         SELECT 1 FROM /*schema*/memories m
-        WHERE (m.namespace = f.namespace OR cardinality(f.namespace) = :max_depth AND m.namespace >= f.namespace
-                AND m.namespace < f.namespace[1:(:max_depth - 1)] || (f.namespace[:max_depth] || chr(1)))
+        WHERE (m.namespace OPERATOR(pg_catalog.=) f.namespace OR cardinality(f.namespace) = :max_depth AND m.namespace OPERATOR(pg_catalog.>=) f.namespace
+                AND m.namespace
+                    OPERATOR(pg_catalog.<) (f.namespace[1:(:max_depth - 1)] || (f.namespace[:max_depth] || chr(1))))
             AND (m.expires_at IS NULL OR m.expires_at > now())
             AND NOT EXISTS (
                 SELECT 1 FROM unnest(:matches::text[], :ends::boolean[]) AS c (path, is_end)
@@ -175,7 +176,7 @@ UPDATE /*schema*/memories m SET
     expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL THEN now() + m.ttl ELSE m.expires_at END
 FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
     AS g (namespace, key, count, refreshes)
-WHERE m.namespace = g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
+WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: sweep_memories
 -- Delete some items that have expired, with their versions, and return the number.
@@ -183,9 +184,9 @@ WITH expired AS MATERIALIZED (
     SELECT m.namespace, m.key FROM /*schema*/memories m WHERE m.expires_at <= now()
     ORDER BY m.expires_at LIMIT :count::integer FOR UPDATE SKIP LOCKED
 ), versions AS (
-    DELETE FROM /*schema*/memory_versions v USING expired e WHERE v.namespace = e.namespace AND v.key = e.key
+    DELETE FROM /*schema*/memory_versions v USING expired e WHERE v.namespace OPERATOR(pg_catalog.=) e.namespace AND v.key = e.key
 ), gone AS (
-    DELETE FROM /*schema*/memories m USING expired e WHERE m.namespace = e.namespace AND m.key = e.key
+    DELETE FROM /*schema*/memories m USING expired e WHERE m.namespace OPERATOR(pg_catalog.=) e.namespace AND m.key = e.key
     RETURNING m.namespace
 )
 SELECT count(*) FROM gone;
@@ -195,7 +196,7 @@ SELECT count(*) FROM gone;
 -- ones (BM25 with each word counted once), then the others, those stored last first.
 WITH candidates AS MATERIALIZED (
     SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
-    WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[]
+    WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
         AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
@@ -215,30 +216,34 @@ WITH candidates AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
 ), sizes AS MATERIALIZED (
-    SELECT count(*) AS count, avg(greatest(length(c.words), 1)) AS words FROM candidates c WHERE c.words IS NOT NULL
+    SELECT count(*)::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
+    WHERE c.words IS NOT NULL
 ), hits AS MATERIALIZED (
-    SELECT c.namespace, c.key, t.lexeme, length(c.words) AS words
+    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
     FROM candidates c JOIN terms t ON c.words @@ t.term
 ), rarities AS (
-    SELECT h.lexeme, ln(1 + (s.count - count(*) + 0.5) / (count(*) + 0.5)) AS rarity
+    SELECT h.lexeme, ln(1::float8 + (s.count - count(*)::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) AS rarity
     FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
 ), scores AS (
-    SELECT h.namespace, h.key, sum(r.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.words / s.words))) AS score
+    SELECT h.namespace, h.key, sum(
+        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
+    ) AS score
     FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
 ), ranks AS (
     SELECT s.namespace, s.key, s.score, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
 ), page AS MATERIALIZED (
-    SELECT c.namespace, c.key, r.score, r.words_rank, coalesce(r.score, 0)
-        * (1 + :importance_weight::float8 * (coalesce(c.importance, 0.5) - 0.5)) * power(0.5, coalesce(
+    SELECT c.namespace, c.key, r.score, r.words_rank, coalesce(r.score, 0::float8)
+        * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
+        * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
                 / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
-                    WHERE h.kind = c.kind), 0
+                    WHERE h.kind = c.kind), 0::float8
         )) AS fused, c.updated_at
-    FROM candidates c LEFT JOIN ranks r ON r.namespace = c.namespace AND r.key = c.key
+    FROM candidates c LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
     ORDER BY fused DESC, c.updated_at DESC, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
 )
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, NULL::float8,
     NULL::bigint, p.words_rank, m.kind, m.importance, p.fused
-FROM page p JOIN /*schema*/memories m ON m.namespace = p.namespace AND m.key = p.key
+FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.namespace AND m.key = p.key
 ORDER BY p.fused DESC, p.updated_at DESC, p.namespace, p.key;

@@ -107,6 +107,8 @@ def settings_of(options: MemoryOptions) -> Settings:
             f"a store has no option {min(unknown)!r}; it has {', '.join(sorted(MemoryOptions.__annotations__))}"
         )
     index = options.get("index")
+    if index is not None and not isinstance(index, Mapping | Sequence):
+        raise ArgumentTypeError(f"index must be a mapping or several, not {type(index).__name__}")
     given = [index] if isinstance(index, Mapping) else [*(index or ())]
     indexes = tuple(map(_index, given))
     if len({one.name for one in indexes}) < len(indexes):
@@ -163,7 +165,8 @@ def _ttl(ttl: Any) -> TTLConfig | None:
         raise ConfigurationError(f"ttl may have {', '.join(_TTL_KEYS)}" + (f", not {unknown[0]!r}" if ttl else ""))
     if (default := ttl.get("default_ttl")) is not None:
         minutes_of(default)
-    return TTLConfig(**ttl)
+    config: TTLConfig = {**ttl}  # type: ignore[typeddict-item]
+    return config
 
 
 def minutes_of(ttl: Any) -> float:

@@ -15,6 +15,7 @@ from langgraph.store.base import (
     Op,
     PutOp,
     Result,
+    SearchItem,
     SearchOp,
     validate_op_namespace,
 )
@@ -42,9 +43,9 @@ from langgraph_pgstate.memory.embedding import (
 )
 from langgraph_pgstate.memory.indexes import OpenIndex, open_indexes, setup_indexes
 from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
-from langgraph_pgstate.memory.namespaces import Namespace, check_size, literal, range_of
+from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
-from langgraph_pgstate.memory.origins import Origin, current_origin
+from langgraph_pgstate.memory.origins import Origin, RunOf, current_origin
 from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
 from langgraph_pgstate.memory.types import FoundItem
 from langgraph_pgstate.options import DEFAULT_SCHEMA
@@ -77,6 +78,7 @@ class _Store(BaseStore):
     _embedders: Mapping[str, Embedder]
     _open: tuple[OpenIndex, ...] | None
     _accesses: Accesses
+    _run_of: RunOf | None = None
 
     def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
         self._queries, self._settings, self._open = queries, settings_of(options), None
@@ -95,7 +97,7 @@ class _Store(BaseStore):
     def _sort(self, ops: Iterable[Op]) -> _Sorted:
         found, given = _Sorted(), [*ops]
         for op in given:
-            validate_op_namespace(op)
+            _check(op)
         for number, op in enumerate(given):
             match op:
                 case GetOp():
@@ -111,7 +113,7 @@ class _Store(BaseStore):
         return found
 
     def _put_of(self, op: PutOp) -> Put:
-        check_size(op.namespace, identifier("key", op.key))
+        check_size(op.namespace, op.key)
         fields = None if op.index is None else () if op.index is False else fields_of(op.index, name="index")
         content = json_value(op.value)
         texts = texts_of(op.value or {}, self._settings.fields if fields is None else fields)
@@ -141,10 +143,13 @@ class AsyncPGMemoryStore(_Store):
         self._use(AsyncDatabase(connection, schema=schema), queries_of(schema), options)
 
     @classmethod
-    def over(cls, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> Self:
-        """Return a store on an open database."""
+    def over(
+        cls, database: AsyncDatabase, queries: Queries, options: MemoryOptions, run_of: RunOf | None = None
+    ) -> Self:
+        """Return a store on an open database; `run_of` returns the recorded run of a config."""
         store = cls.__new__(cls)
         store._use(database, queries, options)
+        store._run_of = run_of
         return store
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
@@ -202,13 +207,13 @@ class AsyncPGMemoryStore(_Store):
                     found[number] = items.item_of(row)
                     if row[5]:
                         self._note(tuple(op.namespace), op.key, op.refresh_ttl)
-        for number, op in sorted.searches:
-            one = Search(tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query or None)
-            found[number] = [*await self._find(one, refreshes=op.refresh_ttl)]
+        for number, asked in sorted.searches:
+            one = Search(tuple(asked.namespace_prefix), asked.filter, asked.limit, asked.offset, asked.query or None)
+            found[number] = list[SearchItem](await self._find(one, refreshes=asked.refresh_ttl))
         for number, parameters in sorted.listings:
             found[number] = await self._runner.run(items.list_namespaces, self._queries, parameters)
         if puts := [one for one in sorted.puts.values() if one is not None]:
-            await self._put(puts, current_origin(), Traits())
+            await self._put(puts, current_origin(self._run_of), Traits())
         if deletions := [key for key, one in sorted.puts.items() if one is None]:
             history = self._settings.history
             await self._runner.run(items.delete, self._queries, deletions, await self._indexes(), history=history)
@@ -244,7 +249,7 @@ class AsyncPGMemoryStore(_Store):
             InvalidNamespaceError: If the namespace is invalid.
             ConfigurationError: If another argument is not usable.
         """
-        validate_op_namespace(SearchOp(namespace_prefix))
+        _check(SearchOp(namespace_prefix))
         refreshes = (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
         one = Search(tuple(namespace_prefix), filter, limit, offset, query or None)
         return await self._find(one, mode=mode, refreshes=refreshes)
@@ -328,11 +333,15 @@ class AsyncPGMemoryStore(_Store):
             self._open = await self._runner.run(open_indexes, self._queries, self._settings.indexes)
         return self._open
 
+    async def sweep_ttl(self) -> int:
+        """Delete items that have expired, and return the number. `maintain` and workers do it, too."""
+        return await self._runner.run(items.sweep, self._queries)
+
     async def flush(self) -> None:
         """Write reads that wait to be counted. A standby, which cannot write, ignores them."""
         for parameters in self._accesses.take():
             try:
-                await self._runner.run(accesses.write, self._queries, parameters)
+                await self._runner.run(items.count_reads, self._queries, parameters)
             except Exception as error:
                 accesses.report(error)
 
@@ -399,10 +408,11 @@ class PGMemoryStore(_Store):
         self._use(Database(connection, schema=schema), queries_of(schema), options)
 
     @classmethod
-    def over(cls, database: Database, queries: Queries, options: MemoryOptions) -> Self:
-        """Return a store on an open database."""
+    def over(cls, database: Database, queries: Queries, options: MemoryOptions, run_of: RunOf | None = None) -> Self:
+        """Return a store on an open database; `run_of` returns the recorded run of a config."""
         store = cls.__new__(cls)
         store._use(database, queries, options)
+        store._run_of = run_of
         return store
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
@@ -432,8 +442,9 @@ class PGMemoryStore(_Store):
     setup = blocking(AsyncPGMemoryStore.setup)
     setup_indexes = blocking(AsyncPGMemoryStore.setup_indexes)
     batch = blocking(AsyncPGMemoryStore.abatch)
-    search = blocking(AsyncPGMemoryStore.asearch)
+    search = blocking(AsyncPGMemoryStore.asearch)  # type: ignore[arg-type]
     flush = blocking(AsyncPGMemoryStore.flush)
+    sweep_ttl = blocking(AsyncPGMemoryStore.sweep_ttl)
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query
     _put = AsyncPGMemoryStore._put
@@ -446,7 +457,8 @@ class PGMemoryStore(_Store):
 
     async def asearch(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
         """Run `search` in a thread."""
-        return await asyncio.to_thread(self.search, namespace_prefix, **options)
+        found: Any = await asyncio.to_thread(self.search, namespace_prefix, **options)
+        return [*found]
 
     def _schedule_flush(self) -> None:
         timer = threading.Timer(FLUSH_SECONDS, self.flush)
@@ -461,6 +473,25 @@ def texts_of_index(put: Put, index: OpenIndex, settings: Settings) -> list[Any]:
     import json
 
     return texts_of(json.loads(put.content), index.index.fields)
+
+
+def _check(op: Op) -> None:
+    """Refuse namespaces and keys that cannot be stored.
+
+    Raises:
+        InvalidNamespaceError: If a label is not usable.
+        ConfigurationError: If a key is not.
+    """
+    validate_op_namespace(op)
+    match op:
+        case SearchOp():
+            labels_of(op.namespace_prefix, can_be_empty=True)
+        case ListNamespacesOp():
+            for condition in op.match_conditions or ():
+                labels_of(condition.path, can_be_empty=True)
+        case GetOp() | PutOp():
+            labels_of(op.namespace)
+            identifier("key", op.key)
 
 
 def _listing(op: ListNamespacesOp) -> dict[str, Any]:

@@ -64,11 +64,17 @@ TABLES = (
     "assistants",
     "assistant_versions",
     "feedback",
+    "memories",
+    "memory_versions",
+    "large_namespaces",
+    "memory_indexes",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.__file__).parent
 FILES = sorted(
-    str(path.relative_to(SQL)) for path in SQL.rglob("*.sql") if path.parent.name not in ("langgraph", "extensions")
+    str(path.relative_to(SQL))
+    for path in SQL.rglob("*.sql")
+    if path.parent.name not in ("langgraph", "extensions", "vectors")
 )
 QUERY_FILES = [file for file in FILES if "\n-- name: " in f"\n{(SQL / file).read_text('utf-8')}"]
 
@@ -214,7 +220,8 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
                 'deleted_costs', 'exporters',
-                'maintenance', 'assistants', 'assistant_versions')
+                'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
+                'memory_indexes')
         """,
         [saver.schema],
     ).fetchall()

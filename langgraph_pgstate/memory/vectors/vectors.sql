@@ -1,3 +1,11 @@
+-- name: lock_memory_indexes
+-- Let one setup at a time make indexes.
+LOCK TABLE /*schema*/memory_indexes IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: create_vector_extension
+-- Install pgvector.
+CREATE EXTENSION IF NOT EXISTS vector;
+
 -- name: create_vectors
 -- Make the table of an index. An index belongs to a model, whose number of dimensions is part of the type.
 CREATE TABLE IF NOT EXISTS /*schema*/memory_vectors_0 (
@@ -25,14 +33,14 @@ ALTER TABLE /*schema*/memory_vectors_0 ALTER COLUMN embedding SET STORAGE PLAIN;
 WITH given AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.is_large, g.number
     FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
-        JOIN /*schema*/memories m ON m.namespace = g.namespace::text[] AND m.key = g.key
+        JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key
             AND m.updated_at = now()
 ), vectors AS MATERIALIZED (
     SELECT e.number, e.field COLLATE "C" AS field, e.embedding
     FROM unnest(:numbers::integer[], :fields::text[], :embeddings::/*vector*/vector[]) AS e (number, field, embedding)
 ), gone AS (
     DELETE FROM /*schema*/memory_vectors_0 o USING given g
-    WHERE o.namespace = g.namespace AND o.key = g.key AND NOT EXISTS (
+    WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace AND o.key = g.key AND NOT EXISTS (
         SELECT 1 FROM vectors e WHERE e.number = g.number AND e.field = o.field
     )
 )
@@ -46,7 +54,7 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
 -- name: delete_vectors
 -- Delete the embeddings of items.
 DELETE FROM /*schema*/memory_vectors_0 o USING unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
-WHERE o.namespace = g.namespace::text[] AND o.key = g.key;
+WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key;
 
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
@@ -54,7 +62,7 @@ WHERE o.namespace = g.namespace::text[] AND o.key = g.key;
 -- of their ranks.
 WITH candidates AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
-    WHERE m.namespace >= :lower::text[] AND m.namespace < :upper::text[]
+    WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
         AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
@@ -73,8 +81,8 @@ WITH candidates AS MATERIALIZED (
 ), distances AS MATERIALIZED (
     SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) AS distance
     FROM candidates c JOIN /*schema*/memory_vectors_0 v
-        ON v.namespace = c.namespace AND v.key = c.key AND v.version = c.version
-    WHERE v.namespace >= :lower AND v.namespace < :upper
+        ON v.namespace OPERATOR(pg_catalog.=) c.namespace AND v.key = c.key AND v.version = c.version
+    WHERE v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
     GROUP BY v.namespace, v.key
 ), near AS (
     SELECT d.namespace, d.key, d.distance, rank() OVER (ORDER BY d.distance) AS vector_rank FROM distances d
@@ -83,33 +91,38 @@ WITH candidates AS MATERIALIZED (
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
     WHERE :uses_words::boolean
 ), sizes AS MATERIALIZED (
-    SELECT count(*) AS count, avg(greatest(length(c.words), 1)) AS words FROM candidates c WHERE c.words IS NOT NULL
+    SELECT count(*)::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
+    WHERE c.words IS NOT NULL
 ), hits AS MATERIALIZED (
-    SELECT c.namespace, c.key, t.lexeme, length(c.words) AS words
+    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
     FROM candidates c JOIN terms t ON c.words @@ t.term
 ), rarities AS (
-    SELECT h.lexeme, ln(1 + (s.count - count(*) + 0.5) / (count(*) + 0.5)) AS rarity
+    SELECT h.lexeme, ln(1::float8 + (s.count - count(*)::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) AS rarity
     FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
 ), scores AS (
-    SELECT h.namespace, h.key, sum(r.rarity * 2.2 / (1 + 1.2 * (0.25 + 0.75 * h.words / s.words))) AS score
+    SELECT h.namespace, h.key, sum(
+        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
+    ) AS score
     FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
 ), ranks AS (
     SELECT s.namespace, s.key, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
 ), page AS MATERIALIZED (
     SELECT c.namespace, c.key, n.distance, n.vector_rank, r.words_rank,
-        (coalesce(1.0 / (60 + n.vector_rank), 0) + coalesce(1.0 / (60 + r.words_rank), 0))::float8
-        * (1 + :importance_weight::float8 * (coalesce(c.importance, 0.5) - 0.5)) * power(0.5, coalesce(
+        (coalesce(1::float8 / (60 + n.vector_rank)::float8, 0::float8)
+            + coalesce(1::float8 / (60 + r.words_rank)::float8, 0::float8))
+        * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
+        * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
                 / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
-                    WHERE h.kind = c.kind), 0
+                    WHERE h.kind = c.kind), 0::float8
         )) AS fused
-    FROM candidates c LEFT JOIN near n ON n.namespace = c.namespace AND n.key = c.key
-        LEFT JOIN ranks r ON r.namespace = c.namespace AND r.key = c.key
+    FROM candidates c LEFT JOIN near n ON n.namespace OPERATOR(pg_catalog.=) c.namespace AND n.key = c.key
+        LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
     WHERE n.key IS NOT NULL OR r.key IS NOT NULL
     ORDER BY fused DESC, n.distance, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
 )
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, p.distance,
     p.vector_rank, p.words_rank, m.kind, m.importance, p.fused
-FROM page p JOIN /*schema*/memories m ON m.namespace = p.namespace AND m.key = p.key
+FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.namespace AND m.key = p.key
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;

@@ -1,0 +1,390 @@
+"""The store: versions, namespaces, expiry, indexes, and what two writers do at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypedDict
+
+import psycopg
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+from psycopg import sql
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
+from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore
+
+USER = ("users", "ann")
+CONFIG: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """Embeddings of words: texts that share words are near each other."""
+    found = []
+    for text in texts:
+        vector = [0.01] * 16
+        for word in text.lower().split():
+            vector[int(hashlib.sha256(word.encode()).hexdigest(), 16) % 16] += 1
+        found.append(vector)
+    return found
+
+
+INDEX: dict[str, Any] = {"dims": 16, "embed": embed, "fields": ["text"]}
+
+
+@pytest.fixture
+def store(dsn: str, schema: str) -> Iterator[PGMemoryStore]:
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as store:
+        yield store
+
+
+@pytest.fixture
+def indexed(dsn: str, schema: str) -> Iterator[PGMemoryStore]:
+    """A store with an index of embeddings; its tests are marked `bare`, as it makes a table."""
+    with psycopg.connect(dsn) as connection:
+        if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
+            pytest.skip("the server has no pgvector")
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, index=INDEX) as store:
+        store.setup()
+        store.setup()
+        yield store
+
+
+def rows(connection: psycopg.Connection, schema: str, query: str, *parameters: Any) -> list[Any]:
+    connection.execute(sql.SQL("SET search_path = {}, public").format(sql.Identifier(schema)))
+    return connection.execute(query.encode(), parameters).fetchall()
+
+
+def versions(connection: psycopg.Connection, schema: str, key: str) -> list[Any]:
+    query = "SELECT version, value ->> 'n', is_deleted FROM memory_versions WHERE key = %s ORDER BY version"
+    return rows(connection, schema, query, key)
+
+
+def test_a_change_keeps_the_version_before_it_and_an_equal_value_is_none(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    for n in (1, 1, 2, 3):
+        store.put(USER, "k", {"n": n})
+    created = store.get(USER, "k")
+    assert created is not None
+    assert created.value == {"n": 3}
+    assert created.created_at < created.updated_at
+    assert versions(connection, schema, "k") == [(1, "1", False), (2, "2", False)]
+    store.delete(USER, "k")
+    store.delete(USER, "k")
+    store.put(USER, "k", {"n": 4})
+    assert versions(connection, schema, "k") == [(1, "1", False), (2, "2", False), (3, "3", True)]
+    assert rows(connection, schema, "SELECT version FROM memories") == [(4,)]
+
+
+def test_no_more_versions_are_kept_than_asked_for(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    for history, kept in ((2, ["7", "8"]), (0, [])):
+        with PGMemoryStore.from_conn_string(dsn, schema=schema, history=history) as store:
+            for n in range(10):
+                store.put(USER, str(history), {"n": n})
+        assert [n for _, n, _ in versions(connection, schema, str(history))] == kept
+
+
+def test_no_version_of_two_writers_is_lost(
+    dsn: str, schema: str, connection: psycopg.Connection, store: PGMemoryStore
+) -> None:
+    """Also of those that store a new item at the same moment."""
+    with ThreadPoolExecutor(8) as threads:
+        for round in range(10):
+            key = f"k{round}"
+            [*threads.map(lambda n, key=key: store.put(USER, key, {"n": n}), range(8))]
+            current = store.get(USER, key)
+            assert current is not None
+            kept = [int(n) for _, n, _ in versions(connection, schema, key)]
+            assert sorted([*kept, current.value["n"]]) == [*range(8)]
+
+
+def test_a_batch_in_which_items_meet_those_of_another_ends(store: PGMemoryStore) -> None:
+    puts = [PutOp(USER, str(number), {"n": number}) for number in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(lambda turn: store.batch(puts[:: 1 if turn % 2 else -1]), range(12))]
+    assert len(store.search(USER, limit=100)) == 40
+
+
+def test_namespaces_are_compared_label_by_label(store: PGMemoryStore) -> None:
+    names = [
+        ("user", "1"),
+        ("user", "10"),
+        ("user", "1", "x"),
+        ("user", "1\x01"),
+        ("us",),
+        ("user", "%"),
+        ("user", "_"),
+    ]
+    for name in names:
+        store.put(name, "k", {"n": 1})
+    assert {item.namespace for item in store.search(("user", "1"))} == {("user", "1"), ("user", "1", "x")}
+    assert {item.namespace for item in store.search(("user",))} == {*names} - {("us",)}
+    assert {item.namespace for item in store.search(())} == {*names}
+    assert store.list_namespaces(prefix=("user", "*", "x")) == [("user", "1", "x")]
+    assert store.list_namespaces(suffix=("x",)) == [("user", "1", "x")]
+    assert store.list_namespaces(max_depth=1) == [("us",), ("user",)]
+    assert store.list_namespaces(max_depth=2, limit=2, offset=1) == [("user", "%"), ("user", "1")]
+
+
+@pytest.mark.parametrize(
+    "namespace", [(), ("",), ("a.b",), ("a\0",), ("a", 1), ("\ud800",), ("langgraph", "x"), ("\U0010ffff",)]
+)
+def test_a_namespace_that_cannot_be_is_refused(store: PGMemoryStore, namespace: Any) -> None:
+    with pytest.raises((InvalidNamespaceError, ConfigurationError)):
+        store.put(namespace, "k", {"n": 1})
+    assert store.search(()) == []
+
+
+def test_a_deep_namespace_is_stored_or_refused_by_its_size(store: PGMemoryStore) -> None:
+    deep = tuple(f"{number}" for number in range(120))
+    store.put(deep, "k", {"n": 1})
+    assert store.list_namespaces() == [deep]
+    with pytest.raises(ConfigurationError, match="must take at most"):
+        store.put(tuple("x" * 20 for _ in range(200)), "k", {"n": 1})
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}, {"a": "\0"}, {"a": "\ud800"}, [1]])
+def test_a_value_that_cannot_be_stored_is_refused_with_its_batch(store: PGMemoryStore, value: Any) -> None:
+    with pytest.raises((SerializationError, ConfigurationError)):
+        store.batch([PutOp(USER, "good", {"n": 1}), PutOp(USER, "bad", value)])
+    assert store.get(USER, "good") is None
+
+
+VALUES: list[dict[str, Any]] = [
+    {"n": 9, "t": "a", "d": {"x": 1}},
+    {"n": 10, "t": "b"},
+    {"n": "10", "t": None},
+    {"t": "B", "d": {"x": 2}, "l": [1, 2]},
+    {"n": 2.5, "b": True},
+]
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        {"n": {"$gt": 9}},
+        {"n": {"$gte": 2.5, "$lt": 10}},
+        {"n": 10},
+        {"n": {"$ne": 10}},
+        {"t": None},
+        {"d": {"x": 1}},
+        {"d": {"x": {"$gte": 2}}},
+        {"l": [1, 2]},
+        {"b": True},
+        {"t": {"$eq": "b"}, "n": {"$lte": 10}},
+        {"nothing": 1},
+    ],
+)
+def test_filters_find_what_they_find_in_memory(store: PGMemoryStore, filter: dict[str, Any]) -> None:
+    other = InMemoryStore()
+    for number, value in enumerate(VALUES):
+        for one in (store, other):
+            one.put(USER, str(number), value)
+
+    def keys(store: BaseStore, filter: Any) -> list[str] | None:
+        try:
+            return sorted(item.key for item in store.search(USER, filter=filter))
+        except (TypeError, ValueError):
+            # In memory, texts and numbers are compared as numbers.
+            return None
+
+    found, expected = keys(store, filter), keys(other, filter)
+    assert found == ([key for key in expected if key != "2"] if expected and "$gt" in str(filter) else expected) or (
+        expected is None and found is not None
+    )
+
+
+@pytest.mark.parametrize(
+    "filter", [{"$or": []}, {"n": {"$in": [1]}}, {"n": {"$gt": [1]}}, {"n": {"$gt": 1, "x": 2}}, 5]
+)
+def test_a_filter_that_is_not_known_is_refused(store: PGMemoryStore, filter: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        store.search(USER, filter=filter)
+
+
+def test_an_expired_item_is_never_returned_and_is_swept_with_its_versions(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    for n in range(2):
+        store.put(USER, "k", {"n": n}, ttl=10)
+    store.put(("other",), "k", {"n": 1})
+    rows(connection, schema, "UPDATE memories SET expires_at = now() WHERE ttl IS NOT NULL RETURNING 1")
+    assert store.get(USER, "k") is None
+    assert store.search(USER) == []
+    assert store.search(USER, query="k") == []
+    assert store.list_namespaces() == [("other",)]
+    assert store.batch([GetOp(USER, "k"), GetOp(("other",), "k")])[0] is None
+    assert store.sweep_ttl() == 1
+    assert rows(connection, schema, "SELECT count(*) FROM memory_versions") == [(0,)]
+
+
+def test_a_read_writes_nothing_itself_and_lets_items_live_longer_soon(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    store.put(USER, "k", {"n": 1}, ttl=10)
+    before = rows(connection, schema, "SELECT expires_at, xmin::text FROM memories")
+    assert store.get(USER, "k", refresh_ttl=False)
+    assert store.search(USER, refresh_ttl=True)
+    assert rows(connection, schema, "SELECT expires_at, xmin::text FROM memories") == before
+    store.flush()
+    ((expires_at, count),) = rows(connection, schema, "SELECT expires_at, access_count FROM memories")
+    assert expires_at > before[0][0]
+    assert count == 2
+
+
+def test_a_graph_leaves_where_a_memory_comes_from(dsn: str, schema: str, connection: psycopg.Connection) -> None:
+    class State(TypedDict, total=False):
+        n: int
+
+    def remember(state: State, *, store: BaseStore) -> State:
+        store.put(USER, "k", {"n": 1})
+        return {"n": 1}
+
+    with PGState.open(dsn, schema=schema) as state:
+        builder = StateGraph(State).add_node("remember", remember).add_edge(START, "remember")
+        graph = state.record(builder.compile(checkpointer=state.saver, store=state.memory))
+        graph.invoke({"n": 0}, CONFIG)
+        runs = state.runs.list(thread_id="t").items
+        ((thread_id, run_id, checkpoint_id, changed_by),) = rows(
+            connection, schema, "SELECT thread_id, run_id, checkpoint_id, changed_by FROM memories"
+        )
+        assert (thread_id, run_id, changed_by) == ("t", runs[0].run_id, "ann")
+        assert checkpoint_id in {found.config["configurable"]["checkpoint_id"] for found in state.saver.list(CONFIG)}
+
+
+@pytest.mark.bare
+def test_a_search_returns_as_many_as_there_are_at_any_offset(indexed: PGMemoryStore) -> None:
+    indexed.batch([PutOp(USER, f"{n:03}", {"text": f"word{n % 7} note {n}", "n": n}) for n in range(300)])
+    for mode in ("hybrid", "vector", "words"):
+        found = [
+            item.key
+            for offset in range(0, 300, 50)
+            for item in indexed.search(USER, query="word3 note", limit=50, offset=offset, mode=mode)
+        ]
+        assert len({*found}) == len(found) == 300
+        rare = indexed.search(USER, query="word3", filter={"n": {"$gte": 295}}, limit=10, mode=mode)
+        assert len(rare) == 5
+
+
+@pytest.mark.bare
+def test_hybrid_finds_what_either_finds_and_says_why(indexed: PGMemoryStore) -> None:
+    texts = {"a": "ann likes tea", "b": "the code is zebra42", "c": "bob likes coffee and cake"}
+    for key, text in texts.items():
+        indexed.put(USER, key, {"text": text})
+    best = indexed.search(USER, query="zebra42")[0]
+    assert (best.key, best.words_rank) == ("b", 1)
+    assert best.score is not None
+    assert best.vector_rank is not None
+    assert best.rank_score == pytest.approx(1 / 61 + 1 / (60 + best.vector_rank))
+    first = indexed.search(USER, query="tea for ann", mode="vector")[0]
+    assert (first.key, first.words_rank) == ("a", None)
+
+
+@pytest.mark.bare
+def test_an_item_that_is_not_indexed_is_not_found_by_a_query(indexed: PGMemoryStore) -> None:
+    indexed.put(USER, "hidden", {"text": "zebra"}, index=False)
+    indexed.put(USER, "other", {"text": "horse", "more": "zebra"}, index=["more"])
+    assert [item.key for item in indexed.search(USER, query="zebra")] == ["other"]
+    indexed.put(USER, "other", {"text": "horse", "more": "zebra"}, index=False)
+    assert indexed.search(USER, query="zebra") == []
+    assert len(indexed.search(USER)) == 2
+
+
+@pytest.mark.bare
+def test_a_model_that_fails_loses_nothing(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    def failing(texts: Sequence[str]) -> list[list[float]]:
+        raise OSError("the model is away")
+
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, index={**INDEX, "embed": failing}) as store:
+        store.put(USER, "k", {"text": "zebra"})
+        assert [item.key for item in store.search(USER, query="zebra")] == ["k"]
+        with pytest.raises(OSError, match="away"):
+            store.search(USER, query="zebra", mode="vector")
+    assert [item.key for item in indexed.search(USER, query="zebra")] == ["k"]
+
+
+@pytest.mark.bare
+def test_the_embedding_of_an_earlier_text_is_not_used(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    """A process without the index has changed the text."""
+    indexed.put(USER, "k", {"text": "zebra"})
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as plain:
+        plain.put(USER, "k", {"text": "horse"})
+    assert indexed.search(USER, query="zebra", mode="vector") == []
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as plain:
+        plain.delete(USER, "k")
+        plain.put(USER, "k", {"text": "cow"})
+    assert indexed.search(USER, query="zebra", mode="vector") == []
+
+
+@pytest.mark.bare
+def test_a_model_must_return_what_the_index_holds(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    for wrong in ([1.0] * 15, [float("inf")] * 16):
+        options: Any = {**INDEX, "embed": lambda texts, wrong=wrong: [wrong for _ in texts]}
+        with (
+            PGMemoryStore.from_conn_string(dsn, schema=schema, index=options) as store,
+            pytest.raises(ConfigurationError, match="must return"),
+        ):
+            store.put(USER, "k", {"text": "a"})
+    assert indexed.get(USER, "k") is None
+
+
+@pytest.mark.bare
+def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    for change in ({"dims": 3}, {"fields": ["other"]}, {"distance_type": "l2"}):
+        options: Any = {**INDEX, **change}
+        with (
+            PGMemoryStore.from_conn_string(dsn, schema=schema, index=options) as store,
+            pytest.raises(ConfigurationError, match="a name of its own"),
+        ):
+            store.setup()
+    with (
+        PGMemoryStore.from_conn_string(dsn, schema=schema, index={**INDEX, "name": "new"}) as store,
+        pytest.raises(ConfigurationError, match="call setup"),
+    ):
+        store.put(USER, "k", {"text": "a"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"index": {"embed": embed}},
+        {"index": {"dims": 2}},
+        {"index": {"dims": 5000, "embed": embed}},
+        {"index": {**INDEX, "kind": "x"}},
+        {"index": {**INDEX, "ann_index_config": {"kind": "ivfflat"}}},
+        {"index": {**INDEX, "ann_index_config": {"m": "16) WHERE false; --"}}},
+        {"index": [INDEX, INDEX]},
+        {"index": 5},
+        {"ttl": {"default_ttl": -1}},
+        {"ttl": {"other": 1}},
+        {"language": "english'; --"},
+        {"history": -1},
+        {"nothing": 1},
+    ],
+)
+def test_an_option_that_is_not_usable_is_refused(dsn: str, options: Any) -> None:
+    with pytest.raises(ConfigurationError), PGMemoryStore.from_conn_string(dsn, **options):
+        pass
+
+
+async def test_the_async_store_answers_other_threads_and_refuses_its_own(dsn: str, schema: str) -> None:
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=schema) as store:
+        await store.aput(USER, "k", {"n": 1})
+        with pytest.raises(BlockingCallError, match="await"):
+            store.get(USER, "k")
+        found = await asyncio.to_thread(store.get, USER, "k")
+        assert found is not None
+        assert found.value == {"n": 1}
+        assert [item.key for item in await asyncio.to_thread(store.search, USER)] == ["k"]
+        assert [item.key for item in (await store.abatch([SearchOp(USER)]))[0]] == ["k"]  # type: ignore[union-attr]
+
+
+async def test_the_blocking_store_answers_an_event_loop(store: PGMemoryStore) -> None:
+    await store.aput(USER, "k", {"text": "zebra"})
+    assert [item.key for item in await store.asearch(USER, query="zebra")] == ["k"]
