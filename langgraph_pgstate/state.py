@@ -8,11 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-<<<<<<< HEAD
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
-=======
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
->>>>>>> 8aae67a (Wire long-term memory into the state and its maintenance)
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
 from langgraph_pgstate.admin import integrity, overview
 from langgraph_pgstate.admin.maintenance import maintain
