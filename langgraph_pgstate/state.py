@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec
 
 from langgraph_pgstate.admin import integrity, overview
 from langgraph_pgstate.admin.maintenance import maintain
-from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceReport, Progress
+from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceReport
 from langgraph_pgstate.arguments import configurable_of, several, thread_id_of
 from langgraph_pgstate.assistants import Assistants, AsyncAssistants
 from langgraph_pgstate.checkpoints.hooks import PutHook, PutHooks
@@ -58,9 +58,11 @@ from langgraph_pgstate.runs import AsyncRuns, AsyncWebhooks, Runs, Webhooks
 from langgraph_pgstate.runs.options import KeySource, WebhookSettings
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
+from langgraph_pgstate.schema import setup as schemas
 from langgraph_pgstate.schema.queries import Queries, queries
-from langgraph_pgstate.threads import AsyncThreads, Threads
+from langgraph_pgstate.threads import AsyncThreads, Threads, prune
 from langgraph_pgstate.threads.expiry import ExpiryHook
+from langgraph_pgstate.threads.types import Progress
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolPolicy, ToolSettings
 
 if TYPE_CHECKING:
@@ -344,6 +346,14 @@ class PGState(_State):
         if self._memory_options:
             self.memory.setup_indexes()
 
+    def check_schema(self) -> None:
+        """Check that the tables are there and of this package's version. Writes nothing.
+
+        Raises:
+            SchemaError: If they are not.
+        """
+        self._database.run(schemas.check_version, self._queries)
+
     def recorder(self) -> Recorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
 
@@ -477,7 +487,7 @@ class PGState(_State):
         """
         run, report = self._database.run, BackfillReport()
         given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
-        total = run(integrity.count_threads, self._queries) if given is None else len(given)
+        total = run(prune.count_visited_threads, self._queries) if given is None else len(given)
         after = ""
         while ids := run(integrity.next_threads, self._queries, after) if given is None else given:
             for id in ids:
@@ -595,6 +605,10 @@ class AsyncPGState(_State):
         if self._memory_options:
             await self.memory.setup_indexes()
 
+    async def check_schema(self) -> None:
+        """Async twin of `PGState.check_schema`."""
+        await self._database.run(schemas.check_version, self._queries)
+
     def recorder(self) -> AsyncRecorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
 
@@ -708,7 +722,7 @@ class AsyncPGState(_State):
         """Async twin of `PGState.backfill`."""
         run, report = self._database.run, BackfillReport()
         given = None if thread_ids is None else [*dict.fromkeys(map(thread_id_of, thread_ids))]
-        total = await run(integrity.count_threads, self._queries) if given is None else len(given)
+        total = await run(prune.count_visited_threads, self._queries) if given is None else len(given)
         after = ""
         while ids := await run(integrity.next_threads, self._queries, after) if given is None else given:
             for id in ids:

@@ -283,7 +283,11 @@ def _attributes(one: type) -> list[tuple[str, str]]:
 
 
 def _metavar(parameter: Any) -> str:
-    return str(parameter.metavar or (parameter.name if _is_argument(parameter) else "N").upper())
+    shown = str(parameter.metavar or (parameter.name if _is_argument(parameter) else "N").upper())
+    if not _is_argument(parameter):
+        return shown
+    shown += "..." if parameter.nargs == -1 else ""
+    return shown if parameter.required else f"[{shown}]"
 
 
 def _is_argument(parameter: Any) -> bool:

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.admin import integrity, transfer, upcasting
+from langgraph_pgstate.admin import integrity, sizes, transfer, upcasting
 from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
 from langgraph_pgstate.admin.transfer_langgraph import LangGraphStore
 from langgraph_pgstate.admin.transfer_pgstate import PGStateStore
-from langgraph_pgstate.admin.types import CheckReport, Progress, TransferReport, UpcastReport
+from langgraph_pgstate.admin.types import CheckReport, SchemaSizes, ThreadSize, TransferReport, UpcastReport
 from langgraph_pgstate.arguments import thread_id_of, thread_ids_of
 from langgraph_pgstate.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
@@ -34,6 +34,8 @@ from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.schema import setup as schemas
 from langgraph_pgstate.schema.queries import Queries, langgraph_queries, queries
 from langgraph_pgstate.schema.types import SchemaStatus
+from langgraph_pgstate.threads import prune
+from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
@@ -138,9 +140,24 @@ class Admin:
         target = self.status().expected if version is None else version
         return self._database.run(schemas.migrate_to, self._queries, target)
 
-    def setup_script(self) -> str:
-        """Return the SQL that `setup` would run on an empty database, for other migration tools."""
-        return schemas.setup_script(self.schema)
+    @staticmethod
+    def setup_script(schema: str) -> str:
+        """Return the SQL that `setup` would run on an empty database, for other migration tools.
+
+        Raises:
+            ConfigurationError: If `schema` is not a plain identifier.
+        """
+        return schemas.setup_script(check_schema_name(schema))
+
+    def sizes(self) -> SchemaSizes:
+        """Return the sizes of the tables, whatever their version. Rows are counted where all have less than 256 MB."""
+        tables = self._database.run(sizes.list_table_sizes, self._queries)
+        orphans = self._database.run(sizes.count_orphan_writes, self._queries, tables)
+        return SchemaSizes(self._database.run(sizes.get_server_version, self._queries), tuple(tables), orphans)
+
+    def thread_size(self, thread_id: str) -> ThreadSize:
+        """Return the size of a thread; all zero if there is none."""
+        return self._database.run(sizes.get_thread_size, self._queries, thread_id_of(thread_id))
 
     def check(
         self,
@@ -174,7 +191,7 @@ class Admin:
         self._database.run(schemas.check_version, self._queries)
         report = CheckReport()
         given = None if thread_id is None else [thread_id_of(thread_id)]
-        total = len(given) if given else self._database.run(integrity.count_threads, self._queries)
+        total = len(given) if given else self._database.run(prune.count_visited_threads, self._queries)
         for id in given or self._threads(self._database, integrity.next_threads, self._queries):
             report += self._database.run(integrity.check_thread, self._queries, codec, id)
             report.problems += self._database.run(conversations.compare_thread, self._queries, reader, id)
@@ -220,7 +237,7 @@ class Admin:
         self._database.run(schemas.check_version, self._queries)
         report = UpcastReport(dry_run=dry_run)
         given = None if thread_ids is None else thread_ids_of(thread_ids)
-        total = len(given) if given is not None else self._database.run(integrity.count_threads, self._queries)
+        total = len(given) if given is not None else self._database.run(prune.count_visited_threads, self._queries)
         threads = given if given is not None else self._threads(self._database, integrity.next_threads, self._queries)
         for id in threads:
             report += self._database.run(upcasting.upcast_thread, self._queries, codec, states, id, dry_run)
@@ -331,7 +348,7 @@ class Admin:
                 )
 
             if thread_ids is None:
-                total = self._database.run(integrity.count_threads, self._queries)
+                total = self._database.run(prune.count_visited_threads, self._queries)
                 threads: Iterable[str] = self._threads(self._database, integrity.next_threads, self._queries)
             else:
                 threads = thread_ids_of(thread_ids)

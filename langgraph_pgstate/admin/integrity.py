@@ -45,12 +45,6 @@ class _Segment:
     decoded: dict[tuple[str, int, int] | None, str | None] | None = None
 
 
-async def count_threads(db: Connection, queries: Queries) -> int:
-    """Return the number of threads that a check of all threads visits."""
-    count: int = (await db.fetch(queries.count_visited_threads, {}))[0][0]
-    return count
-
-
 async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
     """Return the next page of ids of threads that have a row in any table."""
     rows = await db.fetch(queries.list_visited_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})

@@ -14,17 +14,6 @@ UNION
 (SELECT DISTINCT thread_id FROM /*schema*/run_requests WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
 ORDER BY thread_id LIMIT :page_size;
 
--- name: count_visited_threads
--- Return the number of threads that have a row in any table.
-SELECT count(*) FROM (
-    SELECT thread_id FROM /*schema*/threads
-    UNION SELECT thread_id FROM /*schema*/checkpoints
-    UNION SELECT thread_id FROM /*schema*/segments
-    UNION SELECT thread_id FROM /*schema*/writes
-    UNION SELECT thread_id FROM /*schema*/tool_executions
-    UNION SELECT thread_id FROM /*schema*/run_requests
-) AS visited;
-
 -- name: scan_checkpoints
 -- Return a page of a thread's checkpoints of all namespaces, in key order, after a cursor.
 SELECT checkpoint_ns, checkpoint_id, metadata::text, state, segment_ids FROM /*schema*/checkpoints

@@ -120,23 +120,6 @@ class Gauge(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a job over many threads.
-
-    Attributes:
-        threads: Threads finished.
-        total: Threads to visit, counted when the job began.
-        checkpoints: Checkpoints read or written so far.
-        thread_id: The last thread worked on.
-    """
-
-    threads: int
-    total: int
-    checkpoints: int
-    thread_id: str
-
-
 @dataclass(slots=True)
 class CheckReport:
     """The counts and defects reported by `check`.
@@ -266,6 +249,21 @@ class TableSize:
     exact: bool
     bytes: int
     index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSizes:
+    """The sizes of the tables of a schema.
+
+    Attributes:
+        server_version: The server's version, like `18.1`.
+        tables: The tables; empty if there is no such schema.
+        orphan_writes: Number of pending writes without a checkpoint; `None` if the tables are too large to count.
+    """
+
+    server_version: str
+    tables: tuple[TableSize, ...]
+    orphan_writes: int | None
 
 
 @dataclass(frozen=True, slots=True)

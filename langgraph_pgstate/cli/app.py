@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -37,9 +40,11 @@ class _Commands(TyperGroup):
     """Shows errors of the package as one line; other errors are bugs and keep their stack trace."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        # click would cut each text to one line.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, " ".join((one.help or "").split())) for name, one in self.commands.items()])
+        """Write the groups of commands, each command with its first sentence."""
+        width = max(map(len, self.commands))
+        for group, commands in groupby(self.commands.values(), key=attrgetter("rich_help_panel")):
+            with formatter.section(group):
+                formatter.write_dl([(str(one.name).ljust(width), (one.help or "").split(".")[0]) for one in commands])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -93,7 +98,6 @@ def options(
     ctx.obj = Target(dsn, schema, is_json)
 
 
-@app.command()
 def demo(
     ctx: typer.Context,
     model: Annotated[
@@ -104,7 +108,7 @@ def demo(
         int | None, typer.Option(min=0, show_default=False, help="Turns of the conversation after the resume.")
     ] = None,
 ) -> None:
-    """Kill an agent in the middle of a superstep, resume it, fork it."""
+    """Kill an agent in a superstep, resume it, fork it."""
     from langgraph_pgstate.cli.agent import provider_model
     from langgraph_pgstate.cli.demo import Demo
 
@@ -117,51 +121,47 @@ def demo(
         Demo(dsn, target.schema, target.place, model=model, turns=turns, program=target.program()).run()
 
 
-for _command in (
-    schema.setup,
-    schema.migrate,
-    schema.status,
-    checkpoints.check,
-    checkpoints.prune,
-    branches.tree,
-    branches.show,
-    threads.conversation,
-    branches.diff,
-    branches.label,
-    branches.fork,
-    threads.delete,
-    threads.threads,
-    record.runs,
-    record.trace,
-    threads.events,
-    threads.search,
-    record.tools,
-    prices.cost,
-    prices.prices,
-    prices.price,
-    ledger.executions,
-    ledger.settle,
-    threads.leases,
-    record.maintain,
-    record.expire,
-    record.sweep,
-    interrupts.interrupts,
-    interrupts.answer,
-    serve.serve,
-    inspect.inspect,
-    queue.worker,
-    queue.enqueue,
-    queue.join,
-    queue.cancel,
-    queue.resume,
-    schedules.schedule,
-    limits.limits,
-    limits.budgets,
-    upcast.upcast,
-    upcast.backfill,
-    export.export,
-    queue.dead_letters,
-    transfer.import_langgraph,
-    transfer.export_langgraph,
-):
-    app.command()(_command)
+_COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
+    "Start": (demo, schema.setup, schema.status, schema.migrate),
+    "Run and serve": (serve.serve, queue.worker, inspect.inspect),
+    "Threads": (
+        threads.threads,
+        threads.conversation,
+        threads.search,
+        threads.events,
+        threads.leases,
+        record.expire,
+        threads.delete,
+    ),
+    "States": (branches.show, branches.tree, branches.diff, branches.label, branches.fork),
+    "Interrupts and tools": (
+        interrupts.interrupts,
+        interrupts.answer,
+        queue.resume,
+        ledger.executions,
+        ledger.settle,
+    ),
+    "Queue": (
+        queue.enqueue,
+        queue.join,
+        queue.cancel,
+        queue.dead_letters,
+        schedules.schedule,
+        limits.limits,
+        limits.budgets,
+    ),
+    "Record": (record.runs, record.trace, record.tools, prices.cost, prices.prices, prices.price, export.export),
+    "Maintenance": (
+        record.maintain,
+        record.sweep,
+        checkpoints.prune,
+        checkpoints.check,
+        upcast.upcast,
+        upcast.backfill,
+        transfer.import_langgraph,
+        transfer.export_langgraph,
+    ),
+}
+for _group, _members in _COMMANDS.items():
+    for _command in _members:
+        app.command(rich_help_panel=_group)(_command)

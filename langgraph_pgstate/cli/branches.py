@@ -11,13 +11,14 @@ import typer
 from langgraph_pgstate.cli.drawing import Text, console
 from langgraph_pgstate.cli.options import CheckpointOption, ThreadArgument
 from langgraph_pgstate.cli.output import as_json, count, format_time, print_command, print_json
-from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError, StateVersionError
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
     from langgraph_pgstate.checkpoints.types import ChannelDifference, Difference, MessageChange, ValueChange
+    from langgraph_pgstate.state import PGState
     from langgraph_pgstate.threads import Threads
     from langgraph_pgstate.threads.types import LineageStep
 
@@ -46,30 +47,22 @@ def tree(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N checkpoints.")] = 500,
 ) -> None:
     """Draw the checkpoints of a thread with forks and labels."""
-    from langgraph_pgstate.arguments import Address
     from langgraph_pgstate.cli.tree import draw, outline, short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
-    from langgraph_pgstate.saver import PGStateSaver
-    from langgraph_pgstate.threads import branches
 
     target: Target = ctx.obj
     config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-    options: Any = {"schema": target.schema, "pool": False, "serde": plain_serializer()}
-    with target.open() as dsn, PGStateSaver.from_conn_string(dsn, **options) as saver:
+    with target.connect(serde=plain_serializer()) as state:
         try:
-            nodes = outline(saver.list(config, limit=limit))
+            nodes = outline(state.saver.list(config, limit=limit + 1))
         except StateVersionError:
             # Only the application can read these values. The tree is drawn without them.
-            nodes = outline(saver.list(config, limit=limit, metadata_only=True))
+            nodes = outline(state.saver.list(config, limit=limit + 1, metadata_only=True))
+        labels = {item.checkpoint_id: item.label for item in state.threads.labels(thread) if not item.checkpoint_ns}
+        found = state.threads.get(thread)
     if not nodes:
         raise NotFoundError(f"there is no thread {thread!r} in schema {target.schema}")
-    older = 0
-    with target.connect() as parts:
-        if len(nodes) == limit:
-            first = Address(thread, "", nodes[0].id)
-            older = parts.database.run(branches.count_older, parts.queries, first)
-        labels = {item.checkpoint_id: item.label for item in parts.threads.labels(thread) if not item.checkpoint_ns}
-        found = parts.threads.get(thread)
+    nodes, has_older = nodes[-limit:], len(nodes) > limit
     if target.is_json:
         print_json(*(as_json(node) | {"label": labels.get(node.id)} for node in nodes))
         return
@@ -77,8 +70,8 @@ def tree(
     if found is not None and found.forked_from_thread_id is not None:
         title += f", forked from {found.forked_from_thread_id} at {short_id(found.forked_from_checkpoint_id or '')}"
     console.print(draw(nodes, title, console.width, labels))
-    if older:
-        console.print(f"… {older:,} older, not shown (--limit)", style="dim")
+    if has_older:
+        console.print("… older ones are not shown (--limit)", style="dim")
 
 
 def show(
@@ -87,40 +80,34 @@ def show(
     checkpoint: CheckpointOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show whole values, and LangGraph's channels.")] = False,
 ) -> None:
-    """Show the state of a thread at its newest checkpoint, or at another; and why it is interrupted, if it is.
+    """Show the state of a thread, and why it is interrupted.
 
-    Custom types are shown as plain data.
+    At its newest checkpoint, or at another. Custom types are shown as plain data.
     """
-    from langgraph_pgstate.arguments import address_of
-    from langgraph_pgstate.checkpoints.differences import read_states
     from langgraph_pgstate.cli.tree import short_id
-    from langgraph_pgstate.interrupts import Interrupts
-    from langgraph_pgstate.langgraph_compat import next_nodes
+    from langgraph_pgstate.codec.serializer import plain_serializer
 
     target: Target = ctx.obj
-    with target.connect() as parts:
-        step = _find_step(parts.threads, thread, checkpoint)
-        address = address_of(step.config)
-        values = parts.database.run(read_states, parts.queries, parts.plain_codec, address, address).after
-        newest = parts.threads.get(thread)
+    with target.connect(serde=plain_serializer()) as state:
+        step = _find_step(state.threads, thread, checkpoint)
+        at = state.threads.state_at(step.config)
+        newest = state.threads.get(thread)
         is_newest = newest is not None and newest.head_checkpoint_id == step.checkpoint_id
-        part = Interrupts(parts.database, parts.queries, parts.runs, parts.plain_codec)
-        interrupts = part.list(thread) if is_newest else ()
-        answers = part.answers(thread) if is_newest else ()
+        interrupts = state.interrupts.list(thread) if is_newest else ()
+        answers = state.interrupts.answers(thread) if is_newest else ()
         status = newest.status if newest is not None and is_newest else ""
         stop = None
         if answers and not interrupts:
             stop = "answered"
         elif status == "interrupted" and not interrupts:
-            stop = _stop_of(parts, thread)
+            stop = _stop_of(state, thread)
     if target.is_json:
         found = {"interrupts": interrupts, "answers": answers}
-        print_json(as_json(step) | {"values": as_json(values), **as_json(found), "stop": stop})
+        print_json(as_json(step) | {"values": as_json({**at.values, **at.schedule}), **as_json(found), "stop": stop})
         return
-    _print_state(step, values, full=full)
+    _print_state(step, {**at.values, **at.schedule} if full else at.values, full=full)
     if stop is not None:
-        nodes = next_nodes(values)
-        before = f", before {', '.join(nodes)}" if nodes else ""
+        before = f", before {', '.join(at.next)}" if at.next else ""
         console.print(Text(f"interrupted{before}: {_STOPS[stop]}", style="yellow", overflow="fold"))
     for given in answers:
         by = " by default" if given.is_default else f" by {given.answered_by}" if given.answered_by else ""
@@ -147,13 +134,13 @@ def label(
     if remove == (text is not None):
         raise typer.BadParameter("give a label, or --remove")
     target: Target = ctx.obj
-    with target.connect() as parts:
-        config = _step_of(parts.threads, place).config
+    with target.connect() as state:
+        config = _step_of(state.threads, place).config
         if text is not None:
-            parts.threads.label(config, text)
+            state.threads.label(config, text)
             line = f"{_place_of(config)} is [{text.strip()}] now"
         else:
-            had = parts.threads.unlabel(config)
+            had = state.threads.unlabel(config)
             line = f"{_place_of(config)} has no label {'any more' if had else 'as it is'}"
     if target.is_json:
         print_json(config["configurable"] | {"label": text and text.strip()})
@@ -168,12 +155,12 @@ def fork(
         str | None, typer.Option(metavar="ID", show_default=False, help="The new thread; else a random id.")
     ] = None,
 ) -> None:
-    """Make a new thread that starts from a checkpoint of another."""
+    """Make a new thread from a checkpoint of another."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        config = _step_of(parts.threads, place).config["configurable"]
-        forked = parts.threads.fork(config["thread_id"], config["checkpoint_id"], to)
-        steps = len(parts.threads.lineage(forked))
+    with target.connect() as state:
+        config = _step_of(state.threads, place).config["configurable"]
+        forked = state.threads.fork(config["thread_id"], config["checkpoint_id"], to)
+        steps = len(state.threads.lineage(forked))
     if target.is_json:
         print_json(forked["configurable"] | {"checkpoints": steps})
         return
@@ -189,22 +176,19 @@ def diff(
     full: Annotated[bool, typer.Option("--full", help="Show every difference, and whole values.")] = False,
 ) -> None:
     """Compare the states of two checkpoints. Custom types are compared as plain data."""
-    from langgraph_pgstate.threads import Threads
-
     target: Target = ctx.obj
-    with target.connect() as parts:
-        part = Threads(parts.database, parts.queries, parts.plain_codec)
-        difference = part.diff(*(_step_of(part, place).config for place in (first, second)))
+    with target.connect() as state:
+        difference = state.threads.diff(*(_step_of(state.threads, one).config for one in (first, second)), plain=True)
     if target.is_json:
         print_json(difference)
     else:
         _print_difference(difference, full=full)
 
 
-def _stop_of(parts: Parts, thread_id: str) -> str:
+def _stop_of(state: PGState, thread_id: str) -> str:
     """Return for what reason of `_STOPS` the newest run of an interrupted thread has ended."""
-    run_id = next((run.run_id for run in parts.runs.list(thread_id=thread_id, limit=1).items), None)
-    events = parts.events.list(thread_id, kind="interrupt", run_id=run_id, newest_first=True, limit=1).items
+    run_id = next((run.run_id for run in state.runs.list(thread_id=thread_id, limit=1).items), None)
+    events = state.events.list(thread_id, kind="interrupt", run_id=run_id, newest_first=True, limit=1).items
     if not events:
         return "cancelled"
     return "updated" if events[0].payload.get("interrupts") else "breakpoint"
@@ -213,16 +197,12 @@ def _stop_of(parts: Parts, thread_id: str) -> str:
 def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) -> None:
     from langchain_core.messages import BaseMessage
 
-    from langgraph_pgstate.langgraph_compat import is_schedule_channel
-
     head = Text(_place_of(step.config), style="bold", overflow="fold")
     details = [f"step {step.step}", step.source or "", format_time(step.created_at)]
     details += [f"run {step.run_id}" if step.run_id else "", f"[{step.label}]" if step.label else ""]
     head.append(" · " + " · ".join(filter(None, details)), style="dim")
     console.print(head, soft_wrap=not console.is_terminal)
     for name, value in values.items():
-        if is_schedule_channel(name) and not full:
-            continue
         if isinstance(value, list) and value and all(isinstance(item, BaseMessage) for item in value):
             console.print(Text(name, style="bold").append(f"  {count(len(value), 'message')}", style="dim"))
             shown = value if full else value[-_MOST_LINES:]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from langgraph_pgstate.admin.types import CheckReport, Progress
+from langgraph_pgstate.admin.types import CheckReport
 from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import ORPHANS, STRATEGIES, ThreadsOption
 from langgraph_pgstate.cli.output import bytes_in_words, count, job, one_of, print_json, print_problems
-from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.options import age
-from langgraph_pgstate.threads.types import PruneResult
-
-if TYPE_CHECKING:
-    from langgraph_pgstate.threads.prune import PruneRequest
 
 _KEEP_LATEST: Final = STRATEGIES[0]
 
@@ -29,7 +24,7 @@ def check(
     deep: Annotated[bool, typer.Option("--deep", help="Decode every value, too.")] = False,
     types: Annotated[bool, typer.Option("--types", help="List stored types that are not LangGraph's own.")] = False,
 ) -> None:
-    """Read every checkpoint and list what is broken; exit code 1 if anything is."""
+    """Read every checkpoint and list what is broken. The exit code is 1 if anything is."""
     target: Target = ctx.obj
     with target.admin() as admin, job("checking") as advance:
         report = admin.check(thread, deep=deep, types=types, progress=advance)
@@ -76,19 +71,26 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all threads are deleted.")] = False,
 ) -> None:
-    """Remove old checkpoints, or whole threads; exit code 1 if damaged threads were left."""
-    from langgraph_pgstate.threads.prune import request_prune
-
+    """Remove old checkpoints, or whole threads. The exit code is 1 if damaged threads were left."""
     if keep_last is None and older_than is None and strategy is None:
         raise ConfigurationError("say what to remove: --keep-last N, --older-than AGE or --strategy NAME")
     limit: timedelta | None = age(older_than) if older_than else None
     rule = strategy or _KEEP_LATEST
-    request = request_prune(thread or None, rule, keep_last or 1, limit, dry_run)
+    if keep_last is not None and rule != _KEEP_LATEST:
+        raise ConfigurationError(f"--keep-last goes with --strategy {_KEEP_LATEST}, not with {rule}")
     target: Target = ctx.obj
-    with target.connect() as parts:
+    with target.connect() as state:
         if rule != _KEEP_LATEST and not (thread or limit or dry_run or yes):
             typer.confirm(f"Delete every thread in schema {target.schema}?", abort=True, err=True)
-        result = _prune(parts, request)
+        with job("reading" if dry_run else "pruning") as advance:
+            result = state.saver.prune(
+                thread or None,
+                strategy=rule,
+                keep_last=keep_last or 1,
+                older_than=limit,
+                dry_run=dry_run,
+                progress=advance,
+            )
     if target.is_json:
         print_json(result)
         raise typer.Exit(int(bool(result.damaged)))
@@ -102,25 +104,6 @@ def prune(
         for id in result.damaged:
             console.print(f"  {escape(id)}")
         raise typer.Exit(1)
-
-
-def _prune(parts: Parts, request: PruneRequest) -> PruneResult:
-    from langgraph_pgstate.admin.integrity import count_threads
-    from langgraph_pgstate.threads.prune import next_threads, prune_thread
-
-    run, known = parts.database.run, parts.queries
-    ids = request.thread_ids
-    total = run(count_threads, known) if ids is None else len(ids)
-    result, done = PruneResult(dry_run=request.dry_run), 0
-    with job("reading" if request.dry_run else "pruning") as advance:
-        page: Sequence[str] = run(next_threads, known, "") if ids is None else ids
-        while page:
-            for id in page:
-                result += run(prune_thread, known, request, id)
-                done += 1
-                advance(Progress(done, max(total, done), result.checkpoints, id))
-            page = run(next_threads, known, page[-1]) if ids is None else ()
-    return result
 
 
 def _print_types(report: CheckReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_pgstate.admin.sizes import get_server_version, get_thread_size, list_table_sizes
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.cli.agent import AGENT, FIRST_WISH, OFFLINE_MODEL, OTHER_WISH, PAYMENT_WISH, VOUCHER_WISH
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import Job
@@ -26,13 +27,7 @@ from langgraph_pgstate.cli.options import INSPECTOR_PORT, SERVER_PORT
 from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorten
 from langgraph_pgstate.cli.tree import draw, outline, short_id
 from langgraph_pgstate.cli.weigh import WholeValues
-from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.record.prices import Prices
-from langgraph_pgstate.runs.api import Runs
-from langgraph_pgstate.saver import PGStateSaver
-from langgraph_pgstate.schema.queries import queries
-from langgraph_pgstate.threads.prune import next_threads
-from langgraph_pgstate.tools.listing import list_executions
+from langgraph_pgstate.state import PGState
 
 _WIDTH: Final = 80
 _PREFIX: Final = "demo-"
@@ -68,7 +63,6 @@ class Demo:
     ) -> None:
         self._dsn, self._schema, self._place, self._model, self._program = dsn, schema, place, model, program
         self._turns = turns if turns is not None else _PROVIDER_TURNS if model else _OFFLINE_TURNS
-        self._queries = queries(schema)
 
     def run(self) -> None:
         """Run the demo.
@@ -78,15 +72,15 @@ class Demo:
         """
         began_at = time.monotonic()
         with (
-            PGStateSaver.from_conn_string(self._dsn, schema=self._schema, pool=False) as saver,
-            Database.open(self._dsn, schema=self._schema, pool=False) as database,
+            PGState.open(self._dsn, schema=self._schema, pool=False) as state,
+            Admin.open(self._dsn, schema=self._schema) as self._admin,
         ):
-            saver.setup()
-            Prices(database).set(OFFLINE_MODEL, input=3, output=15)
-            self._saver, self._database = saver, database
+            state.setup()
+            state.prices.set(OFFLINE_MODEL, input=3, output=15)
+            self._state, self._saver = state, state.saver
             self._thread_id = self._next_thread_id()
             self._config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
-            version = database.run(get_server_version, self._queries)
+            version = self._admin.sizes().server_version
             console.print(f"[bold]pgstate demo[/] on PostgreSQL {version}, {escape(self._place)}")
             console.print(f"thread {self._thread_id}, schema {self._schema}, model: {self._model or 'offline'}")
             before = self._kill_in_superstep()
@@ -96,7 +90,7 @@ class Demo:
             self._leave_unknown()
             self._work_off()
             whole = WholeValues()
-            nodes = outline(whole.counted(saver.list(self._config)))
+            nodes = outline(whole.counted(self._saver.list(self._config)))
             _title("7  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
@@ -104,14 +98,8 @@ class Demo:
 
     def _next_thread_id(self) -> str:
         """Return the next unused `demo-n`, so that the demo can be repeated."""
-        numbers, cursor = [0], _PREFIX
-        while True:
-            page = self._database.run(next_threads, self._queries, cursor)
-            own = [id.removeprefix(_PREFIX) for id in page if id.startswith(_PREFIX)]
-            numbers += [int(number) for number in own if number.isdecimal()]
-            if not page or len(own) < len(page):
-                return f"{_PREFIX}{max(numbers) + 1}"
-            cursor = page[-1]
+        names = (f"{_PREFIX}{number}" for number in itertools.count(1))
+        return next(name for name in names if self._state.threads.get(name) is None)
 
     def _job(self, part: str, process: str, **more: Any) -> Job:
         return Job(part, self._dsn, self._schema, self._thread_id, process, self._model, **more)
@@ -263,7 +251,7 @@ class Demo:
 
     def _work_off(self) -> None:
         """Enqueue a run, kill the worker that runs it, and let another one finish it."""
-        runs = Runs(self._database, self._queries)
+        runs = self._state.runs
         thread_id = f"{self._thread_id}-queue"
         # In a queue of its own: a server of this database may have a worker, too.
         wish = {"messages": [HumanMessage(FIRST_WISH)]}
@@ -298,7 +286,7 @@ class Demo:
 
     def _show_ledger(self, what: str) -> None:
         """Print the voucher in the ledger and in the file."""
-        newest = self._database.run(list_executions, self._queries, self._thread_id, None, 1)[0]
+        newest = self._state.tools.list(self._thread_id, limit=1)[0]
         outcome = "no outcome" if newest.ended_at is None else f"“{newest.preview}”"
         _note(f"{what} In tool_executions: {newest.tool}, {newest.status}, attempt {newest.attempt}, {outcome}.")
 
@@ -309,8 +297,7 @@ class Demo:
 
     def _weigh(self, whole: WholeValues) -> None:
         """Print the bytes that are stored, and the bytes of whole values."""
-        size = self._database.run(get_thread_size, self._queries, self._thread_id)
-        tables = self._database.run(list_table_sizes, self._queries)
+        size, tables = self._admin.thread_size(self._thread_id), self._admin.sizes().tables
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
         _title("8  The bytes", "counted from what was written")

@@ -43,13 +43,12 @@ def export(
     content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM.")] = False,
 ) -> None:
-    """Export spans that have ended to OpenTelemetry: those that were not exported yet."""
+    """Export spans that have ended to OpenTelemetry. Those that were not exported yet."""
     target: Target = ctx.obj
     if follow and target.is_json:
         raise ConfigurationError("a follower prints no JSON")
-    with target.connect():
-        pass
     with target.open() as dsn:
+        target.check(dsn)
         exporter = _exporter(dsn, target.schema, endpoint, content, None if since is None else age(since))
         if follow:
             _follow(exporter)

@@ -20,7 +20,7 @@ def inspect(
         int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
     ] = INSPECTOR_PORT,
 ) -> None:
-    """Show threads, runs and costs as pages in a browser on this machine, until SIGTERM. Writes nothing."""
+    """Show threads, runs and costs as pages in a browser. On this machine, until SIGTERM. It writes nothing."""
     try:
         from langgraph_pgstate.server.app import create_app
         from langgraph_pgstate.server.serving import listen, run

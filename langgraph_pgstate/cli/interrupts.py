@@ -35,12 +35,10 @@ def interrupts(
     ] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List interrupted threads with their interrupts, newest first."""
-    from langgraph_pgstate.interrupts.pending import question_of
-
+    """List interrupted threads with their interrupts. The newest come first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.interrupts.threads(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
+    with target.connect() as state:
+        page = state.interrupts.threads(user_id=user, tenant_id=tenant, agent=agent, answered=answered, limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return
@@ -50,10 +48,7 @@ def interrupts(
         lines: list[tuple[Any, str, Any]] = (
             [(one.answered_at, one.interrupt_id, one.value) for one in thread.answers]
             if answered
-            else [
-                (one.asked_at, one.interrupt_id, one.error or question_of(one.value) or one.value)
-                for one in thread.interrupts
-            ]
+            else [(one.asked_at, one.interrupt_id, one.error or one.question or one.value) for one in thread.interrupts]
         )
         for at, interrupt_id, value in lines:
             # `answer` takes the beginning of an id.
@@ -75,34 +70,30 @@ def answer(
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
     """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
-    from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.interrupts import answers
-
     target: Target = ctx.obj
-    with target.connect() as parts:
-        part = parts.interrupts
-        if interrupt:
-            matching = [one for one in part.list(thread) if one.interrupt_id.startswith(interrupt)]
-            if len(matching) > 1:
-                raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
-            interrupt = matching[0].interrupt_id if matching else interrupt
-        codec = ValueCodec()
-        request = answers.request_answer(codec, value if text else value_of(value), by or _shell_user(), interrupt)
-        given = parts.database.run(answers.answer, parts.queries, codec, thread, request)
+    with target.connect() as state:
+        part = state.interrupts
+        readable = [one.interrupt_id for one in part.list(thread) if one.error is None]
+        matching = [id for id in readable if id.startswith(interrupt or "")]
+        if interrupt and len(matching) > 1:
+            raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
+        chosen = matching[0] if len(matching) == 1 else interrupt
+        command = part.answer(thread, value if text else value_of(value), by=by or _shell_user(), interrupt_id=chosen)
+        found = part.answered(thread, chosen or "")
         left = part.list(thread)
+    run_id = None if found is None else found.answer.run_id
     if target.is_json:
-        command = as_json(answers.command_for(given))
-        print_json(command | {"run_id": given.run_id, "open_interrupts": len(left)})
+        print_json(as_json(command) | {"run_id": run_id, "open_interrupts": len(left)})
         return
-    if given.run_id is not None:
-        console.print(f"answered; a worker resumes it with run {given.run_id}", soft_wrap=True)
+    if run_id is not None:
+        console.print(f"answered; a worker resumes it with run {run_id}", soft_wrap=True)
     else:
         console.print("answered; its run was not enqueued")
-        if not left:
+        if not left and found is not None:
             from langgraph_pgstate.cli.tree import short_id
 
             console.print("to go on, if the application does not pass the graph `interrupts.resume(…)`:", style="dim")
-            print_command(target.program(), "resume", thread, checkpoint=short_id(given.checkpoint_id))
+            print_command(target.program(), "resume", thread, checkpoint=short_id(found.answer.checkpoint_id))
     if left:
         console.print(f"[yellow]it still waits for {count(len(left), 'answer')}[/]")
 

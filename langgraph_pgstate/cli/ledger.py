@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +13,8 @@ from langgraph_pgstate.cli.output import format_time, new_table, one_of, print_j
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
-if TYPE_CHECKING:
-    from langgraph_pgstate.record.types import ToolExecution
-
 _STYLES = {"success": "green", "error": "red", "timeout": "yellow", "unknown": "yellow", "running": "cyan"}
 _SETTLED = {"done": "success", "retry": "pending: it runs when it comes up again", "fail": "error"}
-_UNKNOWN = ("timeout", "unknown")
 _MOST = 1000
 
 
@@ -30,12 +25,10 @@ def executions(
     unknown: Annotated[bool, typer.Option("--unknown", help="Only with an unknown outcome.")] = False,
     limit: LimitOption = 50,
 ) -> None:
-    """List the actions of a thread in the tool ledger, newest first."""
+    """List the actions of a thread in the tool ledger. The newest come first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        found = list(parts.ledger.list(thread, run_id=run, limit=_MOST if unknown else limit))
-    if unknown:
-        found = [item for item in found if _is_unknown(item)][:limit]
+    with target.connect() as state:
+        found = state.tools.list(thread, run_id=run, unknown=unknown, limit=limit)
     if target.is_json:
         print_json(*found)
         return
@@ -69,30 +62,23 @@ def settle(
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Decide the outcome of an action whose outcome is unknown, or that failed."""
+    """Decide the outcome of an action of the tool ledger. Of one whose outcome is unknown, or that failed."""
     if result is not None and decision != "done":
         raise typer.BadParameter("--result goes with the decision done")
     given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}
     target: Target = ctx.obj
-    with target.connect() as parts:
-        if parts.ledger.get(thread, key) is None:
-            keys = [item.idempotency_key for item in parts.ledger.list(thread, limit=_MOST)]
+    with target.connect() as state:
+        if state.tools.get(thread, key) is None:
+            keys = [item.idempotency_key for item in state.tools.list(thread, limit=_MOST)]
             matching = [each for each in keys if each.startswith(key)]
             if len(matching) > 1:
                 raise ConfigurationError(f"{len(matching)} actions of thread {thread!r} begin with {key!r}")
             if not matching:
                 raise NotFoundError(f"thread {thread!r} has no tool execution {key!r}")
             key = matching[0]
-        parts.ledger.settle(thread, key, decision, **given)
-        settled = parts.ledger.get(thread, key)
+        state.tools.settle(thread, key, decision, **given)
+        settled = state.tools.get(thread, key)
     if target.is_json:
         print_json(settled)
     else:
         console.print(f"settled {escape(key)}: {_SETTLED[decision]}")
-
-
-def _is_unknown(item: ToolExecution) -> bool:
-    """Return whether the outcome is unknown, as the view `unknown_effects` has it."""
-    if item.status == "running":
-        return item.alive_until is not None and item.alive_until < datetime.now(UTC)
-    return item.status in _UNKNOWN

@@ -19,7 +19,7 @@ _SCOPES: Final = ("tenant", "user", "agent", "key")
 def limits(
     ctx: typer.Context,
     queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="Set or remove a limit of this queue; else list all.")
+        str | None, typer.Argument(metavar="QUEUE", help="Set or remove a limit of this queue; else list all.")
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Limit this key; `*` for each. Else the whole queue.")
@@ -28,17 +28,17 @@ def limits(
     rate: Annotated[str | None, typer.Option(metavar="N/TIME", help="Runs that begin in a time, like 60/1m.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the limit.")] = False,
 ) -> None:
-    """List the limits of queues and keys, or set one, which replaces the limit before."""
+    """List the limits of queues and keys, or set one. It replaces the limit before."""
     target: Target = ctx.obj
     is_set = concurrency is not None or rate is not None
     if queue is None and (is_set or remove or key is not None):
         raise ConfigurationError("name the queue that is limited")
     if queue is not None and is_set is remove:
         raise ConfigurationError("a limit has --concurrency, --rate or both, or it is removed with --remove")
-    with target.connect() as parts:
+    with target.connect() as state:
         if queue is not None:
-            parts.runs.limit(queue, key=key, concurrency=concurrency, rate=None if rate is None else read_rate(rate))
-        found = parts.runs.limits()
+            state.runs.limit(queue, key=key, concurrency=concurrency, rate=None if rate is None else read_rate(rate))
+        found = state.runs.limits()
     if target.is_json:
         print_json(*found)
         return
@@ -54,13 +54,13 @@ def limits(
 def budgets(
     ctx: typer.Context,
     scope: Annotated[
-        str | None, typer.Argument(metavar="[SCOPE]", help="tenant, user, agent or key; else list all.")
+        str | None, typer.Argument(metavar="SCOPE", help="tenant, user, agent or key; else list all.")
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Its name; `*` for each.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Its name; `*` for each.")] = None,
     amount: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Cost of one day (UTC) at most.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
 ) -> None:
-    """List the budgets of money, with what was spent today, or set one, which replaces the budget before."""
+    """List the budgets of money, or set one. With what was spent today. A new budget replaces the one before."""
     target: Target = ctx.obj
     if scope is not None and scope not in _SCOPES:
         raise ConfigurationError(f"the scope of a budget is {', '.join(_SCOPES[:-1])} or {_SCOPES[-1]}, not {scope!r}")
@@ -68,11 +68,11 @@ def budgets(
         raise ConfigurationError(
             "budgets takes SCOPE NAME --amount AMOUNT, SCOPE NAME --remove, or nothing to list all"
         )
-    with target.connect() as parts:
+    with target.connect() as state:
         if scope is not None:
             owner: Any = {scope: name}
-            parts.runs.budget(amount, **owner)
-        found = parts.runs.budgets()
+            state.runs.budget(amount, **owner)
+        found = state.runs.budgets()
     if target.is_json:
         print_json(*found)
         return

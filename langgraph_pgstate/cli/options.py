@@ -47,5 +47,5 @@ OtlpContentOption = Annotated[
 
 GraphsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[GRAPH]...", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
+    typer.Argument(metavar="GRAPH", help="A graph: agent.py:graph, shop.agents:graph or name=agent.py:graph."),
 ]

@@ -19,8 +19,8 @@ import typer
 from langgraph_pgstate.cli.drawing import Console, Measurement, ProgressBar, Table, console, errors, escape
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.admin.types import Progress
     from langgraph_pgstate.record.types import Problem
+    from langgraph_pgstate.threads.types import Progress
 
 _WIDEST: Final = 1000
 INTERRUPTED: Final = 130

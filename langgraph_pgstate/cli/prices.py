@@ -35,12 +35,12 @@ def cost(
     since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     limit: LimitOption = 50,
 ) -> None:
-    """Sum up model calls, tokens and cost, the most expensive first."""
+    """Sum up model calls, tokens and cost. The most expensive come first."""
     keys = _keys(by)
     target: Target = ctx.obj
-    with target.connect() as parts:
-        rows = parts.runs.usage(keys, since=age(since), limit=limit)
-        totals = parts.runs.usage([], since=age(since))
+    with target.connect() as state:
+        rows = state.runs.usage(keys, since=age(since), limit=limit)
+        totals = state.runs.usage([], since=age(since))
     if target.is_json:
         print_json({"by": keys, "usage": rows, "total": totals[0] if totals else None})
         return
@@ -69,8 +69,8 @@ def prices(
 ) -> None:
     """List prices per million tokens."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        found = parts.prices.list(model)
+    with target.connect() as state:
+        found = state.prices.list(model)
     if target.is_json:
         print_json(*found)
         return
@@ -104,8 +104,8 @@ def price(
     exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
     valid_from = None if since is None else since.replace(tzinfo=UTC)
     target: Target = ctx.obj
-    with target.connect() as parts:
-        parts.prices.set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
+    with target.connect() as state:
+        state.prices.set(model, **exact, provider=provider, valid_from=valid_from)  # type: ignore[arg-type]
     if target.is_json:
         print_json({"model": model, "provider": provider, "valid_from": valid_from, **exact})
         return

@@ -40,7 +40,7 @@ from langgraph_pgstate.cli.output import (
     show,
 )
 from langgraph_pgstate.cli.record import find_run, why_pending
-from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
@@ -51,7 +51,7 @@ from langgraph_pgstate.errors import (
 
 if TYPE_CHECKING:
     from langgraph_pgstate.runs import RunHandle
-    from langgraph_pgstate.state import AsyncPGState
+    from langgraph_pgstate.state import AsyncPGState, PGState
     from langgraph_pgstate.worker.graphs import GraphSource
     from langgraph_pgstate.worker.state_config import StateConfig
 
@@ -64,7 +64,7 @@ _THREAD_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="[RUN]", help="The run, or the beginning or end of its id; else the newest.")
+    str | None, typer.Argument(metavar="RUN", help="The run, or the beginning or end of its id; else the newest.")
 ]
 
 
@@ -95,7 +95,7 @@ def worker(
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Run graphs from the queue, until SIGTERM; exit code 0 after a drain, 130 or 143 after a second signal."""
+    """Run graphs from the queue. Until SIGTERM. The exit code is 0 after a drain, 130 or 143 after a second signal."""
     from langgraph_pgstate.worker.graphs import load_config, load_graphs
     from langgraph_pgstate.worker.state_config import load_state_config
 
@@ -119,11 +119,11 @@ def worker(
     }
     log_to_terminal()
     logging.getLogger("langgraph_pgstate.worker").setLevel(logging.INFO)
-    with target.connect():
-        pass
-    given = load_state_config(config)
-    with target.open() as dsn, exporting(dsn, target.schema, otlp_endpoint, otlp_content):
-        code = _work(dsn, target.schema, found, options, given, once=once, metrics=(metrics_host, metrics_port))
+    with target.open() as dsn:
+        target.check(dsn)
+        given = load_state_config(config)
+        with exporting(dsn, target.schema, otlp_endpoint, otlp_content):
+            code = _work(dsn, target.schema, found, options, given, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
 
@@ -132,7 +132,7 @@ def enqueue(
     graph: Annotated[str, typer.Argument(metavar="GRAPH", help="Name of the graph, as the workers know it.")],
     input: Annotated[
         str | None,
-        typer.Argument(metavar="[JSON]", help="The input; without it the thread goes on.", show_default=False),
+        typer.Argument(metavar="JSON", help="The input; without it the thread goes on.", show_default=False),
     ] = None,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; else a new one.")] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="The run's id; enqueued once under it.")] = None,
@@ -155,12 +155,12 @@ def enqueue(
     """Enqueue a run of a graph; a worker runs it."""
     given = input_of(input)
     target: Target = ctx.obj
-    with target.connect() as parts:
+    with target.connect() as state:
         options: Any = {"queue": queue, "priority": priority, "version": version, "multitask_strategy": strategy}
         if key:
             options["key"] = key
-        handle = parts.runs.enqueue(graph, given, thread_id=thread, run_id=run, **options)
-        values = _wait(target, parts, handle) if wait else None
+        handle = state.runs.enqueue(graph, given, thread_id=thread, run_id=run, **options)
+        values = _wait(target, state, handle) if wait else None
     _print_enqueued(target, handle, values if wait else ...)
 
 
@@ -172,25 +172,25 @@ def join(
         str | None, typer.Option(metavar="ID", help="Only events after this one.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the events of a run as lines of JSON, past and live, until it ends.
+    """Print the events of a run, past and live, until it ends.
 
-    If no worker accepts the run, this is said, and it waits for one.
+    As lines of JSON. If no worker accepts the run, this is said, and it waits for one.
     """
     target: Target = ctx.obj
     last = after
-    with target.connect() as parts:
-        found = find_run(parts.runs, thread, run)
-        if reason := why_pending(target, parts.runs, found.thread_id, found.run_id):
+    with target.connect() as state:
+        found = find_run(state.runs, thread, run)
+        if reason := why_pending(target, state.runs, found.thread_id, found.run_id):
             errors.print(f"run {found.run_id} waits: {escape(reason)}")
         try:
-            for event in parts.runs.join(found, last_event_id=after):
+            for event in state.runs.join(found, last_event_id=after):
                 print(json.dumps(as_json(event), ensure_ascii=False, default=str), flush=True)
                 last = event.id or last
         except KeyboardInterrupt:
             _leave_waiting(target, found.thread_id, found.run_id, last)
 
 
-def _wait(target: Target, parts: Parts, handle: RunHandle) -> Any:
+def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
     """Wait for a run's end, and return the state it left. Say on standard error for which run, and why it waits."""
     errors.print(f"run {handle.run_id} of thread {escape(handle.thread_id)} is enqueued")
     told: str | None = None
@@ -199,7 +199,7 @@ def _wait(target: Target, parts: Parts, handle: RunHandle) -> Any:
             try:
                 return as_json(handle.wait(_TELL_SECONDS))
             except RunTimeoutError:
-                reason = why_pending(target, parts.runs, handle.thread_id, handle.run_id)
+                reason = why_pending(target, state.runs, handle.thread_id, handle.run_id)
                 if reason is not None and reason != told:
                     errors.print(f"[yellow]it waits: {escape(reason)}[/]")
                 told = reason
@@ -252,9 +252,9 @@ def cancel(
 ) -> None:
     """Cancel an enqueued run."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        found = find_run(parts.runs, thread, run)
-        status = parts.runs.cancel(thread, found.run_id, action)
+    with target.connect() as state:
+        found = find_run(state.runs, thread, run)
+        status = state.runs.cancel(thread, found.run_id, action)
     if target.is_json:
         print_json({"thread_id": thread, "run_id": found.run_id, "status": status})
     elif status == "running":
@@ -266,23 +266,21 @@ def cancel(
 def dead_letters(
     ctx: typer.Context,
     action: Annotated[
-        str, typer.Argument(metavar="[ACTION]", help="list, retry or discard.", callback=one_of(*LETTER_ACTIONS))
+        str, typer.Argument(metavar="ACTION", help="list, retry or discard.", callback=one_of(*LETTER_ACTIONS))
     ] = "list",
-    thread: Annotated[
-        str | None, typer.Argument(metavar="[THREAD]", help="With retry and discard: the thread.")
-    ] = None,
+    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="With retry and discard: the thread.")] = None,
     run: RunArgument = None,
     limit: LimitOption = 20,
 ) -> None:
-    """List enqueued runs that failed for good, newest first; retry or discard one."""
+    """List runs that failed for good; retry or discard one. The newest come first."""
     target: Target = ctx.obj
     if (action == "list") is not (thread is None):
         raise ConfigurationError("dead-letters takes retry THREAD [RUN], discard THREAD [RUN], or nothing to list all")
-    with target.connect() as parts:
+    with target.connect() as state:
         if thread is not None:
-            _settle_letter(target, parts, action, thread, run)
+            _settle_letter(target, state, action, thread, run)
             return
-        page = parts.runs.dead_letters(limit=limit)
+        page = state.runs.dead_letters(limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return
@@ -298,7 +296,7 @@ def dead_letters(
 def resume(
     ctx: typer.Context,
     thread: Annotated[
-        str | None, typer.Argument(metavar="[THREAD]", help="An interrupted thread; else crashed runs.")
+        str | None, typer.Argument(metavar="THREAD", help="An interrupted thread; else crashed runs.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Every crashed run that was not enqueued and can go on.")
@@ -314,9 +312,9 @@ def resume(
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of a run that was not enqueued.")] = "default",
     wait: Annotated[bool, typer.Option("--wait", help="With THREAD: wait for the end, as `enqueue` does.")] = False,
 ) -> None:
-    """Enqueue a run that goes on with an interrupted, answered thread; or runs whose process died. A worker runs them.
+    """Go on with an interrupted thread, or with crashed runs.
 
-    A thread goes on with the answers that it was given, and after a breakpoint.
+    Enqueues a run, which a worker runs. A thread goes on with the answers that it was given, and after a breakpoint.
     """
     target: Target = ctx.obj
     if thread is None:
@@ -324,8 +322,8 @@ def resume(
             raise ConfigurationError("--checkpoint and --wait go with a THREAD")
         if not everything and not graph:
             raise ConfigurationError("say what goes on: THREAD, or crashed runs by --all or --graph NAME")
-        with target.connect() as parts:
-            found = parts.runs.adopt(graph or None)
+        with target.connect() as state:
+            found = state.runs.adopt(graph or None)
         if target.is_json:
             print_json(*({"thread_id": one.thread_id, "run_id": one.run_id} for one in found))
             return
@@ -335,11 +333,11 @@ def resume(
         return
     if everything or len(graph or ()) > 1:
         raise ConfigurationError("THREAD goes without --all, and with one --graph")
-    with target.connect() as parts:
-        handle = _resume(parts, thread, graph[0] if graph else None, checkpoint, queue)
-        values = _wait(target, parts, handle) if wait else ...
-        reason = None if wait else why_pending(target, parts.runs, handle.thread_id, handle.run_id)
-        queued = parts.runs.queued(thread_id=thread).items
+    with target.connect() as state:
+        handle = _resume(state, thread, graph[0] if graph else None, checkpoint, queue)
+        values = _wait(target, state, handle) if wait else ...
+        reason = None if wait else why_pending(target, state.runs, handle.thread_id, handle.run_id)
+        queued = state.runs.queued(thread_id=thread).items
     _print_enqueued(target, handle, values)
     if not wait and not target.is_json:
         for graph_of in (one.graph for one in queued if one.run_id == handle.run_id):
@@ -348,57 +346,52 @@ def resume(
         console.print(f"[yellow]it waits: {escape(reason)}[/]", soft_wrap=True)
 
 
-def _resume(parts: Parts, thread_id: str, graph: str | None, checkpoint: str | None, queue: str) -> RunHandle:
+def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str | None, queue: str) -> RunHandle:
     """Enqueue the run that resumes an interrupted thread.
 
     Raises:
         PGStateError: If the thread is not interrupted, or busy, or has advanced; or its graph is not known.
     """
-    from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.interrupts import answers
-    from langgraph_pgstate.runs.outcomes import UNFINISHED
-
-    found = parts.threads.get(thread_id)
+    found = state.threads.get(thread_id)
     if found is None or found.head_checkpoint_id is None:
         raise NotFoundError(f"there is no thread {thread_id!r} with checkpoints")
-    for run in parts.runs.list(thread_id=thread_id, limit=1).items:
-        if run.status in UNFINISHED and not run.is_crashed:
+    for run in state.runs.list(thread_id=thread_id, limit=1).items:
+        if run.status in ("pending", "running") and not run.is_crashed:
             raise ThreadBusyError(thread_id, run.run_id, run.started_at)
     at = found.head_checkpoint_id
     if checkpoint is not None:
-        at = parts.threads.find(thread_id, checkpoint)["configurable"]["checkpoint_id"]
+        at = state.threads.find(thread_id, checkpoint)["configurable"]["checkpoint_id"]
     if at != found.head_checkpoint_id:
         raise StaleHeadError(thread_id, "", at, found.head_checkpoint_id)
-    if found.status != "interrupted" and not parts.interrupts.answers(thread_id):
+    if found.status != "interrupted" and not state.interrupts.answers(thread_id):
         raise ConfigurationError(f"thread {thread_id!r} is not interrupted: its status is {found.status}")
     owner = {"user_id": found.user_id, "tenant_id": found.tenant_id}
     configurable = {name: value for name, value in owner.items() if value is not None}
-    known = _known_graphs(parts)
+    known = _known_graphs(state)
     if graph is None:
         # Where nothing is known of graphs, the run waits for a worker that has one of the recorded name.
         graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
-    arguments = (parts.queries, ValueCodec(), thread_id, at, graph, configurable, queue)
+    config = {"configurable": configurable}
     try:
-        made = parts.database.run(answers.resume, *arguments)
+        return state.interrupts.resume_run(thread_id, at, graph=graph, config=config, queue=queue)
     except ConfigurationError as error:
         if graph is not None or "name its graph" not in str(error):
             raise
         names = f"; known are {', '.join(sorted(known))}" if known else ""
         raise ConfigurationError(f"{error}, as the workers know it, with --graph NAME{names}") from None
-    return parts.runs.handle(made.thread_id, made.run_id)
 
 
-def _known_graphs(parts: Parts) -> set[str]:
+def _known_graphs(state: PGState) -> set[str]:
     """Return the graphs of the workers that are alive, and of `langgraph.json` here."""
-    found = {name for one in parts.runs.workers() if one.is_alive for name in one.graphs}
+    found = {name for one in state.runs.workers() if one.is_alive for name in one.graphs}
     with suppress(OSError, ValueError):
         found |= set(json.loads(Path(_CONFIG).read_text(encoding="utf-8")).get("graphs") or ())
     return found
 
 
-def _settle_letter(target: Target, parts: Parts, action: str, thread: str, run: str | None) -> None:
-    found = find_run(parts.runs, thread, run)
-    take = parts.runs.retry if action == "retry" else parts.runs.discard
+def _settle_letter(target: Target, state: PGState, action: str, thread: str, run: str | None) -> None:
+    found = find_run(state.runs, thread, run)
+    take = state.runs.retry if action == "retry" else state.runs.discard
     if not take(thread, found.run_id):
         why = f"it is no dead letter, its status is {found.status}"
         if found.status in ("error", "timeout"):

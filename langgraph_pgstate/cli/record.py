@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from langgraph_pgstate.admin.types import Progress
 from langgraph_pgstate.cli.drawing import Table, Text, Tree, console, escape
 from langgraph_pgstate.cli.options import (
     ONLY_STATUS,
@@ -37,17 +36,18 @@ from langgraph_pgstate.cli.output import (
     styled_status,
     utc,
 )
-from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.options import TtlStrategy, age
 from langgraph_pgstate.process_identity import short_holder
 from langgraph_pgstate.runs.options import DEFAULT_QUEUE
-from langgraph_pgstate.threads.types import PruneResult
+from langgraph_pgstate.threads.types import Progress, PruneResult
 
 if TYPE_CHECKING:
     from langgraph_pgstate.record.types import Run, Span, SpanNode, ToolStatistics
     from langgraph_pgstate.runs import Runs
     from langgraph_pgstate.runs.types import QueuedRun
+    from langgraph_pgstate.state import PGState
 
 _KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
 _SWEEP_PAGE: Final = 100
@@ -68,7 +68,7 @@ def runs(
     queued: Annotated[bool, typer.Option("--queued", help="Only pending and running runs of the queue.")] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List runs, newest first, with status, duration and cost; and which no worker accepts."""
+    """List runs with status, duration and cost, newest first. It also names the runs that no worker accepts."""
     options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
     if since:
         options["since"] = age(since)
@@ -80,8 +80,8 @@ def runs(
     if queued:
         _queued(target, thread, limit)
         return
-    with target.connect() as parts:
-        part = parts.runs
+    with target.connect() as state:
+        part = state.runs
         waiting = [one for one in part.counts() if one.ready and one.status == "pending" and not one.is_accepted]
         page = part.failed(**options) if failed else part.list(thread_id=thread, status=status, **options)
     if target.is_json:
@@ -106,8 +106,8 @@ def runs(
 
 
 def _queued(target: Target, thread: str | None, limit: int) -> None:
-    with target.connect() as parts:
-        page = parts.runs.queued(thread_id=thread, limit=limit)
+    with target.connect() as state:
+        page = state.runs.queued(thread_id=thread, limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return
@@ -155,14 +155,14 @@ def trace(
     thread: ThreadArgument,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="The run, or the beginning or end of its id; else the newest."),
+        typer.Argument(metavar="RUN", help="The run, or the beginning or end of its id; else the newest."),
     ] = None,
 ) -> None:
-    """Draw a run as a tree of nodes, model calls and tools, with times, tokens and cost."""
+    """Draw a run as a tree of nodes, model calls and tools. With times, tokens and cost."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        found = find_run(parts.runs, thread, run)
-        roots = parts.spans.tree(thread, found.run_id)
+    with target.connect() as state:
+        found = find_run(state.runs, thread, run)
+        roots = state.spans.tree(thread, found.run_id)
     if target.is_json:
         print_json({"run": found, "spans": roots})
         return
@@ -186,11 +186,11 @@ def tools(
     since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     agent: AgentOption = None,
 ) -> None:
-    """Show calls, errors and seconds of tools, by their spans and by the ledger."""
+    """Show calls, errors and seconds of tools. By their spans and by the ledger."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        calls = parts.spans.tools(since=age(since), agent=agent)
-        executions = parts.spans.executions(since=age(since), agent=agent)
+    with target.connect() as state:
+        calls = state.spans.tools(since=age(since), agent=agent)
+        executions = state.spans.executions(since=age(since), agent=agent)
     if target.is_json:
         print_json({"calls": calls, "executions": executions})
         return
@@ -210,15 +210,13 @@ def maintain(
     ] = None,
     stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs this long, at least.")] = "1d",
 ) -> None:
-    """Make partitions, end the runs of dead processes, and delete or prune expired threads. Run it daily."""
-    from langgraph_pgstate.admin import maintenance
-    from langgraph_pgstate.db.adapters import run_blocking
-    from langgraph_pgstate.db.runners import BlockingRunner
+    """Make partitions, end dead runs, sweep expired threads.
 
+    Run it daily. Dead are runs whose process died.
+    """
     target: Target = ctx.obj
-    with target.connect() as parts:
-        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": age(stream_ttl)}
-        report = run_blocking(maintenance.maintain(BlockingRunner(parts.database), parts.queries, **limits))
+    with target.connect() as state:
+        report = state.maintain(months=months, drop_older_than=drop_older_than, stream_ttl=age(stream_ttl))
     if target.is_json:
         print_json(report)
         return
@@ -242,10 +240,10 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> None:
-    """Delete or prune expired threads that are not in use, as `maintain` does."""
+    """Delete or prune expired threads that are not in use. `maintain` does it, too."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        result = parts.threads.sweep(limit=limit, dry_run=True) if dry_run else _sweep(parts, limit)
+    with target.connect() as state:
+        result = state.threads.sweep(limit=limit, dry_run=True) if dry_run else _sweep(state, limit)
     if target.is_json:
         print_json(result)
     else:
@@ -274,26 +272,26 @@ def expire(
     if keep_latest and ttl is None:
         raise typer.BadParameter("--keep-latest goes with --ttl")
     target: Target = ctx.obj
-    with target.connect() as parts:
+    with target.connect() as state:
         if after is not None:
-            at = parts.threads.expire(thread, after=age(after))
+            at = state.threads.expire(thread, after=age(after))
         else:
             strategy: TtlStrategy = "keep_latest" if keep_latest else "delete"
-            at = parts.threads.set_ttl(thread, None if ttl is None else age(ttl), strategy=strategy)
+            at = state.threads.set_ttl(thread, None if ttl is None else age(ttl), strategy=strategy)
     if target.is_json:
         print_json({"thread_id": thread, "expires_at": utc(at)})
     else:
         console.print(f"{escape(thread)} expires {format_time(at) or 'never'}")
 
 
-def _sweep(parts: Parts, limit: int | None) -> PruneResult:
+def _sweep(state: PGState, limit: int | None) -> PruneResult:
     """Delete or prune expired threads page by page, with a bar; what is expired now is the estimate."""
-    total = parts.threads.sweep(limit=limit, dry_run=True).threads
+    total = state.threads.sweep(limit=limit, dry_run=True).threads
     result = PruneResult()
     with job("sweeping expired") as advance:
         while limit is None or result.threads < limit:
             page = _SWEEP_PAGE if limit is None else min(_SWEEP_PAGE, limit - result.threads)
-            gone = parts.threads.sweep(limit=page)
+            gone = state.threads.sweep(limit=page)
             if not gone.threads:
                 break
             result += gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -10,8 +10,11 @@ from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import LimitOption
 from langgraph_pgstate.cli.output import format_time, new_table, one_of, print_json, print_json_page, shorten, show
 from langgraph_pgstate.cli.queue import input_of
-from langgraph_pgstate.cli.target import Parts, Target
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+
+if TYPE_CHECKING:
+    from langgraph_pgstate.state import PGState
 
 ACTIONS: Final = ("list", "add", "pause", "resume", "trigger", "delete")
 
@@ -21,22 +24,22 @@ def schedule(
     action: Annotated[
         str,
         typer.Argument(
-            metavar="[ACTION]", help="list, add, pause, resume, trigger (run now) or delete.", callback=one_of(*ACTIONS)
+            metavar="ACTION", help="list, add, pause, resume, trigger (run now) or delete.", callback=one_of(*ACTIONS)
         ),
     ] = "list",
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="With all but list: the schedule.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="With all but list: the schedule.", show_default=False)
     ] = None,
     graph: Annotated[
         str | None,
-        typer.Argument(metavar="[GRAPH]", help="With add: the graph, as the workers know it.", show_default=False),
+        typer.Argument(metavar="GRAPH", help="With add: the graph, as the workers know it.", show_default=False),
     ] = None,
     cron: Annotated[
         str | None,
-        typer.Argument(metavar="[CRON]", help="With add: five fields, like '0 9 * * 1-5'.", show_default=False),
+        typer.Argument(metavar="CRON", help="With add: five fields, like '0 9 * * 1-5'.", show_default=False),
     ] = None,
     input: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", help="With add: the input of the runs.", show_default=False)
+        str | None, typer.Argument(metavar="JSON", help="With add: the input of the runs.", show_default=False)
     ] = None,
     timezone: Annotated[str, typer.Option(metavar="NAME", help="The time zone, like Europe/Prague.")] = "UTC",
     missed: Annotated[
@@ -51,37 +54,37 @@ def schedule(
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
     limit: LimitOption = 20,
 ) -> None:
-    """List schedules, which enqueue runs at times; add, pause, resume, trigger or delete one."""
+    """List schedules; add, pause, resume or trigger one. Schedules enqueue runs at times. `delete` removes one."""
     target: Target = ctx.obj
     if (action == "list") is not (name is None) or (action == "add") is not (cron is not None):
         raise ConfigurationError(
             "schedule takes add NAME GRAPH CRON [JSON]; pause, resume, trigger or delete NAME; or nothing to list all"
         )
-    with target.connect() as parts:
+    with target.connect() as state:
         if name is None:
-            _list(target, parts, limit)
+            _list(target, state, limit)
         elif graph is not None and cron is not None:
             options: Any = {"thread_id": thread, "queue": queue, "missed": missed, "timezone": timezone}
-            _print(target, parts.schedules.put(name, graph, input_of(input), cron=cron, **options))
+            _print(target, state.schedules.put(name, graph, input_of(input), cron=cron, **options))
         elif action == "trigger":
-            run = parts.schedules.trigger(name)
+            run = state.schedules.trigger(name)
             if target.is_json:
                 print_json({"thread_id": run.thread_id, "run_id": run.run_id})
             else:
                 console.print(f"enqueued run {run.run_id}\non thread {escape(run.thread_id)}", soft_wrap=True)
         elif action == "delete":
-            if not parts.schedules.delete(name):
+            if not state.schedules.delete(name):
                 raise NotFoundError(f"there is no schedule {name!r}")
             if target.is_json:
                 print_json({"name": name, "action": action})
             else:
                 console.print("deleted")
         else:
-            _print(target, parts.schedules.pause(name) if action == "pause" else parts.schedules.resume(name))
+            _print(target, state.schedules.pause(name) if action == "pause" else state.schedules.resume(name))
 
 
-def _list(target: Target, parts: Parts, limit: int) -> None:
-    page = parts.schedules.list(limit=limit)
+def _list(target: Target, state: PGState, limit: int) -> None:
+    page = state.schedules.list(limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return

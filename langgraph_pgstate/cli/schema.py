@@ -10,7 +10,6 @@ from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import ORPHANS
 from langgraph_pgstate.cli.output import as_json, bytes_in_words, count, new_table, print_json, print_table
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.options import check_schema_name
 
 
 def setup(
@@ -19,11 +18,11 @@ def setup(
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
 ) -> None:
     """Make the tables, or bring them up to date. It can be repeated."""
-    from langgraph_pgstate.schema.setup import setup_script
+    from langgraph_pgstate.admin.api import Admin
 
     target: Target = ctx.obj
     if sql:
-        script = setup_script(check_schema_name(target.schema))
+        script = Admin.setup_script(target.schema)
         if target.is_json:
             print_json({"sql": script})
         else:
@@ -65,20 +64,13 @@ def migrate(
 
 
 def status(ctx: typer.Context) -> None:
-    """Show the version of the schema, and rows and bytes of its tables."""
-    from langgraph_pgstate.admin.api import Admin
-    from langgraph_pgstate.admin.sizes import count_orphan_writes, get_server_version, list_table_sizes
-    from langgraph_pgstate.db.database import Database
-    from langgraph_pgstate.schema.queries import queries
-
+    """Show the schema's version, and the sizes of its tables."""
     target: Target = ctx.obj
-    with target.open() as dsn, Database.open(dsn, schema=target.schema, pool=False) as database:
-        state = Admin(database).status()
-        server = database.run(get_server_version, queries(target.schema))
-        tables = database.run(list_table_sizes, queries(target.schema))
-        orphaned = database.run(count_orphan_writes, queries(target.schema), tables)
+    with target.admin() as admin:
+        state, sizes = admin.status(), admin.sizes()
+    server, tables = sizes.server_version, sizes.tables
     if target.is_json:
-        print_json(as_json(state) | {"server_version": server, "orphan_writes": orphaned, "tables": as_json(tables)})
+        print_json(as_json(state) | as_json(sizes))
         return
     standing = f"version {state.version} of {state.expected}" if state.version else "not set up"
     console.print(f"PostgreSQL {server} ({escape(target.place)}), schema [bold]{state.schema}[/]: {standing}")
@@ -88,8 +80,8 @@ def status(ctx: typer.Context) -> None:
         return
     threads = next((f"{'' if item.exact else 'about '}{item.rows:,}" for item in tables if item.name == "threads"), "0")
     console.print(f"threads: [bold]{threads}[/]")
-    if orphaned:
-        console.print(f"{count(orphaned, 'pending write')} {ORPHANS}")
+    if sizes.orphan_writes:
+        console.print(f"{count(sizes.orphan_writes, 'pending write')} {ORPHANS}")
     shown = new_table("table", right=("rows", "bytes", "of these indexes"))
     for item in tables:
         rows = f"{'' if item.exact else '~'}{item.rows:,}"

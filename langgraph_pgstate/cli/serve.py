@@ -49,7 +49,7 @@ def serve(
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Serve graphs over LangGraph's HTTP protocol, and run them, until SIGTERM; a second signal ends it at once."""
+    """Serve graphs over LangGraph's HTTP protocol, and run them. Until SIGTERM; a second signal ends it at once."""
     try:
         from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
@@ -127,8 +127,7 @@ def _serve(
         with PGState.open(dsn, schema=target.schema) as state:
             state.setup()
     else:
-        with target.connect():
-            pass
+        target.check(dsn)
     pool = PoolSettings(max_size=2 * concurrency)
     options = {"inspector": True, **options, **given}
     state_options: Any = {"schema": target.schema, "pool": pool, **load_state_config(config)}

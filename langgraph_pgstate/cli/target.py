@@ -7,13 +7,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
-from langgraph_pgstate.errors import NotFoundError, PGStateError
+from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
     DEFAULT_SCHEMA,
@@ -23,19 +22,10 @@ from langgraph_pgstate.options import (
 )
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
     from langgraph_pgstate.admin.api import Admin
-    from langgraph_pgstate.codec.values import ValueCodec
-    from langgraph_pgstate.db.database import Database
-    from langgraph_pgstate.interrupts import Interrupts
-    from langgraph_pgstate.record.events import Events
-    from langgraph_pgstate.record.messages import Messages
-    from langgraph_pgstate.record.prices import Prices
-    from langgraph_pgstate.record.spans import Spans
-    from langgraph_pgstate.runs import Runs
-    from langgraph_pgstate.schedules import Schedules
-    from langgraph_pgstate.schema.queries import Queries
-    from langgraph_pgstate.threads import Threads
-    from langgraph_pgstate.tools import ToolLedger
+    from langgraph_pgstate.state import PGState, StateOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +96,16 @@ class Target:
             yield dsn
 
     @contextmanager
-    def admin(self, *, create: bool = False) -> Iterator[Admin]:
+    def admin(self, *, create: bool = False, serde: SerializerProtocol | None = None) -> Iterator[Admin]:
         """Connect for work on the tables themselves, whatever their version.
 
         Args:
             create: Whether an embedded database may be made if there is none.
+            serde: The application's serializer, if it is not the default.
         """
         from langgraph_pgstate.admin.api import Admin
 
-        with self.open(create=create) as dsn, Admin.open(dsn, schema=self.schema) as admin:
+        with self.open(create=create) as dsn, Admin.open(dsn, schema=self.schema, serde=serde) as admin:
             yield admin
 
     def check(self, dsn: str) -> None:
@@ -123,111 +114,27 @@ class Target:
         Raises:
             SchemaError: If there are none, or they are of another version.
         """
-        from langgraph_pgstate.db.database import Database
-        from langgraph_pgstate.schema import setup as schemas
-        from langgraph_pgstate.schema.queries import queries
+        from langgraph_pgstate.state import PGState
 
-        with Database.open(dsn, schema=self.schema, pool=False) as database:
-            database.run(schemas.check_version, queries(self.schema))
+        with PGState.open(dsn, schema=self.schema, pool=False) as state:
+            state.check_schema()
 
     @contextmanager
-    def connect(self) -> Iterator[Parts]:
+    def connect(self, **options: Unpack[StateOptions]) -> Iterator[PGState]:
         """Connect to tables that are up to date.
+
+        Args:
+            options: Options of the state.
 
         Raises:
             SchemaError: If there are none, or they are of another version.
         """
-        from langgraph_pgstate.db.database import Database
-        from langgraph_pgstate.process_identity import is_known_dead
-        from langgraph_pgstate.record import journal
-        from langgraph_pgstate.schema import setup as schemas
-        from langgraph_pgstate.schema.queries import queries
+        from langgraph_pgstate.state import PGState
 
-        with self.open() as dsn, Database.open(dsn, schema=self.schema, pool=False) as database:
-            known = queries(self.schema)
-            database.run(schemas.check_version, known)
-            # A dead process may have left entries in the journal; a role that may only read cannot move them.
-            with suppress(PGStateError):
-                database.run(journal.recover, known, 0.0, is_known_dead)
-            yield Parts(database, known)
-
-
-class Parts:
-    """The parts of the package on one connection; each is imported when it is used."""
-
-    def __init__(self, database: Database, queries: Queries) -> None:
-        self.database, self.queries = database, queries
-
-    @cached_property
-    def plain_codec(self) -> ValueCodec:
-        """A codec that reads types of the application as plain data, and imports nothing of the application."""
-        from langgraph_pgstate.codec.serializer import plain_serializer
-        from langgraph_pgstate.codec.values import ValueCodec
-
-        return ValueCodec(plain_serializer())
-
-    @cached_property
-    def threads(self) -> Threads:
-        """Threads and their branches."""
-        from langgraph_pgstate.threads import Threads
-
-        return Threads(self.database, self.queries)
-
-    @cached_property
-    def runs(self) -> Runs:
-        """Runs."""
-        from langgraph_pgstate.runs import Runs
-
-        return Runs(self.database, self.queries)
-
-    @cached_property
-    def interrupts(self) -> Interrupts:
-        """Interrupts of threads, and their answers."""
-        from langgraph_pgstate.interrupts import Interrupts
-
-        return Interrupts(self.database, self.queries, self.runs)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Schedules."""
-        from langgraph_pgstate.schedules import Schedules
-
-        return Schedules(self.database, self.queries, self.runs)
-
-    @cached_property
-    def spans(self) -> Spans:
-        """Spans, and statistics of tools."""
-        from langgraph_pgstate.record.spans import Spans
-
-        return Spans(self.database, self.queries)
-
-    @cached_property
-    def messages(self) -> Messages:
-        """Messages."""
-        from langgraph_pgstate.record.messages import Messages
-
-        return Messages(self.database, self.queries)
-
-    @cached_property
-    def events(self) -> Events:
-        """Events."""
-        from langgraph_pgstate.record.events import Events
-
-        return Events(self.database, self.queries)
-
-    @cached_property
-    def prices(self) -> Prices:
-        """Prices."""
-        from langgraph_pgstate.record.prices import Prices
-
-        return Prices(self.database)
-
-    @cached_property
-    def ledger(self) -> ToolLedger:
-        """The ledger of tool executions."""
-        from langgraph_pgstate.tools import ToolLedger
-
-        return ToolLedger(self.database, self.queries)
+        given: Any = {"schema": self.schema, "pool": False, **options}
+        with self.open() as dsn, PGState.open(dsn, **given) as state:
+            state.check_schema()
+            yield state
 
 
 def _holds_data(directory: Path) -> bool:

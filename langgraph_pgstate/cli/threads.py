@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
 
@@ -54,8 +55,8 @@ def threads(
 ) -> None:
     """List threads, most recently active first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.threads.list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
+    with target.connect() as state:
+        page = state.threads.list(user_id=user, tenant_id=tenant, agent=agent, status=status, limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return
@@ -78,12 +79,12 @@ def conversation(
         str | None, typer.Option(metavar="NAME", help="The channel; else `messages`, or the last that changed.")
     ] = None,
 ) -> None:
-    """Print the recorded messages of a thread, up to its newest checkpoint or another."""
+    """Print the recorded messages of a thread. Up to its newest checkpoint, or another."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        at = parts.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
-        messages = parts.messages.conversation(thread, last=last, checkpoint_id=at, channel=channel)
-        if not messages and parts.threads.get(thread) is None:
+    with target.connect() as state:
+        at = state.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
+        messages = state.messages.conversation(thread, last=last, checkpoint_id=at, channel=channel)
+        if not messages and state.threads.get(thread) is None:
             raise NotFoundError(f"there is no thread {thread!r}")
     if target.is_json:
         print_json(*messages)
@@ -112,8 +113,8 @@ def search(
 ) -> None:
     """Search the recorded messages, newest first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.messages.search(
+    with target.connect() as state:
+        page = state.messages.search(
             words, user_id=user, tenant_id=tenant, thread_id=thread, best_first=best_first, limit=limit
         )
     if target.is_json:
@@ -136,11 +137,11 @@ def events(
 ) -> None:
     """List the newest events of a thread, oldest first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.events.list(thread, kind=kind, run_id=run, limit=1000)
+    with target.connect() as state:
+        page = state.events.list(thread, kind=kind, run_id=run, limit=1000)
         found = list(page.items)
         while page.next:
-            page = parts.events.list(thread, kind=kind, run_id=run, limit=1000, cursor=page.next)
+            page = state.events.list(thread, kind=kind, run_id=run, limit=1000, cursor=page.next)
             found = [*found, *page.items][-limit:]
     found = found[-limit:]
     if target.is_json:
@@ -165,35 +166,29 @@ def delete(
     yes: YesOption = False,
 ) -> None:
     """Delete a thread with its checkpoints and its record."""
-    from langgraph_pgstate.threads import prune
-    from langgraph_pgstate.threads.rows import delete_thread
-
     late = age(tombstone) if tombstone else timedelta(0)
     target: Target = ctx.obj
-    with target.connect() as parts:
-        request = prune.request_prune([thread], "delete", 1, None, dry_run=True)
-        found = parts.database.run(prune.prune_thread, parts.queries, request, thread)
+    with target.connect(tombstones_for=late) as state:
+        found = state.saver.prune([thread], strategy="delete", dry_run=True)
         if not found.threads:
             raise NotFoundError(f"there is no thread {thread!r}")
         if not yes:
             typer.confirm(f"Delete thread {thread} with {count(found.checkpoints, 'checkpoint')}?", abort=True)
-        result = parts.database.run(delete_thread, parts.queries, thread, late)
+        state.saver.delete_thread(thread)
     if target.is_json:
-        print_json(result)
+        print_json(replace(found, dry_run=False))
         return
     console.print(
-        f"deleted thread {escape(thread)}: {count(result.checkpoints, 'checkpoint')}, "
-        f"{count(result.writes, 'pending write')}, {bytes_in_words(result.bytes)}"
+        f"deleted thread {escape(thread)}: {count(found.checkpoints, 'checkpoint')}, "
+        f"{count(found.writes, 'pending write')}, {bytes_in_words(found.bytes)}"
     )
 
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
-    """List the leases that are held, with their holders; those that expire first come first."""
-    from langgraph_pgstate.leases.api import list_leases, request_leases
-
+    """List the leases that are held, with their holders. Those that expire first come first."""
     target: Target = ctx.obj
-    with target.connect() as parts:
-        page = parts.database.run(list_leases, parts.queries, request_leases(limit, None))
+    with target.connect() as state:
+        page = state.leases.list(limit=limit)
     if target.is_json:
         print_json_page(page.items, page.next)
         return

@@ -50,7 +50,7 @@ def export_langgraph(
     overwrite: OverwriteOption = False,
     verify: VerifyOption = True,
 ) -> None:
-    """Copy threads to the tables of LangGraph's saver; makes them if needed. It can be stopped and run again."""
+    """Copy threads to the tables of LangGraph's saver. They are made if needed. It can be stopped and run again."""
     target: Target = ctx.obj
     with target.admin() as admin, job("exporting") as advance:
         report = admin.export_langgraph(

@@ -35,8 +35,6 @@ def upcast(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only count.")] = False,
 ) -> None:
     """Rewrite checkpoints in the newest version of the state. It can be stopped and run again."""
-    from langgraph_pgstate.admin.api import Admin
-
     steps = _attribute(upcasters)
     if not isinstance(steps, Mapping):
         raise ConfigurationError(f"{upcasters} is not a dict of upcasters")
@@ -44,11 +42,10 @@ def upcast(
     if isinstance(serializer, type):
         serializer = serializer()
     target: Target = ctx.obj
-    with target.connect() as parts, job("reading" if dry_run else "upcasting") as advance:
-        _check_threads(parts.threads, thread)
-        report = Admin(parts.database, serde=serializer).upcast(
-            to, steps, thread_ids=thread or None, dry_run=dry_run, progress=advance
-        )
+    with target.connect() as state, target.admin(serde=serializer) as admin:
+        _check_threads(state.threads, thread)
+        with job("reading" if dry_run else "upcasting") as advance:
+            report = admin.upcast(to, steps, thread_ids=thread or None, dry_run=dry_run, progress=advance)
     if target.is_json:
         print_json(report)
     else:
@@ -58,15 +55,9 @@ def upcast(
 
 
 def backfill(ctx: typer.Context, thread: ThreadsOption = None) -> None:
-    """Record the messages of threads that were written without the record. It can be stopped and run again."""
-    from langgraph_pgstate.state import PGState
-
+    """Record the messages of threads that had no recorder. It can be stopped and run again."""
     target: Target = ctx.obj
-    with (
-        target.open() as dsn,
-        PGState.open(dsn, schema=target.schema, pool=False) as state,
-        job("reading") as advance,
-    ):
+    with target.connect() as state, job("reading") as advance:
         _check_threads(state.threads, thread)
         report = state.backfill(thread or None, progress=advance)
     if target.is_json:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from langgraph_pgstate.inspector.fields import Field, FormError, fields_of, from_json, is_same, read
-from langgraph_pgstate.interrupts.pending import split_question
-from langgraph_pgstate.interrupts.types import PendingInterrupt
+from langgraph_pgstate.interrupts.types import PendingInterrupt, split_question
 from langgraph_pgstate.server.json import to_json
 
 OUTCOME_UNKNOWN: Final = "tool_outcome_unknown"

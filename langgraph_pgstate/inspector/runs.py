@@ -16,7 +16,7 @@ from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of
 from langgraph_pgstate.inspector.values import view
-from langgraph_pgstate.interrupts.pending import question_of
+from langgraph_pgstate.interrupts.types import question_of
 from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES
 from langgraph_pgstate.record.types import Feedback, Run, Span, Timeline, TimelineSpan
 from langgraph_pgstate.server.errors import missing, refuse

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from langgraph.types import Command
 
-from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.arguments import configurable_of, identifier, thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
@@ -23,6 +23,7 @@ from langgraph_pgstate.interrupts.types import (
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.runs.api import AsyncRuns, Runs
 from langgraph_pgstate.runs.handles import AsyncRunHandle, RunHandle
+from langgraph_pgstate.runs.options import DEFAULT_QUEUE
 from langgraph_pgstate.schema.queries import Queries
 
 
@@ -123,6 +124,43 @@ class AsyncInterrupts:
         )
         return found.thread_id, request.answer_id
 
+    async def resume_run(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        *,
+        graph: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        queue: str = DEFAULT_QUEUE,
+    ) -> AsyncRunHandle:
+        """Enqueue a run that resumes an interrupted thread with its answers. Without any, after a breakpoint for
+        example, it goes on as with no input.
+
+        If the interrupted run was enqueued, the run has its graph, queue, config and options.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: Its newest checkpoint, as the caller has seen it.
+            graph: The graph, if the interrupted run was not enqueued.
+            config: Its config, likewise.
+            queue: Its queue, likewise.
+
+        Raises:
+            StaleHeadError: If the thread has advanced from the checkpoint.
+            ThreadBusyError: If the thread has a run in the queue.
+            ConfigurationError: If interrupts have no answer yet, or no graph is given and the run was not enqueued.
+            NotFoundError: If there is no such thread.
+        """
+        return self._runs.handle(*await self._resume_run(thread_id, checkpoint_id, graph, config, queue))
+
+    async def _resume_run(
+        self, thread_id: str, checkpoint_id: str, graph: str | None, config: Mapping[str, Any] | None, queue: str
+    ) -> tuple[str, str]:
+        key = thread_id_of(thread_id), identifier("checkpoint_id", checkpoint_id)
+        configurable = configurable_of(config)
+        made = await self._database.run(answers.resume, self._queries, self._codec, *key, graph, configurable, queue)
+        return made.thread_id, made.run_id
+
     async def answers(self, thread_id: str) -> tuple[Answer, ...]:
         """Return the answers with which a thread was not resumed yet, oldest first. Three round trips."""
         found = await self._database.run(
@@ -182,6 +220,20 @@ class Interrupts:
         return self._runs.handle(*self._answer_run(thread_id, value, by, interrupt_id))
 
     _answer_run = blocking(AsyncInterrupts._answer_run)
+
+    def resume_run(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        *,
+        graph: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        queue: str = DEFAULT_QUEUE,
+    ) -> RunHandle:
+        """Blocking twin of `AsyncInterrupts.resume_run`."""
+        return self._runs.handle(*self._resume_run(thread_id, checkpoint_id, graph, config, queue))
+
+    _resume_run = blocking(AsyncInterrupts._resume_run)
     answers = blocking(AsyncInterrupts.answers)
     answered = blocking(AsyncInterrupts.answered)
     decisions = blocking(AsyncInterrupts.decisions)

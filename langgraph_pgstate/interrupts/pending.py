@@ -33,7 +33,6 @@ _KIND: Final = "interrupted"
 # Pages of interrupts read for one result page, including answered interrupts, which are skipped.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
-_QUESTIONS: Final = ("question", "description", "message", "prompt")
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -276,18 +275,3 @@ async def list_answered(
         interrupt = next((one for one in interrupts if one.interrupt_id == id), None)
         found.append(AnsweredInterrupt(Answer(*place, id, value, by, at, is_default, run_id), interrupt))
     return tuple(found)
-
-
-def question_of(value: Any) -> str | None:
-    """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
-    return split_question(value)[0][:1000] or None
-
-
-def split_question(value: Any) -> tuple[str, Any]:
-    """Return the question in a field of an interrupt's value, or nothing, and the value without it."""
-    if not isinstance(value, Mapping):
-        return "", value
-    name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)
-    if name is None:
-        return "", value
-    return value[name], {key: item for key, item in value.items() if key != name}

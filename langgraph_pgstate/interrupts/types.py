@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from langgraph_pgstate.paging import OwnerFilter
 from langgraph_pgstate.scopes import Scope
+
+_QUESTIONS: Final = ("question", "description", "message", "prompt")
 
 
 class InterruptFilter(OwnerFilter, total=False):
@@ -46,6 +49,11 @@ class PendingInterrupt:
     task_id: str
     run_id: str | None
     error: str | None = None
+
+    @property
+    def question(self) -> str | None:
+        """The beginning of the question, if the value has it in a field."""
+        return question_of(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +119,18 @@ class InterruptedThread:
     tenant_id: str | None
     agent: str | None
     title: str | None
+
+
+def question_of(value: Any) -> str | None:
+    """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
+    return split_question(value)[0][:1000] or None
+
+
+def split_question(value: Any) -> tuple[str, Any]:
+    """Return the question in a field of an interrupt's value, or nothing, and the value without it."""
+    if not isinstance(value, Mapping):
+        return "", value
+    name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)
+    if name is None:
+        return "", value
+    return value[name], {key: item for key, item in value.items() if key != name}

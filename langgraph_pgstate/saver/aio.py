@@ -44,6 +44,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import AsyncRunner
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import AsyncLeaseManager
@@ -63,7 +64,7 @@ from langgraph_pgstate.schema import setup as schema
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
 from langgraph_pgstate.threads.creating import request_owner
-from langgraph_pgstate.threads.types import PruneResult, ThreadOwner
+from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -379,21 +380,12 @@ class AsyncPGStateSaver(CommonSaver):
         keep_last: int = 1,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
         """Async twin of `prune`."""
         request = prune.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
-        result = PruneResult(dry_run=dry_run)
-        ids = request.thread_ids or ()
-        cursor = ""
-        while True:
-            if request.thread_ids is None:
-                ids = tuple(await self._run(prune.next_threads, self._queries, cursor))
-            for id in ids:
-                result += await self._run(prune.prune_thread, self._queries, request, id)
-                self._forget(id)
-                cursor = id
-            if request.thread_ids is not None or not ids:
-                return result
+        await self._check_schema()
+        return await prune.prune_threads(AsyncRunner(self._database), self._queries, request, self._forget, progress)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -410,14 +402,18 @@ class AsyncPGStateSaver(CommonSaver):
                 self.lease_manager.release_failed_start(address.thread_id, config)
             raise
 
+    async def _check_schema(self) -> None:
+        if not self._saver_cache.schema_checked:
+            await self._database.run(schema.check_version, self._queries)
+            self._saver_cache.schema_checked = True
+
     async def _run(
         self, operation: Callable[Concatenate[Connection, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
         if not self._saver_cache.schema_checked:
-            await self._database.run(schema.check_version, self._queries)
-            self._saver_cache.schema_checked = True
+            await self._check_schema()
         return await self._database.run(operation, *args, **kwargs)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
@@ -514,10 +510,18 @@ class AsyncPGStateSaver(CommonSaver):
         keep_last: int = 1,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
         """`aprune`, for callers on another thread."""
         return self._wait(
-            self.aprune(thread_ids, strategy=strategy, keep_last=keep_last, older_than=older_than, dry_run=dry_run)
+            self.aprune(
+                thread_ids,
+                strategy=strategy,
+                keep_last=keep_last,
+                older_than=older_than,
+                dry_run=dry_run,
+                progress=progress,
+            )
         )
 
     def get_delta_channel_history(

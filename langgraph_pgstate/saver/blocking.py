@@ -33,10 +33,12 @@ from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
 from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import ConnectionPool, Database, PsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.owning import AtExit
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import BlockingRunner
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import LeaseManager
@@ -55,7 +57,7 @@ from langgraph_pgstate.schema import setup as schema
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
 from langgraph_pgstate.threads.creating import request_owner
-from langgraph_pgstate.threads.types import PruneResult, ThreadOwner
+from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -423,6 +425,7 @@ class PGStateSaver(CommonSaver):
         keep_last: int = 1,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
         """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
 
@@ -437,6 +440,7 @@ class PGStateSaver(CommonSaver):
             keep_last: Checkpoints to keep in each namespace.
             older_than: Only what is older goes; with `"delete"`, only threads all of whose checkpoints are.
             dry_run: Change nothing, only count.
+            progress: Called after each thread.
 
         Returns:
             The rows that were removed, or would be, and the `damaged` threads that were left.
@@ -445,18 +449,9 @@ class PGStateSaver(CommonSaver):
             ConfigurationError: If an argument is not usable.
         """
         request = prune.request_prune(thread_ids, strategy, keep_last, older_than, dry_run)
-        result = PruneResult(dry_run=dry_run)
-        ids = request.thread_ids or ()
-        cursor = ""
-        while True:
-            if request.thread_ids is None:
-                ids = tuple(self._run(prune.next_threads, self._queries, cursor))
-            for id in ids:
-                result += self._run(prune.prune_thread, self._queries, request, id)
-                self._forget(id)
-                cursor = id
-            if request.thread_ids is not None or not ids:
-                return result
+        self._check_schema()
+        runner = BlockingRunner(self._database)
+        return run_blocking(prune.prune_threads(runner, self._queries, request, self._forget, progress))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -473,12 +468,16 @@ class PGStateSaver(CommonSaver):
                 self.lease_manager.release_failed_start(address.thread_id, config)
             raise
 
+    def _check_schema(self) -> None:
+        if not self._saver_cache.schema_checked:
+            self._database.run(schema.check_version, self._queries)
+            self._saver_cache.schema_checked = True
+
     def _run(
         self, operation: Callable[Concatenate[Connection, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if not self._saver_cache.schema_checked:
-            self._database.run(schema.check_version, self._queries)
-            self._saver_cache.schema_checked = True
+            self._check_schema()
         return self._database.run(operation, *args, **kwargs)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -553,10 +552,17 @@ class PGStateSaver(CommonSaver):
         keep_last: int = 1,
         older_than: timedelta | None = None,
         dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
         """Async twin of `prune`."""
         return await asyncio.to_thread(
-            self.prune, thread_ids, strategy=strategy, keep_last=keep_last, older_than=older_than, dry_run=dry_run
+            self.prune,
+            thread_ids,
+            strategy=strategy,
+            keep_last=keep_last,
+            older_than=older_than,
+            dry_run=dry_run,
+            progress=progress,
         )
 
     async def aget_delta_channel_history(

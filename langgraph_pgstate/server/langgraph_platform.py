@@ -53,7 +53,6 @@ from langgraph_pgstate.record import LoopRecorder
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.handler import RecordingHandler
 from langgraph_pgstate.saver import AsyncPGStateSaver
-from langgraph_pgstate.schema import setup as schema
 from langgraph_pgstate.schema.queries import preload, queries
 from langgraph_pgstate.state import AsyncPGState
 from langgraph_pgstate.threads.expiry import ExpiryHook
@@ -246,7 +245,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         if settings.setup:
             await state.setup()
         else:
-            await database.run(schema.check_version, queries(settings.schema))
+            await state.check_schema()
         where = "the server that PGSTATE_DSN names" if settings.dsn else f"the embedded server, data in {settings.path}"
         _log.info("checkpoints are stored in schema %s of %s", settings.schema, where)
         opened = _Opened(asyncio.get_running_loop(), state, settings.record)

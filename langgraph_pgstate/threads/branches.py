@@ -257,12 +257,6 @@ def request_fork(
     return ForkRequest(source_id, id, target_id, by, within, request_owner(owner))
 
 
-async def count_older(db: Connection, queries: Queries, address: Address) -> int:
-    """Return the number of checkpoints of a namespace that are older than a given one."""
-    count: int = (await db.fetch(queries.count_older, address._asdict()))[0][0]
-    return count
-
-
 async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, request: ForkRequest) -> Address:
     """Create a thread that starts from a checkpoint of another one. One transaction; safe to repeat.
 

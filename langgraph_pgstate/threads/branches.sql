@@ -264,8 +264,3 @@ SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_i
 INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
 VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)
 ON CONFLICT (thread_id) DO NOTHING;
-
--- name: count_older
--- Return the number of checkpoints of a namespace that are older than a given one.
-SELECT count(*) FROM /*schema*/checkpoints
-WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id < :checkpoint_id;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
 from langgraph_pgstate.codec.writes import unpack_writes
 from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.record import journal
@@ -25,7 +26,7 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads import orphans
 from langgraph_pgstate.threads.releasing import release_messages
 from langgraph_pgstate.threads.rows import delete_thread
-from langgraph_pgstate.threads.types import PruneResult
+from langgraph_pgstate.threads.types import Progress, PruneResult
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -74,10 +75,47 @@ def request_prune(
     return PruneRequest(ids, strategy, keep_last, older_than, dry_run)
 
 
+async def count_visited_threads(db: Connection, queries: Queries) -> int:
+    """Return the number of threads that have a row in any table."""
+    count: int = (await db.fetch(queries.count_visited_threads, {}))[0][0]
+    return count
+
+
 async def next_threads(db: Connection, queries: Queries, after: str) -> list[str]:
     """Return the next page of thread ids, for a prune of all threads."""
     rows = await db.fetch(queries.list_thread_ids, {"cursor_id": after, "page_size": _THREAD_PAGE})
     return [row[0] for row in rows]
+
+
+async def prune_threads(
+    runner: Runner,
+    queries: Queries,
+    request: PruneRequest,
+    when_pruned: Callable[[str], None],
+    progress: Callable[[Progress], None] | None,
+) -> PruneResult:
+    """Prune threads, each in one transaction.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        request: What to prune.
+        when_pruned: Called with each thread.
+        progress: Called after each thread.
+    """
+    ids, result, done, total = request.thread_ids, PruneResult(dry_run=request.dry_run), 0, 0
+    if progress is not None:
+        total = await runner.run(count_visited_threads, queries) if ids is None else len(ids)
+    page: Sequence[str] = await runner.run(next_threads, queries, "") if ids is None else ids
+    while page:
+        for id in page:
+            result += await runner.run(prune_thread, queries, request, id)
+            when_pruned(id)
+            done += 1
+            if progress is not None:
+                progress(Progress(done, max(total, done), result.checkpoints, id))
+        page = await runner.run(next_threads, queries, page[-1]) if ids is None else ()
+    return result
 
 
 async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:

@@ -184,6 +184,17 @@ WHERE m.thread_id = :source_id AND EXISTS (
 )
 ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO NOTHING;
 
+-- name: count_visited_threads
+-- Return the number of threads that have a row in any table.
+SELECT count(*) FROM (
+    SELECT thread_id FROM /*schema*/threads
+    UNION SELECT thread_id FROM /*schema*/checkpoints
+    UNION SELECT thread_id FROM /*schema*/segments
+    UNION SELECT thread_id FROM /*schema*/writes
+    UNION SELECT thread_id FROM /*schema*/tool_executions
+    UNION SELECT thread_id FROM /*schema*/run_requests
+) AS visited;
+
 -- name: list_thread_ids
 -- Return a page of thread ids, in order, after a cursor, for jobs that visit every thread, including those that only
 -- have pending writes.

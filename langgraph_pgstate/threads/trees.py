@@ -11,7 +11,7 @@ from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel
+from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel, next_nodes
 from langgraph_pgstate.paging import page_size
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, TreeNode
@@ -88,6 +88,8 @@ async def read_checkpoint(
         parent_checkpoint_id=parent.get("checkpoint_id"),
         metadata=loaded.metadata,
         values={name: value for name, value in values.items() if not is_schedule_channel(name)},
+        schedule={name: value for name, value in values.items() if is_schedule_channel(name)},
+        next=tuple(next_nodes(values)),
         interrupts=tuple(one for _, channel, given in writes if channel == "__interrupt__" for one in _several(given)),
         errors=tuple(given for _, channel, given in writes if channel == "__error__"),
     )

@@ -214,6 +214,8 @@ class CheckpointState:
         parent_checkpoint_id: The parent checkpoint; `None` if there is none any more.
         metadata: Its metadata.
         values: Its channels' values, without those in which LangGraph keeps what to run next.
+        schedule: The values of those.
+        next: The nodes that run next.
         interrupts: The interrupts of tasks that ran after it.
         errors: The errors of tasks that ran after it.
     """
@@ -224,8 +226,27 @@ class CheckpointState:
     parent_checkpoint_id: str | None
     metadata: Mapping[str, Any]
     values: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    next: tuple[str, ...]
     interrupts: tuple[Any, ...]
     errors: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a job over many threads.
+
+    Attributes:
+        threads: Threads finished.
+        total: Threads to visit, counted when the job began.
+        checkpoints: Checkpoints read, written or removed so far.
+        thread_id: The last thread worked on.
+    """
+
+    threads: int
+    total: int
+    checkpoints: int
+    thread_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
 from langchain_core.messages import AIMessage
 from langgraph.config import get_config
-from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.arguments import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.codec.metadata import to_json
@@ -25,6 +24,9 @@ from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_
 from langgraph_pgstate.record.types import action_token
 from langgraph_pgstate.tools.executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+
+if TYPE_CHECKING:
+    from langgraph.prebuilt.tool_node import ToolCallRequest
 
 RunOf = Callable[[Mapping[str, Any]], str | None]
 """A function that returns the run id of a config."""

@@ -11,11 +11,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
-from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.arguments import thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
@@ -39,6 +38,9 @@ from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
 from langgraph_pgstate.tools.tool_call import ToolCall, is_announced
 from langgraph_pgstate.tools.transactional import with_connection
+
+if TYPE_CHECKING:
+    from langgraph.prebuilt.tool_node import ToolCallRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 AnyTool = TypeVar("AnyTool", bound=Callable[..., Any] | BaseTool)

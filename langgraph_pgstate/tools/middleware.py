@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
-from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, ToolSetupError
+
+if TYPE_CHECKING:
+    from langgraph.prebuilt.tool_node import ToolCallRequest
 
 # The type of LangChain's `ToolApprovalRequest`.
 _APPROVAL: Final = "tool_approval"

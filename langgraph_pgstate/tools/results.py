@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote
 
 import orjson
 from langchain_core.messages import ToolMessage
-from langgraph.prebuilt.tool_node import msg_content_output
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -133,6 +132,9 @@ def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
         return result
     if isinstance(result, list) and result and all(isinstance(item, ToolMessage | Command) for item in result):
         return result
+    # With a `ToolNode`, the module is there.
+    from langgraph.prebuilt.tool_node import msg_content_output
+
     return ToolMessage(content=cast(Any, msg_content_output(result)), name=tool, tool_call_id=tool_call_id or "")
 
 

@@ -30,7 +30,7 @@ def test_the_schema_is_set_up_moved_and_described(dsn: str, schema: str) -> None
 @pytest.mark.bare
 def test_the_script_does_what_setup_does(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     with Admin.open(dsn, schema=schema) as admin:
-        connection.execute(admin.setup_script().encode())
+        connection.execute(Admin.setup_script(schema).encode())
         assert admin.setup() == []
 
 

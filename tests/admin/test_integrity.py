@@ -19,11 +19,12 @@ from support.samples import config_of, message, messages, put_values
 
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.admin.types import CheckReport, Progress
+from langgraph_pgstate.admin.types import CheckReport
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import PLAIN_MARK
 from langgraph_pgstate.errors import SchemaMissingError
 from langgraph_pgstate.record.types import Problem
+from langgraph_pgstate.threads.types import Progress
 from tests.interrupts.test_api import asking as _asking
 
 COLUMNS = {"checkpoints": "state", "segments": "data", "writes": "data"}

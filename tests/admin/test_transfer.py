@@ -18,9 +18,9 @@ from support.samples import config_of, exact_tuple, put_values
 
 from langgraph_pgstate import PGStateSaver
 from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.admin.types import Progress
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
+from langgraph_pgstate.threads.types import Progress
 
 
 class Rot:

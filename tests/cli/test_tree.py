@@ -43,6 +43,6 @@ def test_tree_says_what_it_does_not_show(run: Run, saver: PGStateSaver) -> None:
     config: Any = config_of("t")
     for step in range(6):
         config = put_values(saver, config, {"n": step}, step=step)
-    assert "… 4 older, not shown (--limit)" in words(run("tree", "t", "--limit", "2"))
+    assert "… older ones are not shown (--limit)" in words(run("tree", "t", "--limit", "2"))
     for limit in ("6", "7"):
         assert "not shown" not in words(run("tree", "t", "--limit", limit))

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.admin.types import Progress
 from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.record import conversations
+from langgraph_pgstate.threads.types import Progress
 from tests.admin.test_transfer import Rot
 from tests.record.test_delta_messages import build, delta, gone, said
 from tests.record.test_record_states import IDLE, assert_equal, human, put, said_in, viewed

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.codec.lists import MERGE_AT
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.threads.types import PruneResult
+from langgraph_pgstate.threads.types import Progress, PruneResult
 
 HOUR = timedelta(hours=1)
 
@@ -185,6 +185,15 @@ def test_all_threads_are_meant_when_none_is_named(saver: PGStateSaver, tables: T
     result = saver.prune()
     assert (result.threads, result.checkpoints) == (3, 12)
     assert [tables.count("checkpoints", name) for name in ("a", "b", "c")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_progress_is_told_after_each_thread(named: bool, saver: PGStateSaver) -> None:
+    for thread_id in ("a", "b"):
+        put_values(saver, put_values(saver, config_of(thread_id), {"n": 1}), {"n": 2}, step=1)
+    told: list[Progress] = []
+    saver.prune(["a", "b"] if named else None, progress=told.append)
+    assert told == [Progress(1, 2, 1, "a"), Progress(2, 2, 2, "b")]
 
 
 def test_more_threads_than_a_page_are_pruned(

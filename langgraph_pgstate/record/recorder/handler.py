@@ -10,8 +10,6 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
-from langgraph.pregel import Pregel
-from langgraph.pregel.remote import RemoteGraph
 
 from langgraph_pgstate.arguments import identifier
 from langgraph_pgstate.checkpoints.delta_channels import learn
@@ -266,6 +264,10 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     Raises:
         ArgumentTypeError: If the graph is remote or cannot take callbacks.
     """
+    # With a graph, these modules are there. Without one, a state need not load them.
+    from langgraph.pregel import Pregel
+    from langgraph.pregel.remote import RemoteGraph
+
     if isinstance(graph, RemoteGraph):
         raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
