@@ -174,7 +174,7 @@ class SourceMissingError(SchemaMissingError):
 
 
 class SchemaOutdatedError(SchemaError):
-    """The schema is older or newer than this package.
+    """The schema is older than this package, or newer by a migration that does more than add.
 
     Attributes:
         schema: The PostgreSQL schema.

@@ -31,7 +31,7 @@ async def get_overview(db: Connection, queries: Queries) -> DatabaseOverview:
         now=now,
         size=size,
         tables=tuple(MeasuredTable(*row) for row in tables),
-        migrations=tuple(AppliedMigration(number, name, at) for number, name, _, at in applied),
+        migrations=tuple(AppliedMigration(number, name, at) for number, name, _, at, _ in applied),
         pending=tuple(f"{one.version:04d}_{one.name}" for one in migrations() if one.version not in known),
         maintenance=tuple(MaintenanceNote(*row) for row in notes),
         statements=None if statistics is None else await _slowest(db, queries, statistics),

@@ -3,5 +3,6 @@ CREATE TABLE IF NOT EXISTS /*schema*/migrations (
     version integer PRIMARY KEY,
     name text NOT NULL,
     checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    is_additive boolean NOT NULL DEFAULT false
 );

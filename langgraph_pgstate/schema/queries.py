@@ -108,6 +108,8 @@ class Migration(NamedTuple):
         up: SQL with the schema marker, one transaction.
         down: SQL that reverts it.
         checksum: SHA-256 of `up`, to detect a changed migration.
+        is_additive: Whether programs of the version before work with the result, because it only adds what they need
+            not know. Its `up` begins with the line `-- additive`.
     """
 
     version: int
@@ -115,6 +117,7 @@ class Migration(NamedTuple):
     up: str
     down: str
     checksum: str
+    is_additive: bool = False
 
     def rendered(self, schema: str, *, down: bool = False) -> str:
         """Return the SQL for one schema, to be run in a transaction."""
@@ -172,7 +175,8 @@ def migrations() -> tuple[Migration, ...]:
             else resources.files(__package__).joinpath("schema.sql")
         )
         up, down = source.read_text("utf-8"), folder.joinpath(f"{name}.down.sql").read_text("utf-8")
-        found.append(Migration(int(number), words, up, down, hashlib.sha256(up.encode()).hexdigest()))
+        checksum = hashlib.sha256(up.encode()).hexdigest()
+        found.append(Migration(int(number), words, up, down, checksum, up.startswith("-- additive\n")))
     return tuple(found)
 
 
@@ -212,7 +216,12 @@ def recording(schema: str, migration: Migration) -> str:
     """Return the statement that records a migration as applied, with its values as literals."""
     query = queries(schema).record_migration
     text = query.text.decode()
-    values = {"version": str(migration.version), "name": f"'{migration.name}'", "checksum": f"'{migration.checksum}'"}
+    values = {
+        "version": str(migration.version),
+        "name": f"'{migration.name}'",
+        "checksum": f"'{migration.checksum}'",
+        "is_additive": str(migration.is_additive).lower(),
+    }
     for number, parameter in enumerate(query.parameters, 1):
         text = text.replace(f"${number}", values[parameter])
     return text + ";\n"

@@ -901,6 +901,8 @@ COMMENT ON COLUMN /*schema*/migrations.version IS 'number of the migration';
 COMMENT ON COLUMN /*schema*/migrations.name IS 'name of its file';
 COMMENT ON COLUMN /*schema*/migrations.checksum IS 'SHA-256 of its SQL, hexadecimal';
 COMMENT ON COLUMN /*schema*/migrations.applied_at IS 'time it was applied';
+COMMENT ON COLUMN /*schema*/migrations.is_additive IS
+    'true: programs of the version before work with the result';
 
 COMMENT ON TABLE /*schema*/threads IS 'One row for each conversation or task. The first checkpoint makes it.';
 COMMENT ON COLUMN /*schema*/threads.thread_id IS 'the thread';

@@ -23,7 +23,9 @@ async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
     applied = await _applied(db, queries)
     shipped = migrations()
     pending = tuple(f"{step.version:04d}_{step.name}" for step in shipped if step.version not in applied)
-    return SchemaStatus(queries.schema, max(applied, default=0), shipped[-1].version, pending)
+    expected = shipped[-1].version
+    is_usable = not pending and all(is_additive for version, is_additive in applied.items() if version > expected)
+    return SchemaStatus(queries.schema, max(applied, default=0), expected, pending, is_usable)
 
 
 async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
@@ -44,11 +46,11 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
 
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
-        SchemaOutdatedError: If the schema is newer than this package.
+        SchemaOutdatedError: If the schema is newer than this package, by a migration that does more than add.
         ConfigurationError: If the schema has tables of another program with these names.
     """
     status = await get_status(db, queries)
-    if status.version > status.expected:
+    if status.version > status.expected and not status.is_usable:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
     applied = await _apply_missing(db, queries) if status.pending else []
     await make_months(db, queries, lock_timeout="200ms")
@@ -110,16 +112,16 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
 
 
 async def check_version(db: Connection, queries: Queries) -> None:
-    """Raise if the schema is missing or has another version.
+    """Raise if the schema is missing, or of a version that this package does not work with.
 
     Raises:
         SchemaMissingError: If the tables are missing.
-        SchemaOutdatedError: If the schema is older or newer than this package.
+        SchemaOutdatedError: If the schema is older than this package, or newer by a migration that does more than add.
     """
     status = await get_status(db, queries)
     if status.version == 0:
         raise SchemaMissingError(queries.schema)
-    if status.version != status.expected:
+    if not status.is_usable:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
 
 
@@ -145,7 +147,8 @@ async def _begin(db: Connection, queries: Queries) -> None:
 
 async def _apply(db: Connection, queries: Queries, step: Migration) -> None:
     await db.script(step.rendered(queries.schema))
-    await db.execute(queries.record_migration, {"version": step.version, "name": step.name, "checksum": step.checksum})
+    values = {"version": step.version, "name": step.name, "checksum": step.checksum, "is_additive": step.is_additive}
+    await db.execute(queries.record_migration, values)
 
 
 async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
@@ -154,14 +157,19 @@ async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
     return row[0], row[1]
 
 
-async def _applied(db: Connection, queries: Queries) -> set[int]:
+async def _applied(db: Connection, queries: Queries) -> dict[int, bool]:
+    """Return the numbers of the applied migrations, and whether each only adds.
+
+    Raises:
+        MigrationConflictError: If one differs from the one this package ships.
+    """
     _, table_exists = await _exists(db, queries)
     if not table_exists:
-        return set()
+        return {}
     shipped = {step.version: step for step in migrations()}
-    applied = set()
-    for version, name, checksum, _ in await db.fetch(queries.list_migrations, {}):
+    applied = {}
+    for version, name, checksum, _, is_additive in await db.fetch(queries.list_migrations, {}):
         if version in shipped and shipped[version].checksum != checksum:
             raise MigrationConflictError(version, name, shipped[version].name)
-        applied.add(version)
+        applied[version] = is_additive
     return applied

@@ -11,11 +11,12 @@ ORDER BY relname;
 
 -- name: list_migrations
 -- Return the migrations applied so far.
-SELECT version, name, checksum, applied_at FROM /*schema*/migrations ORDER BY version;
+SELECT version, name, checksum, applied_at, is_additive FROM /*schema*/migrations ORDER BY version;
 
 -- name: record_migration
 -- Record that a migration was applied.
-INSERT INTO /*schema*/migrations (version, name, checksum) VALUES (:version::integer, :name::text, :checksum::text);
+INSERT INTO /*schema*/migrations (version, name, checksum, is_additive)
+VALUES (:version::integer, :name::text, :checksum::text, :is_additive::boolean);
 
 -- name: forget_migration
 -- Record that a migration was reverted.

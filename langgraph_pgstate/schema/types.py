@@ -15,12 +15,14 @@ class SchemaStatus:
         version: Number of the newest applied migration, 0 if there is none.
         expected: Number of the newest migration of this package.
         pending: Names of the migrations still to apply.
+        is_usable: Whether this package works with it: no migration is pending, and unknown ones only add.
     """
 
     schema: str
     version: int
     expected: int
     pending: tuple[str, ...]
+    is_usable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,6 +384,33 @@ async def test_a_newer_schema_is_refused(api: type, dsn: str, schema: str, conne
             assert (refused.value.found, refused.value.expected) == (900, migrations()[-1].version)
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_a_schema_that_is_newer_by_additions_is_used(
+    api: type, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    set_up_in_a_process(dsn, schema)
+    later = f"INSERT INTO {schema}.migrations (version, name, checksum, is_additive) VALUES (%s, 'later', 'x', %s)"
+    connection.execute(later, [900, True])
+    async with open_saver(api, dsn, schema, setup=False) as saver:
+        await put_chain(saver, "t", 1)
+        await set_up(saver)
+    connection.execute(later, [901, False])
+    async with open_saver(api, dsn, schema, setup=False) as saver:
+        with pytest.raises(SchemaOutdatedError):
+            await saver.aget_tuple(config_of("t"))
+
+
+def test_a_migration_says_that_it_only_adds(
+    dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up_in_a_process(dsn, schema)
+    shipped = (*migrations(), one_more_migration()._replace(is_additive=True))
+    monkeypatch.setattr(operations, "migrations", lambda: shipped)
+    set_up_in_a_process(dsn, schema)
+    rows = connection.execute(f"SELECT is_additive FROM {schema}.migrations ORDER BY version").fetchall()
+    assert rows == [(step.is_additive,) for step in shipped]
+
+
 def one_more_migration() -> Migration:
     number = migrations()[-1].version + 1
     return Migration(number, "add_more", "CREATE TABLE /*schema*/more (id int);", "DROP TABLE /*schema*/more;", "more")
