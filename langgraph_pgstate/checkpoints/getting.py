@@ -17,9 +17,11 @@ from langgraph_pgstate.checkpoints.reading import (
     flatten_writes,
     is_old_format,
 )
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.schema.queries import Queries
 
@@ -105,9 +107,11 @@ async def get_latest(db: Connection, queries: Queries, thread_ids: Sequence[str]
     return latest
 
 
-def size_of(found: Found) -> int:
-    """Return the stored size of a checkpoint in bytes."""
-    return len(found[0].state or b"") + found[1].size + sum(len(row.data) for row in found[2])
+def is_heavy(found: Found) -> bool:
+    """Return whether decoding a checkpoint takes milliseconds."""
+    row, segments, writes, _ = found
+    size = len(row.state or b"") + segments.size + sum(content_size(one.data) for one in writes)
+    return size > HEAVY_BYTES or row.element_count > MANY_COMPARED
 
 
 def _sorted(

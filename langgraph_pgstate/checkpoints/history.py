@@ -11,10 +11,12 @@ from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.getting import get_tuple, read_values
 from langgraph_pgstate.checkpoints.reading import flatten_writes, load_tuple, load_value
 from langgraph_pgstate.checkpoints.versions import UNVERSIONED, StateVersions
-from langgraph_pgstate.codec.states import Manifest, decode_state
+from langgraph_pgstate.codec.frames import content_size
+from langgraph_pgstate.codec.states import Elements, Manifest, decode_state
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConflictError, CorruptStateError, NotFoundError
+from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot, advance_ids_past
 from langgraph_pgstate.schema.queries import Queries
 
@@ -112,19 +114,31 @@ async def _read_history(
     present, segments, writes = await read_values(db, queries, thread_id, namespace, ids, sorted(wanted))
     if not present.issuperset(ids):
         return None
-    collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
-    for index in range(len(chain) - 1, -1, -1):
-        where = str(address._replace(checkpoint_id=chain[index]))
-        for _, task_id, (_, channel, type_, data) in flatten_writes(writes.get(chain[index], []), where):
-            if channel in collected and index < depth.get(channel, len(chain)):
-                collected[channel].append((task_id, channel, codec.loads(type_, data, where)))
+
+    def collect() -> tuple[dict[str, list[tuple[str, str, Any]]], dict[str, Any]]:
+        collected: dict[str, list[tuple[str, str, Any]]] = {channel: [] for channel in channels}
+        for index in range(len(chain) - 1, -1, -1):
+            where = str(address._replace(checkpoint_id=chain[index]))
+            for _, task_id, (_, channel, type_, data) in flatten_writes(writes.get(chain[index], []), where):
+                if channel in collected and index < depth.get(channel, len(chain)):
+                    collected[channel].append((task_id, channel, codec.loads(type_, data, where)))
+        found = {}
+        for channel, (source_id, entry, _) in seeds.items():
+            where = f"channel {channel!r} of {address._replace(checkpoint_id=source_id)}"
+            found[channel], _ = load_value(codec, entry, segments, where)
+        return collected, found
+
+    size = segments.size + sum(content_size(row.data) for rows in writes.values() for row in rows)
+    count = sum(run.count for _, entry, _ in seeds.values() if isinstance(entry, Elements) for run in entry.runs)
+    is_heavy = size > HEAVY_BYTES or count > MANY_COMPARED
+    collected, values_of = await db.compute(collect) if is_heavy else collect()
     history: dict[str, DeltaChannelHistory] = {}
     for channel in channels:
         history[channel] = {"writes": collected[channel]}
         if channel in seeds:
-            source_id, entry, state_version = seeds[channel]
+            source_id, _, state_version = seeds[channel]
             source = address._replace(checkpoint_id=source_id)
-            seed, _ = load_value(codec, entry, segments, f"channel {channel!r} of {source}")
+            seed = values_of[channel]
             if type(seed) is not DeltaSnapshot and not states.is_current(state_version):
                 found = await get_tuple(db, queries, codec, source)
                 if found is None:

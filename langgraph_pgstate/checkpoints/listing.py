@@ -15,10 +15,12 @@ from langgraph_pgstate.arguments import Address, configurable_of, identifier, th
 from langgraph_pgstate.checkpoints.getting import MAX_ID, read_pending_sends, read_values
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, WritesRow, load_bare_tuple, load_tuple
 from langgraph_pgstate.checkpoints.versions import UNVERSIONED, StateVersions
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.metadata import filter_json
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
+from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import advance_ids_past
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
@@ -127,13 +129,17 @@ class Page:
     sends: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
-    def size(self) -> int:
-        """Stored size of its states, segments and writes in bytes; 0 if only metadata was read."""
-        if self.segments is None:
-            return 0
+    def is_heavy(self) -> bool:
+        """Whether decoding it takes milliseconds."""
+        if not self.segments:
+            return False
         states = sum(len(row.state or b"") for row in self.rows)
-        writes = sum(len(row.data) for found in self.writes.values() for rows in found.values() for row in rows)
-        return states + sum(segments.size for segments in self.segments.values()) + writes
+        writes = sum(
+            content_size(row.data) for found in self.writes.values() for rows in found.values() for row in rows
+        )
+        size = states + sum(segments.size for segments in self.segments.values()) + writes
+        # Each row may have all segments.
+        return size * len(self.rows) > HEAVY_BYTES or sum(row.element_count for row in self.rows) > MANY_COMPARED
 
     def remove(self, gone: Collection[Address]) -> None:
         """Remove some of the checkpoints from the page."""

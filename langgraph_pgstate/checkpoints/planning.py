@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from langgraph_pgstate.codec.states import (
     encode_state,
 )
 from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCodec, array_header
+from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED, MANY_ELEMENTS, TooHeavyError
+from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 
 # A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
@@ -68,6 +70,15 @@ class PutPlan:
     journal_entry: JournalEntry | None = None
     hook_refused: bool = False
 
+    @property
+    def is_heavy(self) -> bool:
+        """Whether a hook that looks at all values, or at the new ones, takes milliseconds."""
+        for value in self.request.checkpoint["channel_values"].values():
+            whole = value.value if type(value) is DeltaSnapshot else value
+            if is_large(whole) or (type(whole) is list and len(whole) > MANY_COMPARED):
+                return True
+        return sum(map(len, self.contents.values())) > HEAVY_BYTES
+
     def with_new_ids(self) -> PutPlan:
         """Return the same plan with other ids for its new segments. The state refers to them by position only."""
         taken = self.manifest.positions()
@@ -83,8 +94,48 @@ class PutPlan:
         )
 
 
+async def plan_beside(
+    compute: Callable[..., Awaitable[PutPlan]],
+    codec: ValueCodec,
+    request: PutRequest,
+    parent: Manifest | None,
+    others: Mapping[str, Manifest] | None = None,
+) -> PutPlan:
+    """Return what `plan_put` does, which `compute` calls beside the event loop if it takes milliseconds."""
+    if not _is_heavy(request, parent):
+        try:
+            return plan_put(codec, request, parent, others, most=HEAVY_BYTES)
+        except TooHeavyError:
+            pass
+    return await compute(plan_put, codec, request, parent, others)
+
+
+def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
+    """Return whether planning a put is known to take milliseconds; of other values their bytes decide."""
+    size = 0
+    for channel in request.new_versions:
+        value = request.checkpoint["channel_values"].get(channel)
+        known = 0
+        if parent is not None:
+            size += parent.size_of(channel)
+            known = parent.count_of(channel)
+        if is_large(value) or (type(value) is list and len(value) - known > MANY_ELEMENTS):
+            return True
+    return size > HEAVY_BYTES
+
+
+def is_large(value: Any) -> bool:
+    """Return whether encoding a value is known to take milliseconds."""
+    return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES
+
+
 def plan_put(
-    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
+    codec: ValueCodec,
+    request: PutRequest,
+    parent: Manifest | None,
+    others: Mapping[str, Manifest] | None = None,
+    *,
+    most: int | None = None,
 ) -> PutPlan:
     """Return the plan for storing a checkpoint.
 
@@ -94,12 +145,14 @@ def plan_put(
         parent: The parent's manifest, if it is known.
         others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
             from the database: a value that none of them holds is taken from the checkpoint itself.
+        most: Bytes that are encoded at most.
 
     Returns:
         The plan; an incomplete one if the parent, or the location of an inherited value, is not known.
 
     Raises:
         SerializationError: If a value cannot be stored.
+        TooHeavyError: If more bytes are to be encoded.
     """
     values = request.checkpoint["channel_values"]
     # The plan's manifest outlives the put, and the caller's dict may change.
@@ -115,7 +168,7 @@ def plan_put(
     sources = [(parent_id, parent)] if parent_id and parent else []
     if others:
         sources += others.items()
-    writer = _SegmentWriter(codec, parent.positions() if parent else ())
+    writer = _SegmentWriter(codec, parent.positions() if parent else (), most)
     for channel, version in versions.items():
         value = values.get(channel, NOTHING)
         if type(value) is not list and codec.is_scalar(value):
@@ -187,12 +240,14 @@ class _SegmentWriter:
     Attributes:
         codec: Encodes values.
         taken: Segment ids that the put may inherit, which new segments must not have.
+        left: Bytes that may still be added; `None` for any number.
         segments: Frames by segment id.
         contents: Their contents.
     """
 
     codec: ValueCodec
     taken: Collection[int]
+    left: int | None
     segments: dict[int, bytes] = field(default_factory=dict)
     contents: dict[int, bytes] = field(default_factory=dict)
     _shared: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -281,6 +336,10 @@ class _SegmentWriter:
         return runs
 
     def _add(self, content: bytes) -> int:
+        if self.left is not None:
+            self.left -= len(content)
+            if self.left < 0:
+                raise TooHeavyError
         segment_id = new_segment_id(self.taken, self.segments)
         self.segments[segment_id] = frames.pack(content)
         self.contents[segment_id] = content

@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.states import Elements, Entry, Inline, Manifest, Sc
 from langgraph_pgstate.codec.values import PLAIN_MARK, Fingerprints, ValueCodec, array_header, split_array
 from langgraph_pgstate.codec.writes import Write, unpack_writes
 from langgraph_pgstate.db.protocol import Row
-from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
 
 # The first checkpoint format that keeps pending sends in a channel of its own.
 _SENDS_IN_STATE: Final = 4
@@ -47,6 +47,15 @@ class CheckpointRow:
     state_version: int | None = None
     is_cut: bool = False
     _decoded: State | None = None
+
+    @property
+    def element_count(self) -> int:
+        """The number of elements of its lists that are stored one by one; 0 if its state is damaged."""
+        try:
+            entries = self.decode().manifest.entries.values()
+        except (CorruptStateError, UnreadableFormatError):
+            return 0
+        return sum(run.count for entry in entries if type(entry) is Elements for run in entry.runs)
 
     def decode(self) -> State:
         """Return the state, decoded at the first call.
@@ -97,8 +106,8 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Stored size of all segments in bytes; estimated for cached ones."""
-        return sum(map(len, self._frames.values())) + self.content_size // 2
+        """Size of all segments in bytes when they are decompressed; estimated for small and for cached ones."""
+        return sum(map(frames.content_size, self._frames.values())) + self.content_size // 2
 
     @property
     def content_size(self) -> int:

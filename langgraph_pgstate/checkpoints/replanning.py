@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple
-from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_put
+from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple, is_heavy
+from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_beside, plan_put
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple, load_value, states_to_manifests
 from langgraph_pgstate.checkpoints.requests import PutRequest
 from langgraph_pgstate.codec.states import Elements, Manifest
@@ -41,8 +42,11 @@ async def plan_from_database(
             thread_id, checkpoint_ns, parent_id = request.parent
             raise StaleHeadError(thread_id, checkpoint_ns, str(parent_id), None)
         if found is not None and not request.states.is_current(found[0].state_version):
-            return _plan_from_older(codec, request, *found)
-        parent = _parent_of(codec, request, *found) if found is not None else None
+            plan = partial(_plan_from_older, codec, request, *found)
+            return await db.compute(plan) if is_heavy(found) else plan()
+        if found is not None:
+            read = partial(_parent_of, codec, request, *found)
+            parent = await db.compute(read) if is_heavy(found) else read()
     key = {"thread_id": request.address.thread_id, "checkpoint_ns": request.address.checkpoint_ns}
     # Values of another state version cannot be inherited unchanged.
     scanned = {**key, "state_version": request.states.current}
@@ -64,7 +68,7 @@ async def plan_from_database(
                 missing = still_missing
         if len(rows) < _SCAN_PAGE:
             break
-    return plan_put(codec, request, parent, others)
+    return await plan_beside(db.compute, codec, request, parent, others)
 
 
 def _plan_from_older(

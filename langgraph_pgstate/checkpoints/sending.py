@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.arguments import Address
@@ -90,7 +91,9 @@ async def put(
         for _ in range(_PUT_ATTEMPTS):
             # Each attempt needs a revision of its own.
             plan.manifest.revision = new_revision()
-            batch = build_put(queries, plan, replaces, hook, config, guard)
+            build = partial(build_put, queries, plan, replaces, hook, config, guard)
+            is_heavy = hook is not None and plan.is_heavy
+            batch = await db.compute(build) if is_heavy else build()
             if gives_way:
                 # What other tasks change meanwhile is not in the batch.
                 await db.give_way()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,11 +11,13 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, text_or_none
 from langgraph_pgstate.checkpoints.hooks import PutHook, after_writes, before_writes
+from langgraph_pgstate.checkpoints.planning import is_large
 from langgraph_pgstate.checkpoints.requests import concatenate
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_ELEMENTS, TooHeavyError
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import Queries, Statement
 
@@ -66,6 +68,7 @@ def request_writes(
     task_path: str,
     *,
     drops_failed_output: bool = False,
+    most: int | None = None,
 ) -> WritesRequest:
     """Return the request for a task's writes, validated and encoded.
 
@@ -77,10 +80,12 @@ def request_writes(
         task_path: Its path.
         drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
             what it wrote before, and takes the task for finished when its superstep is resumed.
+        most: Bytes that are compressed at most.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
         SerializationError: If a value cannot be stored.
+        TooHeavyError: If more bytes are to be compressed.
     """
     address = address_of(config)
     if address.checkpoint_id is None:
@@ -92,9 +97,27 @@ def request_writes(
     channels = {channel for channel, _ in writes} if drops_failed_output else ()
     if ERROR in channels and _ERROR_SOURCE not in channels:
         writes = [write for write in writes if write[0] in WRITES_IDX_MAP]
-    return WritesRequest(
-        address, task_id, identifier("task_path", task_path), _run_id_of(config), encode_writes(codec, writes)
-    )
+    rows = encode_writes(codec, writes)
+    if most is not None and sum(len(data) for _, found in rows for *_, data in found) > most:
+        raise TooHeavyError
+    return WritesRequest(address, task_id, identifier("task_path", task_path), _run_id_of(config), rows)
+
+
+async def request_writes_beside(
+    compute: Callable[..., Awaitable[WritesRequest]],
+    codec: ValueCodec,
+    config: Mapping[str, Any],
+    writes: Sequence[tuple[str, Any]],
+    *arguments: Any,
+    **options: Any,
+) -> WritesRequest:
+    """Return what `request_writes` does, which `compute` calls beside the event loop if it takes milliseconds."""
+    if not any(is_large(value) or (type(value) is list and len(value) > MANY_ELEMENTS) for _, value in writes):
+        try:
+            return request_writes(codec, config, writes, *arguments, **options, most=HEAVY_BYTES)
+        except TooHeavyError:
+            pass
+    return await compute(request_writes, codec, config, writes, *arguments, **options)
 
 
 def _run_id_of(config: Mapping[str, Any]) -> str | None:

@@ -227,6 +227,16 @@ def unpack(frame: bytes, where: str) -> bytes:
     return content
 
 
+def content_size(frame: bytes) -> int:
+    """Return how many bytes a frame's content has, as it says; of one of less than 64 KB, those of the frame."""
+    if frame[:1] != b"\x28":
+        return len(frame)
+    try:
+        return max(len(frame), zstandard.frame_content_size(frame))
+    except zstandard.ZstdError:
+        return len(frame)
+
+
 def _checked(frame: bytes, most: int, where: str) -> bytes:
     """Return a zstd frame, unless it states more content than that.
 

@@ -131,6 +131,11 @@ class Manifest:
             return sum(run.size for run in entry.runs)
         return entry.length if isinstance(entry, Slice) else 0
 
+    def count_of(self, channel: str) -> int:
+        """Return the number of elements of a channel's list; 0 if they are not stored one by one."""
+        entry = self.entries.get(channel)
+        return sum(map(_COUNT, entry.runs)) if isinstance(entry, Elements) else 0
+
     def segment_ids(self) -> list[int]:
         """Return the ids of all segments the entries refer to, each once, in order of first use."""
         return [*self.positions()]

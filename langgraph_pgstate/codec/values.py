@@ -139,7 +139,7 @@ class ValueCodec:
         try:
             if self.is_native:
                 kind = type(value)
-                if kind is list:
+                if kind is list and not SHAPES.keys().isdisjoint(map(type, value)):
                     try:
                         return "msgpack", array_header(len(value)) + self.encode_elements(channel, value)
                     except SerializationError:

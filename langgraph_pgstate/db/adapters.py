@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -15,8 +15,10 @@ from psycopg.rows import tuple_row
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.heavy import beside
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 PsycopgConnection = psycopg.Connection[Any]
 AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
@@ -189,6 +191,10 @@ class BlockingConnection:
     async def give_way(self) -> None:
         """See `Connection`."""
 
+    async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `Connection`."""
+        return function(*args, **kwargs)
+
     async def script(self, text: str) -> None:
         """See `Connection`."""
         self.connection.cursor().execute(text.encode(), prepare=False)
@@ -360,6 +366,10 @@ class AsyncConnection:
         """See `Connection`."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+
+    async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `Connection`."""
+        return await beside(function, *args, **kwargs)
 
     async def script(self, text: str) -> None:
         """See `Connection`."""

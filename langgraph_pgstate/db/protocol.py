@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -79,6 +81,10 @@ class Connection(Protocol):
 
     async def give_way(self) -> None:
         """Let other tasks of the event loop begin what they are about to; without one, do nothing."""
+        ...
+
+    async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns that takes milliseconds, in a thread beside the event loop if there is one."""
         ...
 
     async def script(self, text: str) -> None:

@@ -37,8 +37,8 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.checkpoints import corrupt_fallback, getting, listing, sending
 from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
-from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put
-from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes
+from langgraph_pgstate.checkpoints.planning import PutPlan, plan_beside
+from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes_beside
 from langgraph_pgstate.db.database import AsyncConnectionPool, AsyncDatabase, AsyncPsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
@@ -46,6 +46,7 @@ from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner
 from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
+from langgraph_pgstate.heavy import beside
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import AsyncLeaseManager
 from langgraph_pgstate.leases.registry import HeldLease
@@ -57,7 +58,7 @@ from langgraph_pgstate.options import (
     database_options,
     schema_of,
 )
-from langgraph_pgstate.saver.common import HEAVY_BYTES, CommonSaver, is_heavy, is_large, run_ids_of
+from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
 from langgraph_pgstate.saver.guarding import GuardPolicy
 from langgraph_pgstate.saver.sharing import Shared
 from langgraph_pgstate.schema import setup as schema
@@ -210,8 +211,8 @@ class AsyncPGStateSaver(CommonSaver):
         found = latest.found.pop(thread_id)
         try:
             if found is not None:
-                is_heavy = getting.size_of(found) > HEAVY_BYTES
-                return await asyncio.to_thread(self._load_uncached, found) if is_heavy else self._load_uncached(found)
+                load = partial(self._load_uncached, found)
+                return await beside(load) if getting.is_heavy(found) else load()
         except CorruptStateError:
             if not self._passes_damage:
                 raise
@@ -243,9 +244,7 @@ class AsyncPGStateSaver(CommonSaver):
             )
             if found is None:
                 return None
-            if getting.size_of(found) > HEAVY_BYTES:
-                return await asyncio.to_thread(self._load, found)
-            return self._load(found)
+            return await beside(self._load, found) if getting.is_heavy(found) else self._load(found)
         except CorruptStateError as error:
             if not self._passes_damage:
                 raise
@@ -268,8 +267,8 @@ class AsyncPGStateSaver(CommonSaver):
         while pages is not None:
             page = await self._run(listing.list_page, self._queries, self._codec, pages)
             loading = self._load_page(page)
-            if page.size > HEAVY_BYTES // len(page.rows or "1"):
-                while (item := await asyncio.to_thread(next, loading, None)) is not None:
+            if page.is_heavy:
+                while (item := await beside(partial(next, loading, None))) is not None:
                     yield item
                     # Not held while the next one is decoded.
                     del item
@@ -287,10 +286,7 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> RunnableConfig:
         """Async twin of `put`."""
         request, parent = self._request(config, checkpoint, metadata, new_versions)
-        if is_heavy(request, parent):
-            plan = await asyncio.to_thread(plan_put, self._codec, request, parent)
-        else:
-            plan = plan_put(self._codec, request, parent)
+        plan = await plan_beside(beside, self._codec, request, parent)
         if self._guard_policy is None:
             stored = await self._run(sending.put, self._queries, self._codec, plan, self._hook, config)
         else:
@@ -318,10 +314,8 @@ class AsyncPGStateSaver(CommonSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
-        encode = partial(request_writes, drops_failed_output=self._drops_failed_output)
-        arguments = (self._codec, config, writes, task_id, task_path)
-        heavy = any(is_large(value) for _, value in writes)
-        request = await asyncio.to_thread(encode, *arguments) if heavy else encode(*arguments)
+        options = {"drops_failed_output": self._drops_failed_output}
+        request = await request_writes_beside(beside, self._codec, config, writes, task_id, task_path, **options)
         if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)
             return

@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -47,9 +47,6 @@ from langgraph_pgstate.schema.queries import Queries, queries
 # `threads.updated_at` follows the newest checkpoint within this many seconds.
 _TOUCH_SECONDS = 5.0
 _MAX_TOUCHES = 100_000
-# Encoding or decoding more than this takes milliseconds: the asynchronous saver does it off the event loop.
-HEAVY_BYTES = 256 * 1024
-_MANY_ELEMENTS = 200
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -240,22 +237,3 @@ def run_ids_of(run_ids: Sequence[str]) -> list[str]:
         ArgumentTypeError: If it is one string instead of several.
     """
     return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]
-
-
-def is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Return whether the values to store are known to be large, from their own size or that of their last version."""
-    size = 0
-    for channel in request.new_versions:
-        value = request.checkpoint["channel_values"].get(channel)
-        if parent is not None:
-            size += parent.size_of(channel)
-        elif isinstance(value, list) and len(value) > _MANY_ELEMENTS:
-            return True
-        if is_large(value):
-            return True
-    return size > HEAVY_BYTES
-
-
-def is_large(value: Any) -> bool:
-    """Return whether a value is known to take milliseconds to encode."""
-    return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES

@@ -1,0 +1,40 @@
+"""Work that takes milliseconds, beside the event loop, which goes on meanwhile.
+
+It runs in two threads of a process: with more of them, each of which wants the interpreter, the loop would wait longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+HEAVY_BYTES: Final = 256 * 1024
+"""Encoding or decoding more bytes than this takes milliseconds, and handing it to a thread an eighth of one."""
+MANY_ELEMENTS: Final = 250
+"""Encoding and comparing more elements of a list than this takes a millisecond."""
+MANY_COMPARED: Final = 1000
+"""Decoding more elements of a list than this, or looking at each, takes milliseconds."""
+_THREADS: Final = 2
+
+
+class TooHeavyError(Exception):
+    """Work that was begun on the event loop would take too long there. It has changed nothing."""
+
+
+# By process: a forked child has no threads of its parent.
+_executors: dict[int, ThreadPoolExecutor] = {}
+
+
+async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a function returns that runs in a thread, in the caller's context."""
+    pid, context = os.getpid(), contextvars.copy_context()
+    executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(executor, lambda: context.run(function, *args, **kwargs))
