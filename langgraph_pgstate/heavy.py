@@ -10,7 +10,7 @@ import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -21,6 +21,9 @@ MANY_ELEMENTS: Final = 250
 """Encoding and comparing more elements of a list than this takes a millisecond."""
 MANY_COMPARED: Final = 1000
 """Decoding more elements of a list than this, or looking at each, takes milliseconds."""
+MANY_VALUES: Final = 1000
+"""Encoding more lists, objects and items of them than this takes milliseconds, if they are messages."""
+_ATOMS: Final = frozenset({int, float, bool, type(None)})
 _THREADS: Final = 2
 
 
@@ -38,3 +41,35 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(executor, lambda: context.run(function, *args, **kwargs))
+
+
+async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a function returns, which runs beside the event loop if some values make it take milliseconds."""
+    return await beside(function, *args, **kwargs) if is_heavy(weighed) else function(*args, **kwargs)
+
+
+def is_heavy(value: Any) -> bool:
+    """Return whether encoding or decoding a value takes milliseconds. Of a large value only a part is looked at."""
+    count, size, left = MANY_VALUES, HEAVY_BYTES, [value]
+    while left:
+        one = left.pop()
+        kind = type(one)
+        if kind is str or kind is bytes:
+            size -= len(one)
+        elif kind in _ATOMS:
+            continue
+        else:
+            inner = one.values() if kind is dict else one if kind is list or kind is tuple else _fields_of(one)
+            count -= 1 + len(inner)
+            if count >= 0:
+                left += inner
+        if count < 0 or size < 0:
+            return True
+    return False
+
+
+def _fields_of(value: Any) -> list[Any]:
+    fields = getattr(value, "__dict__", None)
+    if fields is None:
+        fields = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
+    return [*fields.values()]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints import delta_channels
-from langgraph_pgstate.checkpoints.getting import get_tuple
+from langgraph_pgstate.checkpoints.getting import get_tuple, is_heavy
 from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.reading import load_tuple
 from langgraph_pgstate.checkpoints.types import ChannelDifference, Difference, MessageChange, ValueChange
@@ -78,7 +79,8 @@ async def read_state(
     found = await get_tuple(db, queries, codec, address)
     if found is None:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
-    loaded = load_tuple(codec, *found)[0]
+    load = partial(load_tuple, codec, *found)
+    loaded, _ = await db.compute(load) if is_heavy(found) else load()
     if versions is not None:
         loaded = versions.upcast(loaded, found[0].state_version)
     values = {name: _unwrapped(value) for name, value in loaded.checkpoint["channel_values"].items()}

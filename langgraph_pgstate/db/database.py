@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from langgraph_pgstate import heavy
 from langgraph_pgstate.db.adapters import (
     AsyncConnection,
     AsyncPsycopgConnection,
@@ -637,6 +638,10 @@ class AsyncDatabase(_Connected):
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
+
+    async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, as `heavy.compute` does."""
+        return await heavy.compute(weighed, function, *args, **kwargs)
 
     async def run_once(
         self,

@@ -65,6 +65,10 @@ class Runner(Protocol):
         """Run an idempotent operation as `Database.run_apart` does."""
         ...
 
+    async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, as `heavy.compute` does if there is an event loop."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
         ...
@@ -109,6 +113,10 @@ class BlockingRunner:
         """Run an operation without suspending."""
         return self.database.run_apart(seconds, operation, *args, **kwargs)
 
+    async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns."""
+        return function(*args, **kwargs)
+
     async def sleep(self, seconds: float) -> None:
         """Sleep without suspending."""
         time.sleep(seconds)  # noqa: ASYNC251
@@ -152,6 +160,10 @@ class AsyncRunner:
     ) -> T:
         """Run an operation."""
         return await self.database.run_apart(seconds, operation, *args, **kwargs)
+
+    async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, beside the event loop if it takes milliseconds."""
+        return await self._database.compute(weighed, function, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""

@@ -93,7 +93,7 @@ class AsyncInterrupts:
             SerializationError: If the value cannot be stored. Nothing was written.
             UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
         """
-        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        request = await self._database.compute(value, answers.request_answer, self._codec, value, by, interrupt_id)
         found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
         return answers.command_for(found)
 
@@ -118,7 +118,7 @@ class AsyncInterrupts:
     async def _answer_run(
         self, thread_id: str, value: Any, by: str | None, interrupt_id: str | None
     ) -> tuple[str, str]:
-        request = answers.request_answer(self._codec, value, by, interrupt_id)
+        request = await self._database.compute(value, answers.request_answer, self._codec, value, by, interrupt_id)
         found = await self._database.run(
             answers.answer, self._queries, self._codec, thread_id_of(thread_id), request, must_enqueue=True
         )

@@ -11,6 +11,7 @@ from typing import Any, Required, Unpack
 
 from langgraph.types import Command
 
+from langgraph_pgstate import heavy
 from langgraph_pgstate.arguments import identifier, thread_id_of
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.values import ValueCodec
@@ -125,7 +126,9 @@ class AsyncRuns(AsyncRunQueue):
             StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If that is so when the run
                 begins, the run ends with this error.
         """
-        return (await self._enqueue([self.encoder.one(graph, input, command, options)], connection))[0]
+        weighed = (input, command, [*options.values()])
+        request = await heavy.compute(weighed, self.encoder.one, graph, input, command, options)
+        return (await self._enqueue([request], connection))[0]
 
     async def enqueue_batch(
         self, runs: Sequence[EnqueueRequest], *, connection: AsyncPsycopgConnection | None = None
@@ -139,7 +142,7 @@ class AsyncRuns(AsyncRunQueue):
         Raises:
             ConfigurationError: As for `enqueue`, or if one of several runs of a thread has a strategy but `enqueue`.
         """
-        return await self._enqueue(self.encoder.many(runs), connection)
+        return await self._enqueue(await heavy.compute(runs, self.encoder.many, runs), connection)
 
     async def _enqueue(
         self, requests: list[RunRequest], connection: AsyncPsycopgConnection | None

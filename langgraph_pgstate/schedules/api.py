@@ -80,7 +80,9 @@ class AsyncSchedules:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        run = self._runs.encoder.one(graph, input, command, schedules.options_of_runs(options))
+        given = schedules.options_of_runs(options)
+        weighed = (input, command, [*given.values()])
+        run = await self._database.compute(weighed, self._runs.encoder.one, graph, input, command, given)
         request = schedules.request_schedule(name, run, options, cron=cron)
         return await self._database.run(schedules.put, self._queries, request)
 
@@ -99,7 +101,9 @@ class AsyncSchedules:
             ConfigurationError: If an argument is not usable. Nothing was written.
             SerializationError: If a value cannot be stored; it is named. Nothing was written.
         """
-        request = schedules.request_changes(self._runs.encoder.codec, name, changes)
+        codec = self._runs.encoder.codec
+        weighed = [*changes.values()]
+        request = await self._database.compute(weighed, schedules.request_changes, codec, name, changes)
         return await self._database.run(schedules.change, self._queries, self._runs.encoder.codec, request)
 
     async def sorted(self, **filters: Unpack[SortedSchedules]) -> tuple[Schedule, ...]:

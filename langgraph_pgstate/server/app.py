@@ -28,7 +28,7 @@ from langgraph_pgstate.server.custom import AuthPlace, around
 from langgraph_pgstate.server.errors import HANDLERS, refuse
 from langgraph_pgstate.server.graphs import ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
-from langgraph_pgstate.server.json import answer
+from langgraph_pgstate.server.json import encode
 from langgraph_pgstate.server.langgraph_platform import serving
 from langgraph_pgstate.server.pacing import held
 from langgraph_pgstate.server.rates import RateLimit
@@ -256,7 +256,9 @@ async def _answer(operation: Operation, request: Request) -> Response:
         body = await json_of(request)
     model = None if operation.body is None else operation.body.of(body)
     found = await operation.handler(Call(service, request, model, user))
-    return held(found if isinstance(found, Response) else answer(found), operation.is_read)
+    if not isinstance(found, Response):
+        found = Response(await encode(found), media_type="application/json")
+    return held(found, operation.is_read)
 
 
 async def _sweep(state: AsyncPGState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from langgraph_pgstate.db.finishing import finish
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.server import json
 from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
-from langgraph_pgstate.server.json import to_json
 from langgraph_pgstate.server.service import Call
 
 # A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
@@ -118,7 +118,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
 
 
 async def batches_of(
-    call: Call, source: AsyncIterator[T], encode: Callable[[T], tuple[M, bytes]]
+    call: Call, source: AsyncIterator[T], encode: Callable[[T], Awaitable[tuple[M, bytes]]]
 ) -> AsyncIterator[deque[Waiting[M]]]:
     """Yield the items of an iterator as bytes, in batches: all that have come, or none when a heartbeat is due.
 
@@ -138,7 +138,7 @@ async def batches_of(
     async def read() -> None:
         size = 0
         async for item in source:
-            found.append(Waiting(*encode(item)))
+            found.append(Waiting(*await encode(item)))
             # Not held while the client takes nothing.
             del item
             has_come.set()
@@ -233,7 +233,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
     found: deque[Waiting[None]] = deque([Waiting(None, b"[")])
     try:
         with suppress(StopAsyncIteration):
-            found.append(Waiting(None, to_json(await anext(values))))
+            found.append(Waiting(None, await json.encode(await anext(values))))
     except BaseException:
         await values.aclose()
         raise
@@ -242,7 +242,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
         try:
             async for value in values:
                 found.append(Waiting(None, b","))
-                found.append(Waiting(None, to_json(value)))
+                found.append(Waiting(None, await json.encode(value)))
                 # Not held while the client takes nothing.
                 del value
                 if sum(len(one.data) for one in found) > _PIECE:

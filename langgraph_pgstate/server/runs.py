@@ -14,6 +14,7 @@ from langgraph_sdk.schema import RunSelectField
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError, UnavailableError
+from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.webhook_addresses import may_connect, refusal_of
@@ -24,7 +25,7 @@ from langgraph_pgstate.server.assistants import Chosen, choose
 from langgraph_pgstate.server.bodies import RunCreate, without_reserved
 from langgraph_pgstate.server.errors import ServerStoppingError, error_of, missing, refuse
 from langgraph_pgstate.server.graphs import config_at
-from langgraph_pgstate.server.json import selected, to_json
+from langgraph_pgstate.server.json import encode, selected, to_json
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import kept_modes, location, with_client
@@ -297,8 +298,11 @@ async def _request(
         "prevent_insert_if_inflight": body.multitask_strategy == "reject",
         "if_not_exists": body.if_not_exists,
         "after_seconds": body.after_seconds or 0,
-        "kwargs": body.model_dump(include={"input", "command", "config", "context"}),
     }
+    if call.user is not None:
+        # A copy, which a handler may change.
+        kwargs = partial(body.model_dump, include={"input", "command", "config", "context"})
+        value["kwargs"] = await compute((body.input, body.command), kwargs)
     scope = await call.authorize("threads", "create_run", value)
     metadata = value.get("metadata") or {}
     checkpoint = {} if body.checkpoint is None else body.checkpoint.configurable()
@@ -451,7 +455,7 @@ def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
 
 async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
-        async for batch in batches_of(call, _outcome(handle), lambda values: (None, values)):
+        async for batch in batches_of(call, _outcome(handle), _as_bytes):
             if not batch:
                 yield b"\n"
                 continue
@@ -460,13 +464,17 @@ async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bo
             ended.set()
 
 
-async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[bytes]:
+async def _as_bytes(values: Any) -> tuple[None, bytes]:
+    return None, await encode(values)
+
+
+async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[Any]:
     try:
-        yield to_json(await handle.wait())
+        yield await handle.wait()
     except RunFailedError as error:
-        yield to_json({"__error__": error_of(error)})
+        yield {"__error__": error_of(error)}
     except (RunCancelledError, NotFoundError):
-        yield to_json(None)
+        yield None
     except UnavailableError:
         raise ServerStoppingError("another server may reach the database") from None
 

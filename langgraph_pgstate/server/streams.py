@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -13,10 +13,11 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.heavy import beside, is_heavy
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
-from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.json import to_json, to_json_in_parts
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of
@@ -89,8 +90,11 @@ async def _chunks(
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
         yield HEARTBEAT
 
-        def encode(event: StreamEvent) -> tuple[str, bytes]:
-            return event.event, b"".join(encoded(event.id, *part) for part in conversion.convert(event))
+        async def encode(event: StreamEvent) -> tuple[str, bytes]:
+            def convert(write: Callable[[Any], bytes]) -> bytes:
+                return b"".join(encoded(event.id, *part, write) for part in conversion.convert(event))
+
+            return event.event, await written(event.data, convert)
 
         try:
             async for batch in batches_of(call, events, encode):
@@ -217,7 +221,12 @@ def _task(task: Any) -> Any:
     return {**{name: value for name, value in task.items() if name != "state"}, "checkpoint": place}
 
 
-def encoded(id: str, name: str, data: Any) -> bytes:
-    """Return a server-sent event."""
+def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_json) -> bytes:
+    """Return a server-sent event, whose data `write` makes."""
     head = f"id: {id}\n" if id else ""
-    return f"{head}event: {name}\ndata: ".encode() + to_json(data) + b"\n\n"
+    return f"{head}event: {name}\ndata: ".encode() + write(data) + b"\n\n"
+
+
+async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
+    """Return what `convert` makes with a function that makes JSON, beside the event loop if it takes milliseconds."""
+    return await beside(convert, to_json_in_parts) if is_heavy(weighed) else convert(to_json)

@@ -18,7 +18,7 @@ from langgraph_pgstate.server import pacing
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, pieces
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded
+from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded, written
 from langgraph_pgstate.server.translation import EventFilter, Translation
 
 # Sequence numbers of a run's events may be this much later than its end.
@@ -42,12 +42,12 @@ async def join_stream(call: Call) -> Response:
             raise refuse(501, f"stream_mode {mode!r} is not implemented")
     conversions: dict[str, Conversion] = {}
 
-    def convert(found: ThreadEvent) -> Iterator[bytes]:
+    def convert(found: ThreadEvent, write: Callable[[Any], bytes]) -> Iterator[bytes]:
         if "run_modes" not in modes and found.event.event not in _LIFECYCLE:
             return
         id, conversion = f"{found.run_id}:{found.event.id}", conversions.setdefault(found.run_id, Conversion(()))
         for name, data in conversion.convert(found.event):
-            yield encoded(id, name, data)
+            yield encoded(id, name, data, write)
         if found.event.event == "end":
             del conversions[found.run_id]
             yield encoded(id, "metadata", {"status": "run_done", "run_id": found.run_id})
@@ -63,9 +63,9 @@ async def events(call: Call) -> Response:
     body = call.body
     translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)
 
-    def convert(found: ThreadEvent) -> Iterator[bytes]:
+    def convert(found: ThreadEvent, write: Callable[[Any], bytes]) -> Iterator[bytes]:
         for event in translation.translate(found):
-            yield encoded(str(event["seq"]), event["method"], event)
+            yield encoded(str(event["seq"]), event["method"], event, write)
 
     def fail(error: PGStateError) -> bytes:
         told = {"type": "error", "id": None, "error": "unknown_error", "message": _error(error)["message"]}
@@ -143,7 +143,7 @@ def _answer(
     call: Call,
     thread: _Readable,
     events: AsyncIterator[ThreadEvent],
-    convert: Callable[[ThreadEvent], Iterator[bytes]],
+    convert: Callable[[ThreadEvent, Callable[[Any], bytes]], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> Response:
     return ClosingResponse(_chunks(call, thread, events, convert, fail), 200, HEADERS, "text/event-stream")
@@ -153,7 +153,7 @@ async def _chunks(
     call: Call,
     thread: _Readable,
     events: AsyncIterator[ThreadEvent],
-    convert: Callable[[ThreadEvent], Iterator[bytes]],
+    convert: Callable[[ThreadEvent, Callable[[Any], bytes]], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> AsyncIterator[bytes]:
     # Browsers resolve `fetch` with the first bytes.
@@ -161,8 +161,8 @@ async def _chunks(
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None
 
-    def encode(found: ThreadEvent) -> tuple[str, bytes]:
-        return found.run_id, b"".join(convert(found))
+    async def encode(found: ThreadEvent) -> tuple[str, bytes]:
+        return found.run_id, await written(found.event.data, lambda write: b"".join(convert(found, write)))
 
     try:
         async for heartbeat in thread.until_there():

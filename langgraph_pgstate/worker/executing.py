@@ -19,6 +19,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import (
     ConfigurationError,
@@ -28,6 +29,7 @@ from langgraph_pgstate.errors import (
     ThreadDeletedError,
     UnavailableError,
 )
+from langgraph_pgstate.heavy import HEAVY_BYTES, beside
 from langgraph_pgstate.leases.checking import LeaseCheck
 from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.record.recorder.open_runs import attempt_is_lost, enqueued_run
@@ -314,7 +316,8 @@ class GraphExecutor:
 
     async def _aexecute(self, execution: RunExecution) -> bool:
         claimed = execution.claimed
-        request = self._request_of(claimed)
+        is_heavy = content_size(claimed.data) > HEAVY_BYTES
+        request = await beside(self._request_of, claimed) if is_heavy else self._request_of(claimed)
         execution.deletes_thread = request.on_completion == "delete"
         config = config_of(claimed, request)
         async with self._sources[claimed.graph].aopen(config, context=request.context) as made:
@@ -336,7 +339,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(graph, config, request)}
             config = with_callbacks(config, LeaseCheck(execution.held), stream.handler)
             async for chunk in graph.astream(input, config, control=execution.control, **options):
-                found = stream.take(chunk) or found
+                found = await stream.take_async(chunk) or found
                 await stream.wait_async()
             return found
 

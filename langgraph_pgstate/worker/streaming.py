@@ -24,6 +24,7 @@ from langgraph_pgstate.checkpoints.writes import WritesRequest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.langgraph_compat import event_handler
 from langgraph_pgstate.runs import streams
 from langgraph_pgstate.runs.inputs import RunInput, modes_of
@@ -113,6 +114,16 @@ class RunStream:
         namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
         if mode in self._kept:
             self._add(mode, namespace, data, self._step)
+        return self._note(namespace, mode, data)
+
+    async def take_async(self, chunk: Any) -> bool:
+        """Do as `take`; what takes milliseconds to encode is encoded beside the event loop."""
+        namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
+        if mode in self._kept:
+            await compute(data, self._add, mode, namespace, data, self._step)
+        return self._note(namespace, mode, data)
+
+    def _note(self, namespace: Sequence[str], mode: str, data: Any) -> bool:
         if namespace:
             return False
         if mode == "checkpoints":
