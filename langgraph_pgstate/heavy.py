@@ -69,7 +69,5 @@ def is_heavy(value: Any) -> bool:
 
 
 def _fields_of(value: Any) -> list[Any]:
-    fields = getattr(value, "__dict__", None)
-    if fields is None:
-        fields = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
-    return [*fields.values()]
+    slots = [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+    return [*getattr(value, "__dict__", {}).values(), *slots]

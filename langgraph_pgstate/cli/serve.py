@@ -43,6 +43,13 @@ def serve(
         int | None,
         typer.Option(metavar="N", help="Requests of a user in a minute; without auth, of an address."),
     ] = None,
+    max_body_size: Annotated[
+        int | None, typer.Option(min=1, metavar="BYTES", help="Bytes that a request may have; 16 MiB by default.")
+    ] = None,
+    max_body_values: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Lists, objects and items that a request may have; 100,000 by default."),
+    ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
     ] = False,
@@ -78,6 +85,10 @@ def serve(
         # Made here, so that all processes count together.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
+        if max_body_size is not None:
+            options["max_body_size"] = max_body_size
+        if max_body_values is not None:
+            options["max_body_values"] = max_body_values
 
         def work(member: Membership | None = None) -> int:
             exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Required, Unpack
 
 from langgraph.types import Command
@@ -14,6 +15,7 @@ from langgraph.types import Command
 from langgraph_pgstate import heavy
 from langgraph_pgstate.arguments import identifier, thread_id_of
 from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import (
     AsyncDatabase,
@@ -259,8 +261,16 @@ class AsyncRuns(AsyncRunQueue):
 
     async def _join(self, cursor: Cursor | ThreadCursor) -> AsyncIterator[Any]:
         while not cursor.has_ended:
-            for held in map(held_once, cursor.take(await self._follower.next(cursor))):
-                yield held.pop()
+            page = await self._follower.next(cursor)
+            taking = map(held_once, cursor.take(page))
+            if sum(content_size(batch.data) for batch in getattr(page, "batches", ())) > heavy.HEAVY_BYTES:
+                del page
+                while (held := await heavy.beside(partial(next, taking, None))) is not None:
+                    yield held.pop()
+            else:
+                del page
+                for held in taking:
+                    yield held.pop()
 
     async def cancel(
         self,

@@ -8,12 +8,13 @@ import binascii
 import hashlib
 import hmac
 import logging
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -164,6 +165,14 @@ def _runner(database: Database) -> Callable[..., Awaitable[Any]]:
     return partial(asyncio.to_thread, run)
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return the settings of TLS, of which reading the certificates takes as long as twenty deliveries."""
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=False)
+
+
 async def _deliver_due(
     run: Callable[..., Awaitable[Any]],
     queries: Queries,
@@ -196,7 +205,7 @@ async def _deliver_due(
         return error is None
 
     # Without the environment's proxies, which would connect to what is refused here.
-    async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout, verify=_tls()) as client:
         try:
             while True:
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():

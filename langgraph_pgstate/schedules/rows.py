@@ -10,9 +10,11 @@ from typing import Any, Final, Unpack
 from zoneinfo import ZoneInfo
 
 from langgraph_pgstate.arguments import json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection, Row
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.heavy import HEAVY_BYTES
 from langgraph_pgstate.options import check_ttl
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, page_of, page_size, sorting_of
 from langgraph_pgstate.record.events import note_action
@@ -338,7 +340,11 @@ async def list_sorted(
 ) -> tuple[Schedule, ...]:
     """Return schedules from an offset, with the arguments of their runs. One round trip."""
     rows = await db.fetch(queries.sort_schedules, parameters)
-    return tuple(replace(_shown(row[:-1]), arguments=_arguments(codec, row[0], row[-1])) for row in rows)
+
+    def shown() -> tuple[Schedule, ...]:
+        return tuple(replace(_shown(row[:-1]), arguments=_arguments(codec, row[0], row[-1])) for row in rows)
+
+    return await db.compute(shown) if sum(content_size(row[-1]) for row in rows) > HEAVY_BYTES else shown()
 
 
 async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:

@@ -32,7 +32,7 @@ from langgraph_pgstate.server.json import encode
 from langgraph_pgstate.server.langgraph_platform import serving
 from langgraph_pgstate.server.pacing import held
 from langgraph_pgstate.server.rates import RateLimit
-from langgraph_pgstate.server.reading import BodyLimit, json_of
+from langgraph_pgstate.server.reading import BodyLimit, BodyLimits, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
 from langgraph_pgstate.state import AsyncPGState, core_of
@@ -41,7 +41,6 @@ from langgraph_pgstate.worker.worker import AsyncWorker
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
-DEFAULT_BODY_SIZE: Final = 16 * 1024 * 1024
 DISABLING: Final = ("assistants", "threads", "runs", "store", "meta")
 """Parts that can be left out."""
 _SWEEP_SECONDS: Final = 60.0
@@ -61,6 +60,7 @@ class ServerOptions(TypedDict, total=False):
         read_only: Whether operations that change something are refused; then there is no worker.
         cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
+        max_body_values: Lists, objects and items of them that it may have; 100,000 by default.
         rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
         app: A Starlette or FastAPI application, whose routes come first, and whose middleware and lifespan are around
@@ -78,6 +78,7 @@ class ServerOptions(TypedDict, total=False):
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
+    max_body_values: int
     rate_limit: RateLimit | None
     inspector: bool
     configurable_headers: HeaderSelection | None
@@ -102,7 +103,7 @@ class AgentServer(Starlette):
         self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
             raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
-        most = options.get("max_body_size", DEFAULT_BODY_SIZE)
+        self._limits = _limits_of(options)
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
         worker = options.get("worker", True)
@@ -124,11 +125,11 @@ class AgentServer(Starlette):
         if self._custom is not None:
             place = options.get("app_auth", "none")
             self._outer = around(
-                self._custom, super().__call__, self.operations, self._authority, place, prefix, allowed, most
+                self._custom, super().__call__, self.operations, self._authority, place, prefix, allowed, self._limits
             )
             prefix, allowed = "", None
         middleware = [] if allowed is None else [Middleware(CORSMiddleware, **allowed)]
-        middleware.append(Middleware(BodyLimit, most=most))
+        middleware.append(Middleware(BodyLimit, most=self._limits.size))
         super().__init__(
             routes=[Mount(prefix, routes=routes)] if prefix else routes,
             middleware=middleware,
@@ -161,7 +162,7 @@ class AgentServer(Starlette):
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             served = ServedGraphs(sources, state.saver)
             service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
-            service.headers = self._headers
+            service.headers, service.limits = self._headers, self._limits
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.
@@ -218,6 +219,14 @@ def create_app(
     return AgentServer(state, graphs, options)
 
 
+def _limits_of(options: ServerOptions) -> BodyLimits:
+    found = {"size": options.get("max_body_size"), "values": options.get("max_body_values")}
+    for name, most in found.items():
+        if most is not None and (type(most) is not int or most < 1):
+            raise ConfigurationError(f"max_body_{name} must be a number from 1, got {most!r}")
+    return BodyLimits(**{name: most for name, most in found.items() if most is not None})
+
+
 def _pages() -> Mount:
     # By its name, as the inspector stands on the server.
     try:
@@ -244,7 +253,8 @@ async def _answer(operation: Operation, request: Request) -> Response:
         )
     authority = None if operation.is_open else service.authority
     # Before the body is read: whoever is not known must cost nothing.
-    body = await json_of(request) if authority is not None and authority.needs_body else None
+    most = service.limits.values
+    body = await json_of(request, most) if authority is not None and authority.needs_body else None
     user = None if authority is None else await authority.authenticate(request, body)
     if service.rate_limit is not None and not operation.is_unlimited:
         service.rate_limit.check(request, user)
@@ -253,7 +263,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
     if service.is_read_only and not operation.is_read:
         raise refuse(403, "the server is read-only")
     if authority is None or not authority.needs_body:
-        body = await json_of(request)
+        body = await json_of(request, most)
     model = None if operation.body is None else operation.body.of(body)
     found = await operation.handler(Call(service, request, model, user))
     if not isinstance(found, Response):

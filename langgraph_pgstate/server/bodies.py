@@ -26,6 +26,9 @@ _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
 # Of conditions on states and items, which are compared with each of theirs.
 _CONDITION_VALUES: Final = 1000
+_MOST_TAGS: Final = 1000
+# Tasks of one superstep, all of which LangGraph prepares without a pause.
+_MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
 Nodes = Literal["*"] | list[str]
@@ -94,6 +97,8 @@ def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
 
 
 Metadata = Annotated[Json, BeforeValidator(_small)]
+# What runs have in their config is among the metadata of each of their checkpoints.
+Configurable = Metadata
 Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 
 
@@ -138,7 +143,7 @@ class SendBody(Body):
     input: Any = None
 
 
-Goto = str | SendBody | list[str | SendBody]
+Goto = str | SendBody | Annotated[list[str | SendBody], Field(max_length=_MOST_UPDATES)]
 
 
 class CommandBody(Body):
@@ -185,7 +190,7 @@ class Update(Body):
 class Superstep(Body):
     """Updates of one superstep."""
 
-    updates: list[Update]
+    updates: Annotated[list[Update], Field(max_length=_MOST_UPDATES)]
 
 
 class ThreadCreate(Body):
@@ -276,12 +281,12 @@ class History(Body):
 class RunConfig(Body):
     """The part of a config that a client may set."""
 
-    tags: list[str] | None = None
+    tags: Annotated[list[str], Field(max_length=_MOST_TAGS)] | None = None
     metadata: Metadata | None = None
     recursion_limit: Annotated[int, Field(ge=1)] | None = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     run_name: str | None = None
-    configurable: Json | None = None
+    configurable: Configurable | None = None
 
 
 class RunCreate(Body):
@@ -294,7 +299,7 @@ class RunCreate(Body):
     checkpoint_id: str | None = None
     checkpoint: CheckpointBody | None = None
     config: RunConfig | None = None
-    context: Json | None = None
+    context: Configurable | None = None
     metadata: Metadata | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
@@ -339,7 +344,7 @@ class CronChange(Body):
     enabled: bool | None = None
     input: Any = None
     config: RunConfig | None = None
-    context: Json | None = None
+    context: Configurable | None = None
     metadata: Metadata | None = None
     interrupt_before: Nodes | None = None
     interrupt_after: Nodes | None = None
@@ -396,7 +401,7 @@ class AssistantChange(Body):
 
     graph_id: str | None = None
     config: RunConfig | None = None
-    context: Json | None = None
+    context: Configurable | None = None
     metadata: Metadata | None = None
     name: str | None = None
     description: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from langchain_core.utils.uuid import uuid7
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import NotFoundError
+from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.schedules.types import Schedule
 from langgraph_pgstate.scopes import contains
 from langgraph_pgstate.server.assistants import Chosen, choose
@@ -59,7 +61,7 @@ async def create(call: Call) -> Any:
     threads = await call.authorize("threads", "create_run", run)
     thread = None if thread_id is None else await call.visible(thread_id, threads)
     value: dict[str, Any] = {
-        "payload": body.model_dump(exclude_unset=True, mode="json"),
+        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True, mode="json")),
         "schedule": body.schedule,
         "cron_id": cron_id,
         "thread_id": thread_id,
@@ -103,7 +105,7 @@ async def update(call: Call) -> Any:
     metadata = call.metadata(body.metadata)
     value: dict[str, Any] = {
         "cron_id": cron_id,
-        "payload": body.model_dump(exclude_unset=True, mode="json"),
+        "payload": await compute(body.input, partial(body.model_dump, exclude_unset=True, mode="json")),
         "schedule": body.schedule,
         "metadata": {name: metadata[name] for name in metadata if name not in _LABELS},
     }
@@ -264,10 +266,8 @@ def _options(
     call: Call, body: CronChange, cron_id: str, assistant: Chosen | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return what a body says about a schedule and its runs, whose arguments were others before."""
-    given: Any = body.model_dump(
-        include={"input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability"},
-        exclude_unset=True,
-    )
+    names = ("input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability")
+    given = {name: getattr(body, name) for name in names if name in body.model_fields_set}
     found = {name: value for name, value in given.items() if value is not None}
     if body.schedule is not None:
         found["cron"] = body.schedule

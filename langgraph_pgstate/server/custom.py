@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph_sdk.auth.exceptions import HTTPException as AuthError
@@ -19,7 +20,7 @@ from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import ServerBusyError, answer_busy
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.openapi import DOCUMENT, document, merged
-from langgraph_pgstate.server.reading import json_of, receive_limited
+from langgraph_pgstate.server.reading import BodyLimits, bytes_of, claiming, parsed, receive_limited
 
 if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
@@ -38,7 +39,7 @@ def around(
     place: AuthPlace,
     prefix: str,
     cors: Mapping[str, Any] | None,
-    most: int,
+    limits: BodyLimits,
 ) -> ASGIApp:
     """Return an application of the user's with another one below its routes, and all of it below a prefix.
 
@@ -50,7 +51,7 @@ def around(
         place: When they are authenticated.
         prefix: The prefix; may be empty.
         cors: Options of Starlette's `CORSMiddleware`, for all routes.
-        most: Bytes that a body may have which is read to authenticate.
+        limits: What a body may have which is read to authenticate.
 
     Raises:
         ConfigurationError: If it is no such application, or there is nothing that authenticates.
@@ -62,7 +63,7 @@ def around(
     if place != "none":
         if authority is None:
             raise ConfigurationError("enable_custom_route_auth needs auth")
-        options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "most": most}
+        options: Any = {"authority": authority, "routes": [*app.routes], "health": health, "limits": limits}
         middleware = Middleware(_Authenticated, **options)
         app.user_middleware.insert(len(app.user_middleware) if place == "middleware_first" else 0, middleware)
     app.router.routes.append(Mount("", app=inner))
@@ -91,8 +92,10 @@ class _Authenticated:
     Connections of other kinds than HTTP, like WebSockets, are refused there.
     """
 
-    def __init__(self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route, most: int) -> None:
-        self._app, self._authority, self._routes, self._health, self._most = app, authority, routes, health, most
+    def __init__(
+        self, app: ASGIApp, authority: Authority, routes: list[Any], health: Route, limits: BodyLimits
+    ) -> None:
+        self._app, self._authority, self._routes, self._health, self._limits = app, authority, routes, health, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, or refuse the request."""
@@ -101,27 +104,32 @@ class _Authenticated:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
         reads = self._authority.needs_body
-        request = Request(scope, receive_limited(scope, receive, self._most) if reads else receive)
-        try:
-            # Kept for the application.
-            given = await request.body() if reads else None
-            body = await json_of(request) if reads else None
-            user = await self._authority.authenticate(request, body)
-        except (HTTPException, AuthError) as error:
-            refusal = answer({"detail": error.detail}, error.status_code, error.headers)
-            return await refusal(scope, receive, send)
-        except ServerBusyError as error:
-            return await (await answer_busy(request, error))(scope, receive, send)
+        request = Request(scope, receive_limited(scope, receive, self._limits.size) if reads else receive)
+        body, given = None, None
+        with ExitStack() as held:
+            try:
+                if reads:
+                    # Kept for the application.
+                    given = await bytes_of(request, held.enter_context(claiming()))
+                    body = await parsed(request, given, self._limits.values)
+                user = await self._authority.authenticate(request, body)
+            except (HTTPException, AuthError) as error:
+                refusal = answer({"detail": error.detail}, error.status_code, error.headers)
+                return await refusal(scope, receive, send)
+            except ServerBusyError as error:
+                return await (await answer_busy(request, error))(scope, receive, send)
+            del body
 
-        async def again() -> Message:
-            nonlocal given
-            if given is None:
-                return await receive()
-            message: Message = {"type": "http.request", "body": given, "more_body": False}
-            given = None
-            return message
+            async def again() -> Message:
+                nonlocal given
+                if given is None:
+                    return await receive()
+                message: Message = {"type": "http.request", "body": given, "more_body": False}
+                given = None
+                held.close()
+                return message
 
-        return await self._app({**scope, "user": user}, again, send)
+            return await self._app({**scope, "user": user}, again, send)
 
     def _has(self, scope: Scope) -> bool:
         found = next((one for one in self._routes if one.matches(scope)[0] != Match.NONE), None)

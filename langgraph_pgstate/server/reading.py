@@ -9,8 +9,9 @@ import json.scanner
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any, AnyStr, Final
+from typing import Any, AnyStr, Final, NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -19,14 +20,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
-MOST_VALUES: Final = 100_000
-"""Lists, objects and their items that a body may have: each takes up to a hundred times its bytes in memory, and
-whatever encodes or copies them later stops the event loop."""
 _SECONDS: Final = 60.0
 # What has more of either is parsed in a thread, by Python code that lets the event loop go on. Bytes count, too: an
 # integer of 4,300 digits takes half a millisecond.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
+# Of an integer: reading and writing it takes time that grows with their square.
+_MOST_DIGITS: Final = 100
+_LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 _NUL: Final = b"\\u0000"
 # Fields of bodies with content of the application.
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
@@ -44,11 +45,27 @@ _unparsed: Final = Budget(128 * 1024 * 1024)
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
 
 
+class BodyLimits(NamedTuple):
+    """What a body may have at most.
+
+    Attributes:
+        size: Its bytes.
+        values: Lists, objects and their items: each takes up to a hundred times its bytes in memory, and graphs and
+            others copy them on the event loop.
+    """
+
+    size: int = 16 * 1024 * 1024
+    values: int = 100_000
+
+
+DEFAULT_LIMITS: Final = BodyLimits()
+
+
 class _Decoder(json.JSONDecoder):
     """The standard library's decoder without its C code, which would not release the interpreter until it ends."""
 
     def __init__(self) -> None:
-        super().__init__(object_pairs_hook=_object)
+        super().__init__(object_pairs_hook=_object, parse_int=_integer)
         self.parse_string = _string
         self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
@@ -56,6 +73,12 @@ class _Decoder(json.JSONDecoder):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # `dict(pairs)` would not release the interpreter.
     return {name: value for name, value in pairs}  # noqa: C416
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise refuse(422, f"integers must have at most {_MOST_DIGITS} digits")
+    return int(digits)
 
 
 def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
@@ -114,19 +137,34 @@ def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
     return limited
 
 
-async def json_of(request: Request) -> Any:
+async def json_of(request: Request, most_values: int = DEFAULT_LIMITS.values) -> Any:
     """Return the body of a request as JSON types, its content without NUL; `None` if it is empty.
+
+    Args:
+        request: The request.
+        most_values: Lists, objects and items that it may have.
 
     Raises:
         HTTPException: 400 if the client goes, 413 if the body has too many values, 415 if it is of another type, 422 if
             it is not JSON.
         ServerBusyError: If the bodies of others take too many bytes.
     """
-    with _unparsed.claiming() as claim:
-        return await _json_of(request, claim)
+    with claiming() as claim:
+        return await parsed(request, await bytes_of(request, claim), most_values)
 
 
-async def _json_of(request: Request, claim: Callable[[int], None]) -> Any:
+def claiming() -> AbstractContextManager[Callable[[int], None]]:
+    """Provide a function for `bytes_of`, which takes the bytes of a body until the end of the block."""
+    return _unparsed.claiming()
+
+
+async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        HTTPException: 400 if the client goes.
+        ServerBusyError: If the bodies of others take too many bytes.
+    """
     parts: list[bytes] = []
     size = 0
     try:
@@ -140,19 +178,25 @@ async def _json_of(request: Request, claim: Callable[[int], None]) -> Any:
         raise refuse(400, "the body breaks off") from None
     raw = b"".join(parts)
     parts.clear()
+    return raw
+
+
+async def parsed(request: Request, raw: bytes, most_values: int) -> Any:
+    """Return the body of a request as `json_of` does."""
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # A page of another origin can send other types without asking.
         raise refuse(415, "the body must be application/json")
-    if len(raw) <= _FEW_BYTES and sum(map(raw.count, _SEPARATORS)) <= _FEW_VALUES:
+    is_small = len(raw) <= _FEW_BYTES and sum(map(raw.count, _SEPARATORS)) <= min(_FEW_VALUES, most_values)
+    if is_small and not _LONG_INTEGER.search(raw):
         return _parsed(raw, json.JSONDecoder())
-    return await asyncio.get_running_loop().run_in_executor(_parser, _parsed_slowly, raw)
+    return await asyncio.get_running_loop().run_in_executor(_parser, _parsed_slowly, raw, most_values)
 
 
-def _parsed_slowly(raw: bytes) -> Any:
-    if _has_more(raw, MOST_VALUES):
-        raise refuse(413, f"the body must have at most {MOST_VALUES} values")
+def _parsed_slowly(raw: bytes, most_values: int) -> Any:
+    if _has_more(raw, most_values):
+        raise refuse(413, f"the body must have at most {most_values} values")
     return _parsed(raw, _Decoder())
 
 

@@ -21,6 +21,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
+from langgraph_pgstate.server.reading import DEFAULT_LIMITS, BodyLimits
 from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.threads.types import Thread, ThreadOwner
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
@@ -53,6 +54,7 @@ class Service:
         is_read_only: Whether nothing may be changed.
         rate_limit: The requests that each user may send; `None` for no limit.
         headers: Headers that runs have in their config.
+        limits: What bodies may have at most.
         stopping: Set when open streams are to end, because the process is about to.
         metrics: The metrics, once somebody has asked for them.
     """
@@ -64,6 +66,7 @@ class Service:
     is_read_only: bool = False
     rate_limit: RateLimit | None = None
     headers: HeaderSelection | None = None
+    limits: BodyLimits = DEFAULT_LIMITS
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
 

@@ -15,14 +15,15 @@ from starlette.responses import Response
 from langgraph_pgstate.errors import PGStateError, ThreadExistsError
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.assistants import open_graph
-from langgraph_pgstate.server.bodies import STATE_FIELDS
+from langgraph_pgstate.server.bodies import STATE_FIELDS, Update
 from langgraph_pgstate.server.errors import error_of, refuse
 from langgraph_pgstate.server.graphs import Graph, config_at
-from langgraph_pgstate.server.json import extracted, page_headers, selected, to_json
+from langgraph_pgstate.server.json import encode, extracted, page_headers, selected
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.states import ThreadState, are_projected, having_values, history, read_states
 from langgraph_pgstate.threads.types import Thread
+from langgraph_pgstate.worker.messages import with_messages
 
 _WITH_STATE: Final = {"values", "interrupts"}
 _WITHOUT_STATE: Final = ("error",)
@@ -55,14 +56,11 @@ async def create(call: Call) -> Any:
             raise
         thread = await _existing(call, body.thread_id, scope, is_changed=bool(body.supersteps))
     if body.supersteps:
-        supersteps = [
-            [
-                StateUpdate(one.values if one.command is None else one.command.command(), one.as_node)
-                for one in step.updates
-            ]
-            for step in body.supersteps
-        ]
         async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
+            supersteps = [
+                [StateUpdate(await _values_of(graph, one), one.as_node) for one in step.updates]
+                for step in body.supersteps
+            ]
             await graph.abulk_update_state(config_at(thread.thread_id, checkpoint_ns=""), supersteps)
             thread = replace(thread, status=await _settle(call, graph, thread.thread_id))
     is_empty = thread.head_checkpoint_id is None and not body.supersteps
@@ -114,22 +112,22 @@ async def search(call: Call) -> Response:
     paths = [] if body.extract is None else [path.partition(".")[0].partition("[")[0] for path in body.extract.values()]
     wanted = None if body.select is None else [*body.select, *paths]
 
-    def shown(described: Mapping[str, Any]) -> dict[str, Any]:
+    async def shown(described: Mapping[str, Any]) -> dict[str, Any]:
         found = selected(described, body.select)
         if body.extract is None:
             return found
         # As the client would see it: messages are objects.
-        plain = orjson.loads(to_json(described))
+        plain = orjson.loads(await encode(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
     async def described() -> AsyncGenerator[dict[str, Any], None]:
         if not _is_with_state(wanted):
             for one in found:
-                yield shown(await _described(call, ThreadState(one), wanted))
+                yield await shown(await _described(call, ThreadState(one), wanted))
             return
         async with aclosing(read_states(call, found)) as states:
             async for state in states:
-                yield shown(await _described(call, state, wanted))
+                yield await shown(await _described(call, state, wanted))
                 # Not held while the next one is read.
                 del state
 
@@ -225,12 +223,15 @@ async def update_state(call: Call) -> Any:
         named["checkpoint_id"] = body.checkpoint_id
     config = config_at(thread.thread_id, **{"checkpoint_ns": "", **named})
     async with open_graph(call, graph_of(call, thread), thread, "threads.update") as graph:
-        values = body.values if body.command is None else body.command.command()
-        updated = await graph.aupdate_state(config, values, as_node=body.as_node)
+        updated = await graph.aupdate_state(config, await _values_of(graph, body), as_node=body.as_node)
         if not named.get("checkpoint_ns"):
             await _settle(call, graph, thread.thread_id)
     checkpoint = checkpoint_of(updated)
     return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": (checkpoint or {})["checkpoint_id"]}
+
+
+async def _values_of(graph: Graph, update: Update) -> Any:
+    return await with_messages(graph, update.values if update.command is None else update.command.command())
 
 
 async def _settle(call: Call, graph: Graph, thread_id: str) -> str:

@@ -39,6 +39,7 @@ from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.worker.contexts import fitted_context, with_user
 from langgraph_pgstate.worker.graphs import GraphSource
+from langgraph_pgstate.worker.messages import with_messages
 from langgraph_pgstate.worker.resuming import Repair, Step, is_among, next_step
 from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
 from langgraph_pgstate.worker.supersteps import SuperstepClock
@@ -336,6 +337,7 @@ class GraphExecutor:
                 stream.take_end(state, _outputs_of(graph), is_interrupted=found)
                 return found
             found = False
+            input = await with_messages(graph, input)
             options = {**stream.options, **_options_of(graph, config, request)}
             config = with_callbacks(config, LeaseCheck(execution.held), stream.handler)
             async for chunk in graph.astream(input, config, control=execution.control, **options):

@@ -21,6 +21,7 @@ from langgraph_pgstate.record.recorder.records import EventRecord, RunRecord, Sp
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4_000_000
+_DUMP_SECONDS = 0.02
 # A put in progress holds these records; they are written after this time if it fails.
 _TAKEN_SECONDS = 1.0
 
@@ -292,15 +293,17 @@ class WriteQueue:
 
 
 def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes], list[Any]]:
-    """Return rows as JSON, as many as fit a statement, and their records."""
+    """Return rows as JSON, as many as fit a statement and a little time, and their records; at least one."""
     rows: list[bytes] = []
     if not records:
         return rows, records
     size = 0
+    until = time.monotonic() + _DUMP_SECONDS
     for record in records:
         rows.append(dump(record))
         size += len(rows[-1])
-        if size > _BATCH_BYTES:
+        # A long text takes much longer than its row, which has the beginning of it; an event loop may wait.
+        if size > _BATCH_BYTES or time.monotonic() > until:
             break
     return rows, records[: len(rows)]
 
