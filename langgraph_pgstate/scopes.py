@@ -14,24 +14,55 @@ Alternatives = tuple[Mapping[str, Any], ...]
 _NOTHING: Final = object()
 
 
-def contains(metadata: Any, wanted: Any) -> bool:
-    """Return whether metadata contain something, as by jsonb's `@>`."""
+class TooManyComparisonsError(Exception):
+    """More items were to be compared than may be."""
+
+
+class Comparisons:
+    """The comparisons of lists' items that may still be made.
+
+    Args:
+        left: Their number.
+    """
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def count(self) -> None:
+        """Count one.
+
+        Raises:
+            TooManyComparisonsError: If there are none left.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyComparisonsError
+
+
+def contains(metadata: Any, wanted: Any, comparisons: Comparisons | None = None) -> bool:
+    """Return whether metadata contain something, as by jsonb's `@>`.
+
+    Raises:
+        TooManyComparisonsError: If `comparisons` is used up.
+    """
+    if comparisons is not None:
+        comparisons.count()
     if isinstance(wanted, Mapping):
         return isinstance(metadata, Mapping) and all(
-            name in metadata and contains(metadata[name], value) for name, value in wanted.items()
+            name in metadata and contains(metadata[name], value, comparisons) for name, value in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(metadata, list) and _contains_items(metadata, wanted)
+        return isinstance(metadata, list) and _contains_items(metadata, wanted, comparisons)
     # To JSON 1 and 1.0 are one number, and `true` is none.
     return isinstance(metadata, bool) == isinstance(wanted, bool) and bool(metadata == wanted)
 
 
-def _contains_items(have: list[Any], wanted: list[Any]) -> bool:
+def _contains_items(have: list[Any], wanted: list[Any], comparisons: Comparisons | None) -> bool:
     # Each with each would take hours for lists of a hundred thousand.
     scalars = {(isinstance(one, bool), one) for one in have if not isinstance(one, Mapping | list)}
     nested = [one for one in have if isinstance(one, Mapping | list)]
     return all(
-        any(contains(one, item) for one in nested)
+        any(contains(one, item, comparisons) for one in nested)
         if isinstance(item, Mapping | list)
         else (isinstance(item, bool), item) in scalars
         for item in wanted

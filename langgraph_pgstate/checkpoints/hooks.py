@@ -18,6 +18,8 @@ _logger = logging.getLogger("langgraph_pgstate")
 class PutHook(Protocol):
     """A hook that adds rows to a put. Called by the saver; it must not use the database itself.
 
+    Of a large put `before_put` is called in another thread than the event loop's.
+
     Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
     Statements are for rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
     is sent again after a lost connection or when its base was removed. If the database refuses a statement because of

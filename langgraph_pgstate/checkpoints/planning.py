@@ -75,7 +75,7 @@ class PutPlan:
         """Whether a hook that looks at all values, or at the new ones, takes milliseconds."""
         for value in self.request.checkpoint["channel_values"].values():
             whole = value.value if type(value) is DeltaSnapshot else value
-            if is_large(whole) or (type(whole) is list and len(whole) > MANY_COMPARED):
+            if is_large(whole, MANY_COMPARED - MANY_ELEMENTS):
                 return True
         return sum(map(len, self.contents.values())) > HEAVY_BYTES
 
@@ -119,13 +119,19 @@ def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
         if parent is not None:
             size += parent.size_of(channel)
             known = parent.count_of(channel)
-        if is_large(value) or (type(value) is list and len(value) - known > MANY_ELEMENTS):
+        if is_large(value, known):
             return True
     return size > HEAVY_BYTES
 
 
-def is_large(value: Any) -> bool:
-    """Return whether encoding a value is known to take milliseconds."""
+def is_large(value: Any, known: int = 0) -> bool:
+    """Return whether encoding a value is known to take milliseconds, but for the known elements of a list."""
+    kind = type(value)
+    if kind is list:
+        return len(value) - known > MANY_ELEMENTS
+    if kind is dict:
+        # A graph's input, among others.
+        return any(type(inner) is list and len(inner) > MANY_ELEMENTS for inner in value.values())
     return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES
 
 

@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.codec.writes import Write, encode_writes, pack_writes, unpack_writes
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import MissingKeyError
-from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_ELEMENTS, TooHeavyError
+from langgraph_pgstate.heavy import HEAVY_BYTES, TooHeavyError
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import Queries, Statement
 
@@ -112,7 +112,7 @@ async def request_writes_beside(
     **options: Any,
 ) -> WritesRequest:
     """Return what `request_writes` does, which `compute` calls beside the event loop if it takes milliseconds."""
-    if not any(is_large(value) or (type(value) is list and len(value) > MANY_ELEMENTS) for _, value in writes):
+    if not any(is_large(value) for _, value in writes):
         try:
             return request_writes(codec, config, writes, *arguments, **options, most=HEAVY_BYTES)
         except TooHeavyError:

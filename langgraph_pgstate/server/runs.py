@@ -28,7 +28,7 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.json import encode, selected, to_json
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.streams import kept_modes, location, with_client
+from langgraph_pgstate.server.streams import Reader, kept_modes, location, with_client
 from langgraph_pgstate.threads.types import Thread
 
 # The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
@@ -71,7 +71,8 @@ async def create_batch(call: Call) -> Response:
 async def wait(call: Call) -> Response:
     """Create a run and return the values that it leaves."""
     handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
-    return _waiting(call, handle, cancels=call.body.on_disconnect == "cancel", deletes=_is_temporary(call))
+    cancels, reader = call.body.on_disconnect == "cancel", _reader_of_new(call, handle)
+    return _waiting(call, handle, reader, cancels=cancels, deletes=_is_temporary(call))
 
 
 async def stream(call: Call) -> Response:
@@ -84,7 +85,8 @@ async def stream(call: Call) -> Response:
     body.stream_mode = body.stream_mode or ["values"]
     handle = await enqueue(call, body, call.request.path_params.get("thread_id"))
     cancels = body.on_disconnect == "cancel"
-    return streams.stream(call, handle, body.stream_mode, cancels=cancels, deletes=_is_temporary(call))
+    reader, deletes = _reader_of_new(call, handle), _is_temporary(call)
+    return streams.stream(call, handle, body.stream_mode, reader=reader, cancels=cancels, deletes=deletes)
 
 
 async def join_stream(call: Call) -> Response:
@@ -92,16 +94,16 @@ async def join_stream(call: Call) -> Response:
 
     `stream_mode` chooses among those that are stored.
     """
-    run, cancels = await _joined(call)
-    handle = call.state.runs.handle(run.thread_id, run.run_id)
+    run, reader, cancels = await _joined(call)
+    handle, modes = call.state.runs.handle(run.thread_id, run.run_id), call.names("stream_mode") or ()
     last_event_id = call.request.headers.get("last-event-id") or None
-    return streams.stream(call, handle, call.names("stream_mode") or (), last_event_id=last_event_id, cancels=cancels)
+    return streams.stream(call, handle, modes, last_event_id=last_event_id, reader=reader, cancels=cancels)
 
 
 async def join(call: Call) -> Response:
     """Return the values that a run leaves."""
-    run, cancels = await _joined(call)
-    return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), cancels=cancels)
+    run, reader, cancels = await _joined(call)
+    return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), reader, cancels=cancels)
 
 
 async def list_runs(call: Call) -> Any:
@@ -408,18 +410,24 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
     return await found_run(call, thread.thread_id, run_id)
 
 
-async def _joined(call: Call) -> tuple[Run, bool]:
-    """Return the run that a client joins, and whether it is cancelled if the client goes, which it may not be by all.
+def _reader_of_new(call: Call, handle: AsyncRunHandle) -> Reader:
+    """Return who reads a new run. Its thread is the reader's alone if it was made for the run."""
+    return Reader(call, call.scope if "thread_id" in call.request.path_params else None, handle.thread_id)
+
+
+async def _joined(call: Call) -> tuple[Run, Reader, bool]:
+    """Return the run that a client joins, who reads it, and whether it is cancelled if the client goes.
 
     Raises:
         HTTPException: 403 or 404 otherwise.
     """
     run, cancels = await _run(call), call.flag("cancel_on_disconnect")
+    reader = Reader(call, call.scope, run.thread_id)
     if cancels:
         if call.service.is_read_only:
             raise refuse(403, "the server is read-only: cancel_on_disconnect cannot be true")
         await _run(call, "update", {"action": "interrupt"})
-    return run, cancels
+    return run, reader, cancels
 
 
 async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
@@ -440,22 +448,29 @@ async def _cancel(call: Call, thread_id: str, run_id: str, action: str) -> None:
     await call.state.runs.cancel(thread_id, run_id, action)
 
 
-def _waiting(call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool = False) -> Response:
+def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool = False) -> Response:
     """Answer the values that a run leaves, and line feeds until then, so that the connection stays open.
 
     Args:
         call: The request.
         handle: The run.
+        reader: Who reads.
         cancels: Whether the run is cancelled if the client goes.
         deletes: Whether the thread is deleted then.
     """
     headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
-    return ClosingResponse(_values(call, handle, cancels, deletes), 200, headers, "application/json")
+    return ClosingResponse(_values(call, handle, reader, cancels, deletes), 200, headers, "application/json")
 
 
-async def _values(call: Call, handle: AsyncRunHandle, cancels: bool, deletes: bool) -> AsyncIterator[bytes]:
+async def _values(
+    call: Call, handle: AsyncRunHandle, reader: Reader, cancels: bool, deletes: bool
+) -> AsyncIterator[bytes]:
     async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
         async for batch in batches_of(call, _outcome(handle), _as_bytes):
+            if await reader.is_gone():
+                # As of a run that is deleted.
+                yield to_json(None)
+                return
             if not batch:
                 yield b"\n"
                 continue

@@ -80,12 +80,15 @@ class Call:
         request: The request.
         body: The validated body, if the operation has one.
         user: The caller, if there is an authority.
+        scope: Metadata of the threads to which the caller is limited, as a handler of threads has said last; `None` for
+            all.
     """
 
     service: Service
     request: Request
     body: Any = None
     user: User | None = None
+    scope: Alternatives | None = field(default=None, kw_only=True)
 
     @property
     def state(self) -> AsyncPGState:
@@ -183,7 +186,10 @@ class Call:
         """
         if self.service.authority is None or self.user is None:
             return None
-        return await self.service.authority.authorize(self.user, resource, action, value)
+        scope = await self.service.authority.authorize(self.user, resource, action, value)
+        if resource == "threads":
+            self.scope = scope
+        return scope
 
     async def access(self, resource: str, action: str, value: dict[str, Any]) -> Access:
         """Return which assistants or crons the caller's operation may reach; the handler may change `value`.

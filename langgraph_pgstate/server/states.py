@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -17,18 +16,20 @@ from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.checkpoints.getting import Latest
 from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.heavy import beside
 from langgraph_pgstate.saver import AsyncPGStateSaver
-from langgraph_pgstate.scopes import contains
+from langgraph_pgstate.scopes import Comparisons, TooManyComparisonsError, contains
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import Graph, config_at
-from langgraph_pgstate.server.json import to_json
+from langgraph_pgstate.server.json import to_json_in_parts
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
 # Threads whose states a search by values reads.
 _MOST_COMPARED: Final = 1000
+_MOST_COMPARISONS: Final = 1_000_000
 # Threads whose states one statement reads at most.
 _AT_ONCE: Final = 32
 
@@ -54,14 +55,22 @@ async def having_values(
         filters: Other conditions on the threads, and their order.
 
     Raises:
-        HTTPException: 422 if more than a thousand states would have to be read.
+        HTTPException: 422 if more than a thousand states would have to be read, or too many items compared.
     """
     threads = await call.state.threads.sorted(**filters, limit=_MOST_COMPARED)
+    comparisons = Comparisons(_MOST_COMPARISONS)
     found: list[Thread] = []
     async with aclosing(read_states(call, threads)) as states:
         async for one in states:
-            # Lists of objects are compared each with each.
-            if one.snapshot is not None and await asyncio.to_thread(_has, one.snapshot.values, values):
+            try:
+                has = one.snapshot is not None and await beside(_has, one.snapshot.values, values, comparisons)
+            except TooManyComparisonsError:
+                raise refuse(
+                    422,
+                    f"values: lists of objects are compared each with each, {_MOST_COMPARISONS} times at most: narrow "
+                    "the search, or compare with fewer",
+                ) from None
+            if has:
                 found.append(one.thread)
             if most is not None and len(found) >= most:
                 return found
@@ -75,10 +84,10 @@ async def having_values(
     return found
 
 
-def _has(state: Any, values: Mapping[str, Any]) -> bool:
+def _has(state: Any, values: Mapping[str, Any], comparisons: Comparisons) -> bool:
     if not isinstance(state, Mapping) or not values.keys() <= state.keys():
         return False
-    return contains(orjson.loads(to_json({name: state[name] for name in values})), values)
+    return contains(orjson.loads(to_json_in_parts({name: state[name] for name in values})), values, comparisons)
 
 
 class ThreadState(NamedTuple):

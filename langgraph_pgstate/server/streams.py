@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,8 @@ from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.heavy import beside, is_heavy
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.types import StreamEvent
+from langgraph_pgstate.scopes import Alternatives
+from langgraph_pgstate.server import pacing
 from langgraph_pgstate.server.errors import ServerStoppingError, refuse, short_error
 from langgraph_pgstate.server.json import to_json, to_json_in_parts
 from langgraph_pgstate.server.pacing import ClosingResponse, batches_of, clean_up, pieces
@@ -53,6 +56,7 @@ def stream(
     modes: Sequence[str],
     *,
     last_event_id: str | None = None,
+    reader: Reader,
     cancels: bool = False,
     deletes: bool = False,
 ) -> Response:
@@ -62,6 +66,7 @@ def stream(
         call: The request.
         handle: The run.
         modes: Modes of the SDK; all that are kept if there are none.
+        reader: Who reads.
         last_event_id: Id of the last event that the client has.
         cancels: Whether the run is cancelled if the client goes.
         deletes: Whether the thread is deleted after the end.
@@ -75,7 +80,7 @@ def stream(
     # A client that asks again does so with this address only.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
-    chunks = _chunks(call, handle, events, Conversion(modes), cancels, deletes)
+    chunks = _chunks(call, handle, events, Conversion(modes), reader, cancels, deletes)
     return ClosingResponse(chunks, 200, headers, "text/event-stream")
 
 
@@ -84,6 +89,7 @@ async def _chunks(
     handle: AsyncRunHandle,
     events: AsyncIterator[StreamEvent],
     conversion: Conversion,
+    reader: Reader,
     cancels: bool,
     deletes: bool,
 ) -> AsyncIterator[bytes]:
@@ -98,6 +104,8 @@ async def _chunks(
 
         try:
             async for batch in batches_of(call, events, encode):
+                if await reader.is_gone():
+                    return
                 if not batch:
                     yield HEARTBEAT
                     continue
@@ -111,6 +119,33 @@ async def _chunks(
             raise ServerStoppingError("the stream goes on elsewhere") from None
         except PGStateError as error:
             yield encoded("", "error", {"error": type(error).__name__, "message": str(error)})
+
+
+class Reader:
+    """Who reads a run, and may lose the right to do so meanwhile.
+
+    Args:
+        call: The request.
+        scope: The metadata to which the reader of the thread is limited.
+        thread_id: The thread.
+    """
+
+    def __init__(self, call: Call, scope: Alternatives | None, thread_id: str) -> None:
+        self._call, self._scope, self._thread_id = call, scope, thread_id
+        self._checked_at = time.monotonic()
+
+    async def is_gone(self) -> bool:
+        """Return whether the thread is one that the reader may not read; as of the last few seconds.
+
+        That of a thread which does not exist any more is told by its end.
+        """
+        if self._scope is None or time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS:
+            return False
+        threads = self._call.state.threads
+        if await threads.get(self._thread_id, scope=self._scope) is None and await threads.get(self._thread_id):
+            return True
+        self._checked_at = time.monotonic()
+        return False
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import operator
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import psycopg
 import pytest
@@ -74,7 +74,7 @@ async def test_operations_are_below_the_prefix(dsn: str, schema: str) -> None:
 
 
 async def test_what_is_no_json_is_refused(dsn: str, schema: str) -> None:
-    async with serving(dsn, schema, max_body_size=2000) as server, http(server) as client:
+    async with serving(dsn, schema, max_body_size=3000, max_body_values=1000) as server, http(server) as client:
         for content, kind, status in (
             (b'{"limit": 1}', "application/json; charset=utf-8", 200),
             (b'{"limit": 1}', "text/plain", 415),
@@ -85,11 +85,19 @@ async def test_what_is_no_json_is_refused(dsn: str, schema: str) -> None:
             # pydantic writes values of 255 levels, and fails.
             (b'{"a":' * 200 + b"1" + b"}" * 200, "application/json", 200),
             (b'{"a":' * 160 + b"[" * 41 + b"]" * 41 + b"}" * 160, "application/json", 422),
-            (b" " * 2001, "application/json", 413),
+            (b" " * 3001, "application/json", 413),
+            (b'{"ids": [' + b"1," * 1000 + b"1]}", "application/json", 413),
         ):
             answered = await client.post("/threads/search", content=content, headers={"content-type": kind})
             assert answered.status_code == status, content[:20]
             assert status == 200 or answered.json()["detail"]
+
+
+@pytest.mark.parametrize("option", ["max_body_size", "max_body_values"])
+@pytest.mark.parametrize("most", [0, -1, "1", True])
+def test_limits_of_bodies_are_numbers(option: str, most: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} must be a number from 1"):
+        create_app(lambda: AsyncPGState.open(""), {"chat": chat()}, **{option: most})  # type: ignore[typeddict-item]
 
 
 async def test_other_origins_are_allowed_by_name(dsn: str, schema: str) -> None:

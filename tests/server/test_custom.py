@@ -20,6 +20,8 @@ from starlette.websockets import WebSocket
 from support.http import http, serving
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.server import reading
+from langgraph_pgstate.server.errors import Budget
 from langgraph_pgstate.server.openapi import document
 
 STARTED: list[str] = []
@@ -126,6 +128,19 @@ async def test_a_body_that_authenticates_is_read_by_the_route_too(dsn: str, sche
         assert (await client.post("/hello", json={})).status_code == 401
         said = {"token": "eve", "x": 1}
         assert (await client.post("/hello", json=said)).json() == {"user": "eve", "said": said}
+
+
+async def test_a_body_that_authenticates_is_bounded(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_unparsed", budget := Budget(300_000))
+    options: Any = {"app": app(), "auth": auth(takes_body=True), "app_auth": "auth_first"}
+    limits = {"max_body_size": 400_000, "max_body_values": 10}
+    async with serving(dsn, schema, **options, **limits) as server, http(server) as client:
+        for said, status in (("x" * 400_000, 413), ([0] * 20, 413), ("x" * 250_000, 200)):
+            assert (await client.post("/hello", json={"token": "eve", "x": said})).status_code == status
+        assert budget._held == 0
+        # What others have sent counts.
+        budget.claim(200_000)
+        assert (await client.post("/hello", json={"token": "eve", "x": "x" * 250_000})).status_code == 503
 
 
 async def test_without_it_they_are_open_and_the_server_is_not(dsn: str, schema: str) -> None:

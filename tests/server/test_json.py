@@ -14,11 +14,16 @@ from uuid import UUID
 
 import numpy
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Interrupt, Send
+from support import examples
 
-from langgraph_pgstate.server.json import answer, is_deeper, selected, to_json
+from langgraph_pgstate import heavy
+from langgraph_pgstate.server import json as module
+from langgraph_pgstate.server.json import answer, is_deeper, selected, to_json, to_json_in_parts
 
 
 @dataclass
@@ -101,3 +106,29 @@ def test_an_answer_is_json() -> None:
 def test_fields_are_selected() -> None:
     assert selected({"a": 1, "b": 2}, None) == {"a": 1, "b": 2}
     assert selected({"a": 1, "b": 2}, ["b", "c"]) == {"b": 2}
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([WHEN, HumanMessage("Hello.")]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.lists(inner).map(tuple),
+)
+
+
+@given(value=VALUES)
+@example(value={"a": [{"b": HumanMessage("Hello." * 20)}] * 1500, 1: (1.5, 2**70, "\ud800")})
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+def test_json_in_parts_is_the_same(value: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heavy, "MANY_VALUES", 3)
+        patch.setattr(module, "_PART", 2)
+        assert json.loads(to_json_in_parts(value)) == json.loads(to_json(value))
+    # Beyond what is shown, as `to_json`.
+    deep: Any = "x" * heavy.HEAVY_BYTES * 2
+    for _ in range(300):
+        deep = [deep]
+    assert json.loads(to_json_in_parts(deep)) == json.loads(to_json(deep))

@@ -34,7 +34,10 @@ async def test_a_client_that_takes_nothing_stops_what_is_read(size: int, most: i
             yield number
             await asyncio.sleep(0)
 
-    batches = batches_of(call(), source(), lambda number: (number, bytes([number % 256]) * size))
+    async def encode(number: int) -> tuple[int, bytes]:
+        return number, bytes([number % 256]) * size
+
+    batches = batches_of(call(), source(), encode)
     async with aclosing(cast("AsyncGenerator[Any, None]", batches)) as running:
         first = await anext(running)
         for _ in range(2000):

@@ -42,8 +42,8 @@ def request_of(receive: Receive) -> Request:
     return Request({"type": "http", "method": "POST", "path": "/", "headers": JSON}, receive)
 
 
-async def parsed(body: bytes) -> Any:
-    return await reading.json_of(request_of(arriving(body)))
+async def parsed(body: bytes, most_values: int = 100_000) -> Any:
+    return await reading.json_of(request_of(arriving(body)), most_values)
 
 
 async def status_of(server: AgentServer, path: str, receive: Receive) -> int:
@@ -131,14 +131,23 @@ async def test_a_body_of_many_values_is_parsed_beside_the_event_loop(monkeypatch
 
 
 async def test_a_body_has_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FEW_VALUES", 5)
-    monkeypatch.setattr(reading, "MOST_VALUES", 20)
-    assert await parsed(b'["' + b"a,[{" * 1000 + b'"]') == ["a,[{" * 1000]
-    assert len(await parsed(b"[1" + b",1" * 19 + b"]")) == 20
-    for hostile in (b"[1" + b",1" * 30 + b"]", b"[" + b"[]," * 30 + b"1]", b"[" + b'{"a":1},' * 30 + b"1]"):
+    for few in (5, 20_000):
+        monkeypatch.setattr(reading, "_FEW_VALUES", few)
+        assert await parsed(b'["' + b"a,[{" * 1000 + b'"]', 20) == ["a,[{" * 1000]
+        assert len(await parsed(b"[1" + b",1" * 19 + b"]", 20)) == 20
+        for hostile in (b"[1" + b",1" * 30 + b"]", b"[" + b"[]," * 30 + b"1]", b"[" + b'{"a":1},' * 30 + b"1]"):
+            with pytest.raises(HTTPException) as refused:
+                await parsed(hostile, 20)
+            assert refused.value.status_code == 413
+
+
+async def test_integers_are_bounded() -> None:
+    """A few thousand of the longest that Python takes stop the event loop for a second whenever they are written."""
+    assert await parsed(b"[" + b"7" * 100 + b', "' + b"7" * 5000 + b'"]') == [int("7" * 100), "7" * 5000]
+    for size in (101, 5000):
         with pytest.raises(HTTPException) as refused:
-            await parsed(hostile)
-        assert refused.value.status_code == 413
+            await parsed(b'{"a": -' + b"7" * size + b"}")
+        assert (refused.value.status_code, "100 digits" in refused.value.detail) == (422, True)
 
 
 VALUES = st.recursive(
@@ -185,7 +194,6 @@ def test_values_are_counted_in_whatever_is_no_json(raw: bytes) -> None:
 
 
 async def test_a_large_body_of_few_values_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long integers cost much more than their number."""
     threads: list[str] = []
     parse = reading._parsed
 
@@ -194,7 +202,7 @@ async def test_a_large_body_of_few_values_is_parsed_beside_the_event_loop(monkey
         return parse(*given)
 
     monkeypatch.setattr(reading, "_parsed", noting)
-    assert await parsed(b"[" + b",".join([b"7" * 4300] * 40) + b"]") == [int("7" * 4300)] * 40
+    assert await parsed(b"[" + b",".join([b"7.0" + b"0" * 4300] * 40) + b"]") == [7.0] * 40
     assert threads == ["pgstate-parser"]
 
 

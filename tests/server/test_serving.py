@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -90,3 +92,57 @@ async def test_connections_that_stall_are_closed(dsn: str, schema: str, monkeypa
                 writer.close()
             server.should_exit = True
             await running
+
+
+async def test_a_connection_too_many_is_closed(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the files of the process are the database's and its own. One that ends makes room."""
+    monkeypatch.setattr(serving_module.resource, "getrlimit", lambda _: (6, 6))
+
+    async def asked() -> tuple[bytes, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /ok HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ConnectionError):
+            return await reader.readline(), writer
+        return b"", writer
+
+    async with serving(dsn, schema) as app:
+        config = uvicorn.Config(app, lifespan="off", log_level="error", ws="none", http=serving_module._Connection)
+        server = serving_module._Server(config, app, None, asyncio.get_running_loop())
+        listener = listen("127.0.0.1", 0)
+        running = asyncio.create_task(server._serve([listener]))
+        address = listener.getsockname()
+        writers: list[asyncio.StreamWriter] = []
+        try:
+            answers = []
+            for _ in range(4):
+                line, writer = await asked()
+                answers.append(line)
+                writers.append(writer)
+            assert answers == [b"HTTP/1.1 200 OK\r\n"] * 3 + [b""]
+            writers[0].close()
+            await writers[0].wait_closed()
+            async with asyncio.timeout(60):
+                while (await asked())[0] != b"HTTP/1.1 200 OK\r\n":
+                    await asyncio.sleep(0.05)
+        finally:
+            for writer in writers:
+                writer.close()
+            server.should_exit = True
+            await running
+
+
+async def test_what_a_server_starts_with_is_not_collected_again(dsn: str, schema: str) -> None:
+    """A whole collection would go through all modules, and stop the event loop for a fifth of a second."""
+    app = create_app(lambda: AsyncPGState.open(dsn, schema=schema), {"chat": chat()}, worker=False)
+    config = uvicorn.Config(app, lifespan="off", log_level="error", ws="none")
+    server = serving_module._Server(config, app, None, asyncio.get_running_loop())
+    running = asyncio.create_task(serving_module._serve(app, server, listen("127.0.0.1", 0), None))
+    try:
+        async with asyncio.timeout(60):
+            while not server.started:
+                await asyncio.sleep(0.02)
+        assert gc.get_freeze_count() > 100_000
+    finally:
+        gc.unfreeze()
+        server.should_exit = True
+        await running

@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
 from langgraph_sdk.errors import UnprocessableEntityError
 from support.http import graphs, sdk, serving
+from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.server import create_app, states
+
+
+class Items(TypedDict, total=False):
+    """What `plain` knows."""
+
+    items: list[Any]
+
+
+def plain() -> Any:
+    """A graph of a list."""
+    return StateGraph(Items).add_node("take", lambda state: {}).add_edge(START, "take").compile()
 
 
 async def test_threads_are_found_by_the_values_of_their_states(dsn: str, schema: str) -> None:
@@ -59,3 +72,18 @@ async def test_sql_compares_channels_that_are_projected(dsn: str, schema: str, m
                 await client.threads.update_state(f"t{number}", {"count": number}, as_node="wait")
             assert [one["thread_id"] for one in await client.threads.search(values={"count": 0})] == ["t0"]
             assert await client.threads.count(values={"count": 0}) == 1
+
+
+async def test_lists_of_objects_are_compared_a_bounded_number_of_times(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all states together: each item is compared with each."""
+    monkeypatch.setattr(states, "_MOST_COMPARISONS", 2000)
+    async with serving(dsn, schema, worker=False, graphs={"plain": plain()}) as server, sdk(server) as client:
+        for number in range(4):
+            await client.threads.create(thread_id=f"t{number}", graph_id="plain")
+            items = [{"a": one} for one in range(20)]
+            await client.threads.update_state(f"t{number}", {"items": items}, as_node="take")
+        assert await client.threads.count(values={"items": [{"a": 19}, {"a": 1}]}) == 4
+        with pytest.raises(UnprocessableEntityError, match="each with each"):
+            await client.threads.count(values={"items": [{"a": 19}] * 30})

@@ -27,6 +27,7 @@ from support.http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sd
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.server import AgentServer, create_app, pacing, streams
+from tests.server.test_auth import owners
 
 ALL: Any = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
 
@@ -361,3 +362,37 @@ async def test_an_event_with_what_cannot_be_stored_has_the_rest(dsn: str, schema
     [end] = [one for one in told if (one["name"], one["event"]) == ("inner", "on_chain_end")]
     assert end["data"]["output"]["words"] == ["Prague"]
     assert end["data"]["output"]["lock"].startswith("<unlocked")
+
+
+@pytest.mark.parametrize("path", ["runs/stream", "runs/wait", "stream", "join"])
+async def test_a_reader_that_may_not_read_any_more_gets_no_more(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The run goes on, and its end is for those who may read the thread."""
+    monkeypatch.setattr(pacing, "HEARTBEAT_SECONDS", 0.1)
+    eve = {"authorization": "token-eve"}
+    async with (
+        serving(dsn, schema, auth=owners()) as server,
+        listening(server) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, headers=eve) as client,
+    ):
+        assert server.service is not None
+        state = server.service.state
+        await client.post("/threads", json={"thread_id": "t"})
+        body: Any = {"assistant_id": "slow", "input": {"count": 60}, "config": {"recursion_limit": 100}}
+        method, target = "POST", f"/threads/t/{path}"
+        if "/" not in path:
+            run = (await client.post("/threads/t/runs", json=body)).json()
+            method, target, body = "GET", f"/threads/t/runs/{run['run_id']}/{path}", None
+        async with client.stream(method, target, json=body) as response:
+            lines = response.aiter_lines()
+            await anext(lines)
+            await state.threads.update_metadata("t", {"owner": "bob"})
+            left = [line async for line in lines]
+        [run] = (await state.runs.list(thread_id="t")).items
+        assert run.status in ("pending", "running")
+        if "stream" in path:
+            assert not any('"count":0}' in line or line == "event: error" for line in left)
+        else:
+            assert [line for line in left if line] == ["null"]
+        await state.runs.cancel("t", run.run_id)
