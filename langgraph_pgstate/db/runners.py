@@ -163,7 +163,7 @@ class AsyncRunner:
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function returns, beside the event loop if it takes milliseconds."""
-        return await self._database.compute(weighed, function, *args, **kwargs)
+        return await self.database.compute(weighed, function, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
