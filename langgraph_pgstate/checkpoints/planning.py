@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -94,20 +94,16 @@ class PutPlan:
         )
 
 
-async def plan_beside(
-    compute: Callable[..., Awaitable[PutPlan]],
-    codec: ValueCodec,
-    request: PutRequest,
-    parent: Manifest | None,
-    others: Mapping[str, Manifest] | None = None,
-) -> PutPlan:
-    """Return what `plan_put` does, which `compute` calls beside the event loop if it takes milliseconds."""
-    if not _is_heavy(request, parent):
-        try:
-            return plan_put(codec, request, parent, others, most=HEAVY_BYTES)
-        except TooHeavyError:
-            pass
-    return await compute(plan_put, codec, request, parent, others)
+def plan_quickly(
+    codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
+) -> PutPlan | None:
+    """Return what `plan_put` does; `None` if that takes milliseconds, so that it is for a thread."""
+    if _is_heavy(request, parent):
+        return None
+    try:
+        return plan_put(codec, request, parent, others, most=HEAVY_BYTES)
+    except TooHeavyError:
+        return None
 
 
 def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from langgraph_pgstate.checkpoints.getting import MAX_ID, get_tuple, is_heavy
-from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_beside, plan_put
+from langgraph_pgstate.checkpoints.planning import PutPlan, find_missing, plan_put, plan_quickly
 from langgraph_pgstate.checkpoints.reading import CheckpointRow, Segments, load_tuple, load_value, states_to_manifests
 from langgraph_pgstate.checkpoints.requests import PutRequest
 from langgraph_pgstate.codec.states import Elements, Manifest
@@ -68,7 +68,8 @@ async def plan_from_database(
                 missing = still_missing
         if len(rows) < _SCAN_PAGE:
             break
-    return await plan_beside(db.compute, codec, request, parent, others)
+    quick = plan_quickly(codec, request, parent, others)
+    return await db.compute(plan_put, codec, request, parent, others) if quick is None else quick
 
 
 def _plan_from_older(

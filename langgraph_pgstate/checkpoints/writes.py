@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -103,21 +103,16 @@ def request_writes(
     return WritesRequest(address, task_id, identifier("task_path", task_path), _run_id_of(config), rows)
 
 
-async def request_writes_beside(
-    compute: Callable[..., Awaitable[WritesRequest]],
-    codec: ValueCodec,
-    config: Mapping[str, Any],
-    writes: Sequence[tuple[str, Any]],
-    *arguments: Any,
-    **options: Any,
-) -> WritesRequest:
-    """Return what `request_writes` does, which `compute` calls beside the event loop if it takes milliseconds."""
-    if not any(is_large(value) for _, value in writes):
-        try:
-            return request_writes(codec, config, writes, *arguments, **options, most=HEAVY_BYTES)
-        except TooHeavyError:
-            pass
-    return await compute(request_writes, codec, config, writes, *arguments, **options)
+def request_writes_quickly(
+    codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], *arguments: Any, **options: Any
+) -> WritesRequest | None:
+    """Return what `request_writes` does; `None` if that takes milliseconds, so that it is for a thread."""
+    if any(is_large(value) for _, value in writes):
+        return None
+    try:
+        return request_writes(codec, config, writes, *arguments, **options, most=HEAVY_BYTES)
+    except TooHeavyError:
+        return None
 
 
 def _run_id_of(config: Mapping[str, Any]) -> str | None:

@@ -37,8 +37,8 @@ from langgraph_pgstate.call_site import CallSite
 from langgraph_pgstate.checkpoints import corrupt_fallback, getting, listing, sending
 from langgraph_pgstate.checkpoints.history import get_delta_channel_history
 from langgraph_pgstate.checkpoints.hooks import PutHook
-from langgraph_pgstate.checkpoints.planning import PutPlan, plan_beside
-from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes_beside
+from langgraph_pgstate.checkpoints.planning import PutPlan, plan_put, plan_quickly
+from langgraph_pgstate.checkpoints.writes import WritesRequest, put_writes, request_writes, request_writes_quickly
 from langgraph_pgstate.db.database import AsyncConnectionPool, AsyncDatabase, AsyncPsycopgConnection
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
@@ -286,7 +286,9 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> RunnableConfig:
         """Async twin of `put`."""
         request, parent = self._request(config, checkpoint, metadata, new_versions)
-        plan = await plan_beside(beside, self._codec, request, parent)
+        plan = plan_quickly(self._codec, request, parent)
+        if plan is None:
+            plan = await beside(plan_put, self._codec, request, parent)
         if self._guard_policy is None:
             stored = await self._run(sending.put, self._queries, self._codec, plan, self._hook, config)
         else:
@@ -315,7 +317,10 @@ class AsyncPGStateSaver(CommonSaver):
     ) -> None:
         """Async twin of `put_writes`."""
         options = {"drops_failed_output": self._drops_failed_output}
-        request = await request_writes_beside(beside, self._codec, config, writes, task_id, task_path, **options)
+        arguments = (self._codec, config, writes, task_id, task_path)
+        request = request_writes_quickly(*arguments, **options)
+        if request is None:
+            request = await beside(request_writes, *arguments, **options)
         if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)
             return
