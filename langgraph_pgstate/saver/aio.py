@@ -316,11 +316,10 @@ class AsyncPGStateSaver(CommonSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Async twin of `put_writes`."""
-        options = {"drops_failed_output": self._drops_failed_output}
-        arguments = (self._codec, config, writes, task_id, task_path)
-        request = request_writes_quickly(*arguments, **options)
-        if request is None:
-            request = await beside(request_writes, *arguments, **options)
+        arguments, drops = (self._codec, config, writes, task_id, task_path), self._drops_failed_output
+        quick = request_writes_quickly(*arguments, drops_failed_output=drops)
+        slow = partial(request_writes, *arguments, drops_failed_output=drops)
+        request = await beside(slow) if quick is None else quick
         if self._guard_policy is None:
             await self._run(put_writes, self._queries, request)
             return
