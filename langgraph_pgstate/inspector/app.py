@@ -98,7 +98,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
         if route.needs_person and call.person is None:
             raise refuse(403, "an action needs the name of a person")
     asks = route.question and call.field("sure") is None and not wants_json(request)
-    found = _question(route, call) if asks else await route.handler(call)
+    found = await _question(route, call) if asks else await route.handler(call)
     if isinstance(found, Page):
         notice = next((one.notice for one in PAGES if one.name == call.query("notice")), "")
         response = render(call, found, NAVIGATION, notice)
@@ -110,20 +110,24 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     return found
 
 
-def _question(route: PageRoute, call: PageCall) -> Page:
+async def _question(route: PageRoute, call: PageCall) -> Page:
     """Return the page that asks whether an action shall be done, and sends the same form if it shall."""
     back = urlsplit(call.request.headers.get("referer", ""))
     # Only the path and the query: it leads to this site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
+    noun, _, verb = route.name.partition(".")
+    back_to = way_back if is_own else call.link("threads")
     data = {
         "question": route.question,
-        "what": next(reversed(call.request.path_params.values()), ""),
+        "what": call.path(next(reversed(call.request.path_params))),
+        "about": {"run": None, "thread": None, "worker": None, **(await route.about(call) if route.about else {})},
         "fields": {name: value for name, value in call.form.items() if name != "token"},
-        "verb": route.name.rpartition(".")[2].capitalize(),
-        "back": way_back if is_own else call.link("threads"),
+        # A button “Cancel” alone would be taken for the way back.
+        "verb": f"{verb.capitalize()} the {noun}",
+        "back": back_to,
     }
-    return Page("question.html", f"{data['verb']}?", data)
+    return Page("question.html", f"{verb.capitalize()}?", data, place=back_to)
 
 
 def _ended(route: PageRoute, request: Request, done: Done) -> Response:

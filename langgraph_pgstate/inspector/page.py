@@ -140,6 +140,7 @@ class Page:
         data: The data, by the names that the template uses.
         is_live: Whether an open page refreshes itself.
         status: HTTP status; of a refusal that shows the form again, not 200.
+        place: Path whose entry of the navigation is the current one; by default the page's own.
     """
 
     template: str
@@ -147,6 +148,7 @@ class Page:
     data: Mapping[str, Any]
     is_live: bool = False
     status: int = 200
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ class PageRoute:
         needs_person: Whether an action is for persons who may act and whose name is known. `False` only for the action
             that asks for the name.
         question: Asks whether an action that cannot be taken back shall be done; empty for the others.
+        about: Returns what the page that asks says of what the action is done to.
     """
 
     name: str
@@ -192,6 +195,7 @@ class PageRoute:
     notice: str = ""
     needs_person: bool = True
     question: str = ""
+    about: Callable[[PageCall], Awaitable[Mapping[str, Any]]] | None = None
 
     @property
     def is_read(self) -> bool:

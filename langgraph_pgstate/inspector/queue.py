@@ -16,6 +16,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 
 SHOWN: Final = ("runs", "dead", "schedules", "webhooks")
 _PAGE: Final = 50
+_WORKERS: Final = 50
 
 
 async def queue(call: PageCall) -> Page:
@@ -28,7 +29,7 @@ async def queue(call: PageCall) -> Page:
     data: dict[str, Any] = {"show": show, "sees_all": scope is None, "counts": (), "workers": (), "limits": ()}
     if scope is None:
         data["counts"] = await call.state.runs.counts()
-        data["workers"] = await call.state.runs.workers(limit=50)
+        data["workers"] = await call.state.runs.workers(limit=_WORKERS)
         data["limits"] = (await call.state.runs.limits())[:_PAGE]
     filters: Any = {"queue": call.query("queue"), "graph": call.query("graph"), "limit": _PAGE, "cursor": cursor}
     if show == "runs":
@@ -48,6 +49,13 @@ async def queue(call: PageCall) -> Page:
         schedules = await call.state.schedules.list(graph=filters["graph"], limit=_PAGE, cursor=cursor)
         data["schedules"], data["next"] = schedules.items, schedules.next
     return Page("queue.html", "Queue", data, is_live=cursor is None)
+
+
+async def about_worker(call: PageCall) -> dict[str, Any]:
+    """Return what the page that asks whether a worker shall be drained says of it."""
+    await check_sees_all(call)
+    workers = await call.state.runs.workers(limit=_WORKERS)
+    return {"worker": next((one for one in workers if one.worker_id == call.path("worker_id")), None)}
 
 
 async def drain(call: PageCall) -> Done:

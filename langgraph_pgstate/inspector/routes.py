@@ -33,6 +33,7 @@ PAGES: Final = (
         runs.cancel,
         "The run is cancelled, or ends soon.",
         question="Cancel this run? It ends where it is; its checkpoints stay.",
+        about=runs.about,
     ),
     PageRoute("run.retry", "POST", "/runs/{thread_id}/{run_id}/retry", runs.retry, "The run is enqueued again."),
     PageRoute(
@@ -42,6 +43,7 @@ PAGES: Final = (
         runs.discard,
         "The run is no dead letter any more.",
         question="Discard what this run was to do? It cannot be retried any more.",
+        about=runs.about,
     ),
     PageRoute("interrupts", "GET", "/interrupts", interrupts.interrupts),
     PageRoute(
@@ -62,6 +64,7 @@ PAGES: Final = (
         queue.drain,
         "The worker was asked to drain; it ends when its runs have stopped.",
         question="Drain this worker? It gives its runs back and ends; its supervisor has to start it again.",
+        about=queue.about_worker,
     ),
     PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),
     PageRoute("schedule.resume", "POST", "/queue/schedules/{name}/resume", queue.resume, "The schedule is resumed."),

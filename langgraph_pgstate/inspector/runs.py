@@ -17,8 +17,8 @@ from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of
 from langgraph_pgstate.inspector.values import view
 from langgraph_pgstate.interrupts.types import question_of
-from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES
-from langgraph_pgstate.record.types import Feedback, Run, Span, Timeline, TimelineSpan
+from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES, SUMMED
+from langgraph_pgstate.record.types import Feedback, Run, RunSums, Span, Timeline, TimelineSpan
 from langgraph_pgstate.server.errors import missing, refuse
 
 KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
@@ -29,6 +29,10 @@ _WINDOW: Final = 150
 _TRACEBACK: Final = 16_000
 _INTERRUPTS: Final = 20
 _LATER: Final = 20
+_INPUT: Final = 1000
+_SUMS: Final = 4
+# Parameters of the address with which the list has sums.
+_SUMMED_WITH: Final = ("agent", "user", "tenant", "model", "since", "day", "by")
 _FEEDBACK: Final = 20
 # Forks of forks that are followed to a run.
 _FORKS: Final = 10
@@ -63,6 +67,8 @@ async def runs(call: PageCall) -> Page:
     else:
         found = await call.state.runs.list(status=status, **filters)
     data = {
+        "sums": await _sums(call, status, filters),
+        "summed": SUMMED,
         "runs": [brief(one) for one in found.items],
         "next": found.next,
         "statuses": (FAILED, *STATUSES),
@@ -72,6 +78,16 @@ async def runs(call: PageCall) -> Page:
         "ranked": RANKED,
     }
     return Page("runs.html", "Runs", data, is_live=call.query("cursor") is None)
+
+
+async def _sums(call: PageCall, status: str | None, filters: Mapping[str, Any]) -> RunSums | None:
+    """Return what the runs of a list cost, by thread and model; `None` for the list of all, newest first."""
+    if all(call.query(name) is None for name in _SUMMED_WITH):
+        return None
+    given: Any = {**filters, "limit": _SUMS}
+    if status == FAILED:
+        return await call.state.runs.sums(only_failed=True, **given)
+    return await call.state.runs.sums(status=status, **given)
 
 
 def _time_of(call: PageCall) -> dict[str, Any]:
@@ -144,6 +160,24 @@ async def run(call: PageCall) -> Page | Response:
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
     }
     return Page("run.html", "Run", data, is_live=found.status in ("pending", "running") and span is None)
+
+
+async def about(call: PageCall) -> dict[str, Any]:
+    """Return what the page that asks whether a run shall be cancelled or discarded says of it.
+
+    Raises:
+        HTTPException: 404 if there is no such run.
+    """
+    thread = await call.thread("update")
+    found = await call.state.runs.get(thread.thread_id, call.path("run_id"))
+    if found is None:
+        raise missing("run", call.path("run_id"))
+    return {
+        "run": brief(found),
+        "thread": thread,
+        "by": (found.metadata or {}).get("started_by"),
+        "input": None if found.input is None else view(found.input, _INPUT),
+    }
 
 
 async def cancel(call: PageCall) -> Done:

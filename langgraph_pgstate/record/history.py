@@ -14,7 +14,7 @@ from langgraph_pgstate.record import analytics, statistics
 from langgraph_pgstate.record import runs as runs_operations
 from langgraph_pgstate.record import spans as spans_operations
 from langgraph_pgstate.record.filters import FailedRunFilter, RunFilter
-from langgraph_pgstate.record.types import Analytics, Costs, Provenance, Run, Usage
+from langgraph_pgstate.record.types import Analytics, Costs, Provenance, Run, RunSums, Usage
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 
@@ -61,6 +61,22 @@ class AsyncRunHistory:
         given: FailedRunFilter = {"since": _DAY, **filters}
         request = runs_operations.request_runs(only_failed=True, **given)
         return await self._database.run(runs_operations.list_runs, self._queries, request)
+
+    async def sums(self, *, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunSums:
+        """Return what the models cost that runs have called, by thread and by model. One round trip.
+
+        Of the newest 1,000 runs that pass the filters; with `model=`, only of the calls of that one.
+
+        Args:
+            only_failed: Only runs that failed or whose process died.
+            **filters: See `RunFilter`; `limit` is the number of threads and of models, the most expensive, by default
+                5. `by` and `cursor` change nothing.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = runs_operations.request_sums(only_failed=only_failed, **filters)
+        return await self._database.run(runs_operations.sum_runs, self._queries, parameters)
 
     async def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
         """Return one run, or `None` if it does not exist. One round trip.
@@ -198,6 +214,7 @@ class RunHistory:
 
     list = blocking(AsyncRunHistory.list)
     failed = blocking(AsyncRunHistory.failed)
+    sums = blocking(AsyncRunHistory.sums)
     get = blocking(AsyncRunHistory.get)
     usage = blocking(AsyncRunHistory.usage)
     costs = blocking(AsyncRunHistory.costs)

@@ -10,7 +10,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, offset_of, page_of, page_size
 from langgraph_pgstate.record.filters import FailedRunFilter, RunFilter
-from langgraph_pgstate.record.types import Run, RunawayThread
+from langgraph_pgstate.record.types import OwnerCosts, Run, RunawayThread, RunSums
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
 _KIND, _RUNAWAY_KIND = "runs", "runaway threads"
@@ -25,6 +25,8 @@ RANKED = 10_000
 """Newest runs that are sorted by cost, duration or tokens. These change at each superstep: an index costs too much."""
 
 _RANKED_WITH_MODEL = 2000
+SUMMED = 1000
+"""Newest runs whose model calls are summed: each is looked up in the spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,28 @@ async def list_runs(db: Connection, queries: Queries, filter: RunsRequest) -> Pa
     return page_of(
         rows, filter.size, lambda row: Run(*row), _KIND, lambda item: (item.started_at, item.thread_id, item.run_id)
     )
+
+
+def request_sums(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> dict[str, Any]:
+    """Validate a request for sums of runs, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    given: RunFilter = {"limit": 5, **filters, "by": "cost", "cursor": None}
+    request = request_runs(only_failed=only_failed, **given)
+    return {**request.parameters, "newest": SUMMED, "page_size": request.size}
+
+
+async def sum_runs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> RunSums:
+    """Return the sums of the newest runs that pass filters, by thread and by model. One round trip."""
+    parts: dict[str, list[OwnerCosts]] = {}
+    count = 0
+    for part, name, runs, input_tokens, output_tokens, cost, count in await db.fetch(queries.sum_runs, parameters):  # noqa: B007
+        parts.setdefault(part, []).append(OwnerCosts(name, runs, input_tokens, output_tokens, cost))
+    (total,) = parts["all"]
+    by = tuple(tuple(parts.get(part, ())) for part in ("thread", "model"))
+    return RunSums(count, count < parameters["newest"], total, *by)
 
 
 async def get_run(

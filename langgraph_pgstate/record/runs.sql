@@ -84,6 +84,47 @@ WHERE :model::text IS NULL OR (
 ORDER BY k.value DESC, k.thread_id, k.run_id
 LIMIT :page_size OFFSET :offset;
 
+-- name: sum_runs
+-- Sum the model calls of the newest runs that pass filters: of all, by thread and by model. Rows of each have their own
+-- `part`; of threads and models only the most expensive. Return with them the number of these runs.
+WITH newest AS MATERIALIZED (
+    SELECT r.thread_id, r.run_id, least(r.first_started_at, r.started_at) AS first_at
+    FROM /*schema*/runs r
+    WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity') AND r.delete_at IS NULL
+        AND (:until::timestamptz IS NULL OR r.started_at < :until)
+        AND (:thread_id::text IS NULL OR r.thread_id = :thread_id)
+        AND (:agent::text IS NULL OR r.agent = :agent)
+        AND (:user_id::text IS NULL OR r.user_id = :user_id)
+        AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+        AND (:status::text IS NULL OR r.status = :status)
+        AND (NOT :only_failed::boolean OR r.status IN ('error', 'timeout')
+            OR r.status = 'running' AND r.alive_until < now())
+        AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
+        AND (:scope::text[] IS NULL OR EXISTS (
+            SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id
+                AND t.metadata @> ANY(:scope::text[]::jsonb[])
+        ))
+    ORDER BY r.started_at DESC, r.thread_id, r.run_id
+    LIMIT :newest
+), calls AS (
+    SELECT s.thread_id, s.run_id, s.model, s.input_tokens, s.output_tokens, s.cost
+    FROM newest n JOIN /*schema*/spans s ON s.thread_id = n.thread_id AND s.run_id = n.run_id
+    WHERE s.kind = 'llm' AND s.started_at >= n.first_at AND (:model::text IS NULL OR s.model = :model)
+        -- Partitions before that are not read.
+        AND s.started_at >= (SELECT min(m.first_at) FROM newest m)
+), sums AS (
+    SELECT CASE grouping(c.thread_id, c.model) WHEN 1 THEN 'thread' WHEN 2 THEN 'model' ELSE 'all' END AS part,
+        coalesce(c.thread_id, c.model) AS name, count(DISTINCT (c.thread_id, c.run_id)) AS runs,
+        coalesce(sum(c.input_tokens), 0)::bigint AS input_tokens,
+        coalesce(sum(c.output_tokens), 0)::bigint AS output_tokens, coalesce(sum(c.cost), 0) AS cost
+    FROM calls c GROUP BY GROUPING SETS ((c.thread_id), (c.model), ())
+)
+SELECT g.part, g.name, g.runs, g.input_tokens, g.output_tokens, g.cost, (SELECT count(*) FROM newest) FROM (
+    SELECT u.*, row_number() OVER (PARTITION BY u.part ORDER BY u.cost DESC, u.runs DESC, u.name) AS place FROM sums u
+) AS g
+WHERE g.place <= :page_size::bigint
+ORDER BY g.part, g.place;
+
 -- name: get_run
 -- Return one run, if its thread is one that the caller may see, and was not deleted by it.
 SELECT r.thread_id, r.run_id, r.attempt, r.status,

@@ -405,10 +405,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class OwnerCosts:
-    """Runs of one agent or for one user, their tokens and cost.
+    """Runs of one agent, for one user, on one thread or with one model, their tokens and cost.
 
     Attributes:
-        name: The agent or user; `None` if the config named none.
+        name: The agent, user, thread or model; `None` if it is not known.
         runs: Number of runs.
         input_tokens: Input tokens.
         output_tokens: Output tokens.
@@ -439,6 +439,25 @@ class Costs:
     by_model: tuple[Usage, ...]
     by_agent: tuple[OwnerCosts, ...]
     by_user: tuple[OwnerCosts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSums:
+    """Model calls of some runs, their tokens and cost.
+
+    Attributes:
+        runs: Number of the runs, 1,000 at most: the newest.
+        is_complete: Whether these are all that pass the filters.
+        total: All of them together; its `runs` are those that called a model.
+        by_thread: The same by thread, the most expensive first.
+        by_model: The same by model.
+    """
+
+    runs: int
+    is_complete: bool
+    total: OwnerCosts
+    by_thread: tuple[OwnerCosts, ...]
+    by_model: tuple[OwnerCosts, ...]
 
 
 @dataclass(frozen=True, slots=True)

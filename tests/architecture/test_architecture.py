@@ -51,7 +51,7 @@ from langgraph_pgstate.record.messages import request_conversation, request_hits
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
-from langgraph_pgstate.record.runs import request_runaways, request_runs
+from langgraph_pgstate.record.runs import request_runaways, request_runs, request_sums
 from langgraph_pgstate.record.spans import request_spans
 from langgraph_pgstate.record.statistics import request_costs, request_statistics, request_usage
 from langgraph_pgstate.record.timelines import request_timeline
@@ -508,6 +508,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
     "record.runs.list_runs": lambda bench: (request_runs(),),
+    "record.runs.sum_runs": lambda bench: (request_sums(),),
     "record.runs.get_run": lambda bench: ("t", "run"),
     "record.runs.list_runaway_threads": lambda bench: (request_runaways(25, None, 10, None),),
     "record.spans.list_spans": lambda bench: (request_spans("t"),),

@@ -79,7 +79,7 @@ async def test_nothing_moves_under_the_pointer(dsn: str, schema: str) -> None:
 
         # Eve discards the row at which Adam aims.
         await eve.click("tr[data-row='letter first first'] >> text=Discard")
-        await eve.click("button:text-is('Discard')")
+        await eve.click("button:text-is('Discard the run')")
         await eve.wait_for_selector("text=The run is no dead letter any more.")
         await refresh(adam)
         await adam.wait_for_selector("#news:text-is('1 new, 1 gone, show')")
@@ -96,7 +96,7 @@ async def test_nothing_moves_under_the_pointer(dsn: str, schema: str) -> None:
         await eve.goto("queue?show=dead")
         await eve.click("tr[data-row='letter second second'] >> text=Retry")
         await adam.click("tr[data-row='letter second second'] >> text=Discard")
-        await adam.click("button:text-is('Discard')")
+        await adam.click("button:text-is('Discard the run')")
         assert "retried just now by Eve" in await adam.inner_text("main")
         assert len(await queued(state)) == 1
 
@@ -105,9 +105,9 @@ async def test_nothing_moves_under_the_pointer(dsn: str, schema: str) -> None:
         for page in (eve, adam):
             await page.goto("queue")
             await page.click("text=Cancel")
-        await eve.click("button:text-is('Cancel')")
+        await eve.click("button:text-is('Cancel the run')")
         await eve.wait_for_selector("text=The run is cancelled, or ends soon.")
-        await adam.click("button:text-is('Cancel')")
+        await adam.click("button:text-is('Cancel the run')")
         assert "cancelled just now by Eve" in await adam.inner_text("main")
         assert await queued(state) == []
 

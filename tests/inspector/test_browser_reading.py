@@ -152,7 +152,7 @@ async def test_a_narrow_window_has_the_state_in_its_first_half(dsn: str, schema:
         assert await page.evaluate(tops.format(".card.waits")) < 350
         rows = page.locator(".drawn li")
         assert not await rows.first.is_visible()
-        await page.tap("label:text-is('Checkpoints')")
+        await page.tap("label.fold bdi:text-is('Checkpoints')")
         assert await rows.first.is_visible()
         await rows.nth(1).locator("a").tap()
         await page.wait_for_url("**at=*")
@@ -165,3 +165,24 @@ async def test_a_narrow_window_has_the_state_in_its_first_half(dsn: str, schema:
         await page.set_viewport_size({"width": 1280, "height": 800})
         assert await rows.first.is_visible()
         assert not await page.locator("label.fold").is_visible()
+
+
+async def test_a_phone_shows_the_list_first_and_the_filters_on_demand(dsn: str, schema: str, record: Record) -> None:
+    record.run("cheap", 0, user_id="eve", cost=1)
+    record.span("call", "llm", run_id="cheap", model="gpt", cost=1)
+    async with reading(dsn, schema) as page:
+        for path, label in (("runs", "Filter"), ("runs?user=eve&by=cost", "Filter: eve, cost"), ("threads", "Filter")):
+            await page.goto(path)
+            top = "document.querySelector('#live tbody tr').getBoundingClientRect().top"
+            assert await page.evaluate(top) < 260, path
+            assert not await page.locator("input[name=user]").is_visible()
+            await page.tap(f"label.fold bdi:text-is('{label}')")
+            assert await page.locator("input[name=user]").is_visible()
+        await page.goto("runs?user=eve&by=cost")
+        await page.tap("label.fold bdi:text-is('Sums: 1.00')")
+        assert "gpt" in await page.inner_text(".sums")
+        cut = "[...document.querySelectorAll('.table')].filter(one => one.scrollWidth > one.clientWidth).length"
+        assert await page.evaluate(cut) == 0
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        assert await page.locator("input[name=user]").is_visible()
+        assert await page.locator(".sums").is_visible()

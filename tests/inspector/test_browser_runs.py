@@ -149,7 +149,7 @@ async def test_screens_fit_and_people_act(dsn: str, schema: str, record: Record)
 
         await page.goto(f"{url}/ui/queue?show=dead")
         await page.click("button:has-text('Discard')")
-        await page.click("button:text-is('Discard')")
+        await page.click("button:text-is('Discard the run')")
         await page.wait_for_selector("text=The run is no dead letter any more.")
         assert complaints == []
 

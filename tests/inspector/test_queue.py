@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-from support.pages import HOSTILE, inspected, state_of, statements
+from support.pages import HOSTILE, inspected, state_of, statements, without_bdi
 from support.record import Record
 
 from langgraph_pgstate.runs import tending
@@ -46,6 +47,34 @@ async def test_the_queue_shows_what_waits_and_who_works(dsn: str, schema: str) -
         assert (await visitor.act("/queue/workers/none/drain", sure="1")).status_code == 404
         (event,) = (await state.events.list("worker:host/1")).items
         assert (event.payload["action"], event.payload["by"]) == ("drain", "Eve")
+
+
+async def test_the_question_says_what_is_cancelled_or_drained(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    await state.threads.create("t", title="Pay <b>", user_id="eve")
+    await state.runs.enqueue("trip", {"messages": []}, thread_id="t", run_id="r", metadata={"started_by": "Adam"})
+    await state._database.run(tending.put_worker, queries(state.schema), "host/1", ["default"], ["trip"], 5)
+    await visitor.introduce("Eve")
+    here = {"referer": "http://localhost/ui/queue?show=runs"}
+    asked = await visitor.act("/runs/t/r/cancel", here, back="queue")
+    page = without_bdi(asked.text)
+    for part in ("<strong>trip</strong>", "Pay &lt;b&gt;", 'href="/ui/threads/t"', "pending</span>, enqueued", "Adam"):
+        assert part in page, part
+    # It belongs to the page that it came from, and says what its buttons do.
+    assert re.findall('href="([^"]+)" aria-current="page"', page) == ["/ui/queue"]
+    assert '<button class="button danger">Cancel the run</button>' in page
+    assert 'href="/ui/queue?show=runs">Leave it</a>' in page
+    page = (await visitor.act("/runs/t/r/cancel", {"referer": "http://localhost/ui/runs/t/r"})).text
+    assert re.findall('href="([^"]+)" aria-current="page"', page) == ["/ui/runs"]
+    page = without_bdi((await visitor.act("/queue/workers/host~2F1/drain", here)).text)
+    for part in ("trip from default", "0 of 5", "host/1", "Drain the worker"):
+        assert part in page, part
+    assert (await visitor.act("/runs/t/none/cancel", here)).status_code == 404
+    assert (await visitor.act("/runs/none/r/discard", here)).status_code == 404
+    assert (await visitor.act("/queue/workers/none/drain", here)).status_code == 200
+    (run,) = (await state.runs.list(thread_id="t")).items
+    assert run.status == "pending"
 
 
 async def test_schedules_are_paused_resumed_and_triggered_by_name(dsn: str, schema: str) -> None:

@@ -69,7 +69,7 @@ async def test_runs_are_sorted_by_cost_duration_and_tokens(
         with statements() as sent:
             found = await visitor.data("/runs", by=by)
         assert [one["run_id"] for one in found["runs"]] == order, by
-        assert [name for name in sent if name != "find_entries"] == ["rank_runs"]
+        assert [name for name in sent if name != "find_entries"] == ["rank_runs", "sum_runs"]
     assert [one["run_id"] for one in (await visitor.data("/runs", by="cost", status="success"))["runs"]] == [
         *("r1", "r2", "r0", "r3")
     ]
@@ -94,6 +94,33 @@ async def test_runs_are_sorted_by_cost_duration_and_tokens(
             if (cursor := found["next"]) is None:
                 break
         assert seen == order, by
+
+
+async def test_a_filtered_list_says_which_threads_and_models_cost_most(place: Place, record: Record) -> None:
+    _, visitor = place
+    calls = {"kind": "llm", "input_tokens": 100, "output_tokens": 20}
+    for number, (thread_id, model, cost) in enumerate((("t", "big", 5), ("t", "small", 1), (HOSTILE, "big", 2))):
+        record.run(f"r{number}", number, thread_id=thread_id, user_id="eve", cost=cost)
+        record.span(
+            f"s{number}", started=number, thread_id=thread_id, run_id=f"r{number}", model=model, cost=cost, **calls
+        )
+    record.run("other", 9, user_id="adam")
+    record.run("bad", 8, user_id="eve", status="error")
+    found = (await visitor.data("/runs", user="eve", by="cost"))["sums"]
+    assert (found["runs"], found["is_complete"], found["total"]["cost"]) == (4, True, 8)
+    assert [(one["name"], one["runs"], one["cost"]) for one in found["by_thread"]] == [("t", 2, 6), (HOSTILE, 1, 2)]
+    assert [(one["name"], one["cost"]) for one in found["by_model"]] == [("big", 7), ("small", 1)]
+    page = await visitor.page("/runs", user="eve", by="cost")
+    assert "<strong>4 runs</strong>: cost <strong>8.00</strong>, <strong>360</strong> tokens" in page
+    assert 'href="/ui/runs?user=eve&amp;by=cost&amp;model=big"' in page
+    assert "<script>alert" not in page
+    # Those of the other filters; the list of all runs has none.
+    of_model = (await visitor.data("/runs", user="eve", model="small"))["sums"]
+    assert (of_model["total"]["cost"], of_model["total"]["runs"]) == (1, 1)
+    assert (await visitor.data("/runs", user="eve", status="failed"))["sums"]["runs"] == 1
+    assert (await visitor.data("/runs", user="eve", status="success"))["sums"]["runs"] == 3
+    assert (await visitor.data("/runs"))["sums"] is None
+    assert "Sums" not in await visitor.page("/runs", user="adam")
 
 
 async def test_a_run_shows_its_spans_its_error_and_the_checkpoint_before(place: Place, record: Record) -> None:

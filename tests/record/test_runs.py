@@ -62,3 +62,35 @@ async def test_threads_that_ran_away(parts: Parts, record: Record) -> None:
         await ask(parts.threads.runaway(24))
     rows = record.rows("SELECT thread_id, runs, most_steps FROM runaway_threads ORDER BY most_steps DESC, 1")
     assert rows == [("t", 2, 90), ("v", 1, 40), ("w", 1, 40)]
+
+
+async def test_sums_are_those_of_the_newest_runs_that_pass(
+    parts: Parts, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {"kind": "llm", "input_tokens": 10, "output_tokens": 2}
+    for number in range(6):
+        thread_id = f"t{number % 3}"
+        record.run(f"r{number}", number * 10, thread_id=thread_id, user_id="eve" if number else "adam")
+        for model, cost in (("a", number), ("b", 1), (None, None)):
+            key = {"thread_id": thread_id, "run_id": f"r{number}", "model": model, "cost": cost}
+            record.span(f"{number}{model}", started=number * 10, **key, **used)
+        record.span(f"{number}n", "node", started=number * 10, thread_id=thread_id, run_id=f"r{number}", cost=100)
+    found = await ask(parts.runs.sums(user_id="eve"))
+    assert (found.runs, found.is_complete, found.total.cost, found.total.input_tokens) == (5, True, Decimal(20), 150)
+    assert [(one.name, one.runs, one.cost) for one in found.by_thread] == [("t2", 2, 9), ("t1", 2, 7), ("t0", 1, 4)]
+    assert [(one.name, one.runs, one.cost) for one in found.by_model] == [("a", 5, 15), ("b", 5, 5), (None, 5, 0)]
+    found = await ask(parts.runs.sums(since=at(30), until=at(50), model="a", limit=1))
+    assert (found.runs, found.total.cost, [one.name for one in found.by_thread]) == (2, Decimal(7), ["t1"])
+    assert [one.name for one in found.by_model] == ["a"]
+    nothing = await ask(parts.runs.sums(user_id="nobody"))
+    assert (nothing.runs, nothing.total.cost, nothing.by_thread, nothing.by_model) == (0, Decimal(0), (), ())
+    # An attempt that was retried counts with what it cost before.
+    record.connection.execute(
+        f"UPDATE {record.schema}.runs SET first_started_at = started_at, started_at = started_at + interval '5 s'"
+    )
+    assert (await ask(parts.runs.sums(user_id="eve"))).total.cost == Decimal(20)
+    monkeypatch.setattr("langgraph_pgstate.record.runs.SUMMED", 2)
+    found = await ask(parts.runs.sums(by="cost"))
+    assert (found.runs, found.is_complete, found.total.cost) == (2, False, Decimal(11))
+    with pytest.raises(ConfigurationError):
+        await ask(parts.runs.sums(status="lost"))

@@ -129,7 +129,7 @@ CASES: Final[Mapping[str, Case]] = {
     "run.cancel": Case(
         _pending,
         "cancelled just now by",
-        ("button:has-text('Cancel')", "button:text-is('Cancel')"),
+        ("button:has-text('Cancel')", "button:text-is('Cancel the run')"),
         _actions,
         grow=_enqueue,
     ),
@@ -137,13 +137,13 @@ CASES: Final[Mapping[str, Case]] = {
     "run.discard": Case(
         _of(_ended, "discard"),
         "discarded just now by",
-        ("button:has-text('Discard')", "button:text-is('Discard')"),
+        ("button:has-text('Discard')", "button:text-is('Discard the run')"),
         _actions,
     ),
     "worker.drain": Case(
         _worker,
         "asked to drain just now by",
-        ("button:has-text('Drain')", "button:text-is('Drain')"),
+        ("button:has-text('Drain')", "button:text-is('Drain the worker')"),
         _actions,
         grow=_enqueue,
     ),
