@@ -41,6 +41,7 @@ SCHEMA: Final = "pgstate"
 SPANS_OF_A_RUN: Final = 10
 DAYS: Final = 60
 BIG: Final = 10_000
+APPROVALS: Final = 200
 MOST_MS: Final = 200
 MOST_BYTES: Final = 300_000
 MOST_STATEMENTS: Final = 5
@@ -50,7 +51,7 @@ def fill(dsn: str, threads: int) -> None:
     """Fill a database with threads, one run of ten spans on each, over 60 days; and one run of 10,000 spans."""
     with PGState.open(dsn) as state:
         state.setup()
-        asked = _asking(state)
+        asked, approves = _asking(state), _approving(state)
         state.flush()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"SET search_path = {SCHEMA}")
@@ -64,8 +65,9 @@ def fill(dsn: str, threads: int) -> None:
                 f"CREATE TABLE IF NOT EXISTS spans_{name} PARTITION OF spans "
                 f"FOR VALUES FROM ('{first}') TO ('{following}')"
             )
+        numbers = {"threads": threads, "days": DAYS, "big": BIG, "approvals": APPROVALS}
         for text in _FILLING:
-            connection.execute(text.encode(), {"threads": threads, "days": DAYS, "asked": asked, "big": BIG})
+            connection.execute(text.encode(), {**numbers, "asked": asked, "approves": approves})
         connection.execute("VACUUM ANALYZE")
 
 
@@ -80,6 +82,29 @@ def _asking(state: PGState) -> str:
     graph = state.record(builder.compile(checkpointer=state.saver))
     graph.invoke({"messages": [("user", "A hotel.")]}, {"configurable": {"thread_id": "asked", "user_id": "eve"}})
     return "asked"
+
+
+def _approving(state: PGState) -> str:
+    """Let a graph ask for the approval of three calls, as LangChain's middleware does, and return its thread."""
+    letter = "Dear guest, the room is booked. " * 20
+    calls = [
+        {"name": "book_hotel", "args": {"hotel": "Astoria", "nights": 2, "price": 180.5}, "description": "**Book** it"},
+        {"name": "send_email", "args": {"to": "eve@example.com", "subject": "Booked", "body": letter}},
+        {
+            "name": "pay",
+            "args": {"amount": 361, "lines": [{"sku": f"room-{night}", "price": 180.5} for night in (1, 2)]},
+        },
+    ]
+    allowed = {"allowed_decisions": ["approve", "edit", "respond", "reject"]}
+
+    def ask(_: MessagesState) -> dict[str, Any]:
+        interrupt({"action_requests": calls, "review_configs": [allowed] * len(calls)})
+        return {}
+
+    builder = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
+    graph = state.record(builder.compile(checkpointer=state.saver))
+    graph.invoke({"messages": [("user", "A hotel.")]}, {"configurable": {"thread_id": "approves", "agent": "approver"}})
+    return "approves"
 
 
 # Placeholders are psycopg's; a percent sign is written twice.
@@ -209,6 +234,31 @@ _FILLING: Final = (
     FROM generate_series(1, %(threads)s::integer) AS t, generate_series(1, 2) AS k
     """,
     """
+    INSERT INTO threads (thread_id, agent, user_id, created_at, updated_at, status)
+    SELECT 'approval-' || n, 'approver', 'eve', now(), now(), 'interrupted'
+    FROM generate_series(1, %(approvals)s::integer) AS n
+    """,
+    """
+    INSERT INTO checkpoints (
+        thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
+        metadata, state
+    )
+    SELECT 'approval-' || n, '', c.checkpoint_id, c.parent_checkpoint_id, 'run', c.source, c.step, now(), c.segment_ids,
+        c.metadata, c.state
+    FROM generate_series(1, %(approvals)s::integer) AS n, checkpoints c WHERE c.thread_id = %(approves)s
+    """,
+    """
+    INSERT INTO segments (thread_id, segment_id, data)
+    SELECT 'approval-' || n, g.segment_id, g.data
+    FROM generate_series(1, %(approvals)s::integer) AS n, segments g WHERE g.thread_id = %(approves)s
+    """,
+    """
+    INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data)
+    SELECT 'approval-' || n, '', w.checkpoint_id, w.task_id, w.idx, w.task_path, 'run', now() - n * interval '1 s',
+        w.data
+    FROM generate_series(1, %(approvals)s::integer) AS n, writes w WHERE w.thread_id = %(approves)s
+    """,
+    """
     INSERT INTO run_requests (thread_id, run_id, options, data)
     SELECT 'thread-' || t, 'run-' || t, '{"graph": "agent"}', '\\x00' FROM generate_series(1, %(threads)s::integer) AS t
     WHERE t %% 100 = 0
@@ -234,14 +284,24 @@ PAGES: Final = {
     "threads of a user": "/ui/threads?user=user-7",
     "threads with an error": "/ui/threads?status=error",
     "thread": "/ui/threads/asked",
+    "state of a thread": "/ui/threads/asked?view=state",
+    "changes of a thread": "/ui/threads/asked?view=changes",
+    "who did what on a thread": "/ui/threads/asked?view=events",
     "runs": "/ui/runs",
     "failed runs": "/ui/runs?status=failed",
     "runs of an agent": "/ui/runs?agent=agent-3",
+    "runs by cost": "/ui/runs?by=cost&since=7d",
+    "runs by duration": "/ui/runs?by=duration&since=7d",
+    "runs by tokens": "/ui/runs?by=tokens&since=7d",
+    "runs of a user by cost": "/ui/runs?user=user-7&by=cost&since=30d",
+    "runs of a model by cost": "/ui/runs?model=gpt-3&by=cost",
+    "runs of a model by tokens": "/ui/runs?model=gpt-3&by=tokens&since=7d",
     "run": "/ui/runs/thread-100/run-100",
     "run of 10,000 spans": "/ui/runs/thread-1/big",
     "its last spans": "/ui/runs/thread-1/big?offset=9900",
     "one span": "/ui/runs/thread-1/big?span=big-77",
-    "interrupts": "/ui/interrupts",
+    "interrupts": "/ui/interrupts?user=user-1",
+    "approvals": "/ui/interrupts?agent=approver",
     "tools": "/ui/tools",
     "one tool": "/ui/tools?tool=pay",
     "one action": "/ui/tools/thread-200/key-2",
@@ -283,11 +343,13 @@ def counting() -> Iterator[list[str]]:
 
 @asynccontextmanager
 async def client_of(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of pages on a database."""
-    server = create_app(lambda: AsyncPGState.open(dsn), {}, inspector=True, read_only=True)
+    """A client of pages on a database, of a person who may act: the pages have their forms."""
+    server = create_app(lambda: AsyncPGState.open(dsn), {}, inspector=True, worker=False)
     async with server.lifespan():
         transport = httpx.ASGITransport(server, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
+        cookies = {"pgstate_person": "Eve"}
+        given: dict[str, Any] = {"transport": transport, "base_url": "http://localhost", "cookies": cookies}
+        async with httpx.AsyncClient(**given, timeout=120) as client:
             yield client
 
 
