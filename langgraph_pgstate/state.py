@@ -162,6 +162,7 @@ class _State:
     _run_key: KeySource | None
     _webhook_settings: WebhookSettings
     _memory_options: MemoryOptions
+    _counts_reads: bool
 
     def _prepare(self, options: StateOptions) -> None:
         self._queries = queries(schema_of(options))
@@ -175,6 +176,7 @@ class _State:
         self._webhook_settings = options.get("webhooks") or WebhookSettings.from_environment()
         self._tool_settings, self._tool_default = options.get("tools"), options.get("tool_policy")
         self._memory_options = options.get("memory") or {}
+        self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
         # The serializer has its types already.
@@ -431,7 +433,9 @@ class PGState(_State):
         """Long-term memory, LangGraph's store: `compile(checkpointer=state.saver, store=state.memory)`."""
         from langgraph_pgstate.memory.store import PGMemoryStore
 
-        return PGMemoryStore.over(self._database, self._queries, self._memory_options, self._run_of)
+        return PGMemoryStore.over(
+            self._database, self._queries, self._memory_options, self._run_of, counts_reads=self._counts_reads
+        )
 
     @cached_property
     def tools(self) -> ToolLedger:
@@ -686,7 +690,9 @@ class AsyncPGState(_State):
         """Long-term memory, LangGraph's store: `compile(checkpointer=state.saver, store=state.memory)`."""
         from langgraph_pgstate.memory.store import AsyncPGMemoryStore
 
-        return AsyncPGMemoryStore.over(self._database, self._queries, self._memory_options, self._run_of)
+        return AsyncPGMemoryStore.over(
+            self._database, self._queries, self._memory_options, self._run_of, counts_reads=self._counts_reads
+        )
 
     @cached_property
     def tools(self) -> AsyncToolLedger:
@@ -776,8 +782,11 @@ class Core(NamedTuple):
     codec: ValueCodec
     keys: ThreadKeys
     project: tuple[str, ...]
+    memory: MemoryOptions
+    run_of: Callable[[Mapping[str, Any]], str | None]
 
 
 def core_of(state: PGState | AsyncPGState) -> Core:
     """Return what a state stands on."""
-    return Core(state._database, state._queries, state._codec, state._keys or ThreadKeys(), state._project)
+    keys, memory = state._keys or ThreadKeys(), state._memory_options
+    return Core(state._database, state._queries, state._codec, keys, state._project, memory, state._run_of)

@@ -132,7 +132,7 @@ def _serve(
     graphs: dict[str, Any] = {}
     options: ServerOptions = {"cors": DEFAULT_CORS}
     if config is not None:
-        graphs, options = load_server_config(config, dsn, is_read_only=given.get("read_only", False))
+        graphs, options = load_server_config(config)
     graphs |= load_graphs(names)
     if target.dsn is None:
         with PGState.open(dsn, schema=target.schema) as state:

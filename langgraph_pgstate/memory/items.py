@@ -271,6 +271,12 @@ async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str,
 async def sweep(db: Connection, queries: Queries) -> int:
     """Delete items that have expired, with their versions, in small transactions; return the number."""
     total = 0
-    while count := (await db.fetch(queries.sweep_memories, {"count": _SWEPT}))[0][0]:
+    while count := await sweep_some(db, queries):
         total += count
     return total
+
+
+async def sweep_some(db: Connection, queries: Queries) -> int:
+    """Delete some items that have expired, with their versions; return the number. One statement."""
+    found: int = (await db.fetch(queries.sweep_memories, {"count": _SWEPT}))[0][0]
+    return found

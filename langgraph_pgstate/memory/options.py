@@ -38,7 +38,8 @@ class IndexOptions(TypedDict, total=False):
         embed: LangChain's embeddings, a function of texts (also an async one), or a name like `openai:…`.
         fields: Paths of the fields that are embedded; the whole value by default.
         distance_type: `cosine`, the default, `l2` or `inner_product`.
-        ann_index_config: `vector_type` (`vector`, the default, or `halfvec`, which takes half the space), and `m` and
+        ann_index_config: `vector_type` (`vector`, the default of up to 2,000 dimensions, or `halfvec`, which takes
+            half the space, of up to 4,000), and `m` and
             `ef_construction` of the approximate index that large namespaces have. `kind` may be `hnsw` or `flat`, which
             never searches approximately.
     """
@@ -136,7 +137,8 @@ def _index(options: Mapping[str, Any]) -> Index:
     if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
         raise ConfigurationError(f"index must have dims, the number of dimensions of its model, not {dims!r}")
     ann = dict(options.get("ann_index_config") or {})
-    vector_type, kind = ann.pop("vector_type", "vector"), ann.pop("kind", "hnsw")
+    usual = "vector" if dims <= _MAX_DIMS["vector"] else "halfvec"
+    vector_type, kind = ann.pop("vector_type", usual), ann.pop("kind", "hnsw")
     if vector_type not in _MAX_DIMS:
         raise ConfigurationError(f"vector_type must be 'vector' or 'halfvec', not {vector_type!r}")
     if kind not in ("hnsw", "flat"):

@@ -79,6 +79,7 @@ class _Store(BaseStore):
     _open: tuple[OpenIndex, ...] | None
     _accesses: Accesses
     _run_of: RunOf | None = None
+    _counts_reads: bool = True
 
     def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
         self._queries, self._settings, self._open = queries, settings_of(options), None
@@ -121,7 +122,8 @@ class _Store(BaseStore):
         return Put(tuple(op.namespace), op.key, content, ttl, fields, texts)
 
     def _note(self, namespace: Namespace, key: str, refreshes: bool) -> None:
-        self._accesses.add(namespace, key, refreshes)
+        if self._counts_reads:
+            self._accesses.add(namespace, key, refreshes)
 
 
 class AsyncPGMemoryStore(_Store):
@@ -144,12 +146,26 @@ class AsyncPGMemoryStore(_Store):
 
     @classmethod
     def over(
-        cls, database: AsyncDatabase, queries: Queries, options: MemoryOptions, run_of: RunOf | None = None
+        cls,
+        database: AsyncDatabase,
+        queries: Queries,
+        options: MemoryOptions,
+        run_of: RunOf | None = None,
+        *,
+        counts_reads: bool = True,
     ) -> Self:
-        """Return a store on an open database; `run_of` returns the recorded run of a config."""
+        """Return a store on an open database.
+
+        Args:
+            database: The database.
+            queries: The queries of its schema.
+            options: Options of the store.
+            run_of: Returns the recorded run of a config.
+            counts_reads: Whether reads are counted and let items live longer; else they write nothing at all.
+        """
         store = cls.__new__(cls)
         store._use(database, queries, options)
-        store._run_of = run_of
+        store._run_of, store._counts_reads = run_of, counts_reads
         return store
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
@@ -408,11 +424,19 @@ class PGMemoryStore(_Store):
         self._use(Database(connection, schema=schema), queries_of(schema), options)
 
     @classmethod
-    def over(cls, database: Database, queries: Queries, options: MemoryOptions, run_of: RunOf | None = None) -> Self:
-        """Return a store on an open database; `run_of` returns the recorded run of a config."""
+    def over(
+        cls,
+        database: Database,
+        queries: Queries,
+        options: MemoryOptions,
+        run_of: RunOf | None = None,
+        *,
+        counts_reads: bool = True,
+    ) -> Self:
+        """See `AsyncPGMemoryStore.over`."""
         store = cls.__new__(cls)
         store._use(database, queries, options)
-        store._run_of = run_of
+        store._run_of, store._counts_reads = run_of, counts_reads
         return store
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:

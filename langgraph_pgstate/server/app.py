@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
+from langgraph_pgstate.memory.options import MemoryOptions
 from langgraph_pgstate.options import check_options
 from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
@@ -35,6 +36,7 @@ from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import BodyLimit, BodyLimits, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
+from langgraph_pgstate.server.store import open_memory
 from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.worker.graphs import graph_sources
 from langgraph_pgstate.worker.worker import AsyncWorker
@@ -55,8 +57,9 @@ class ServerOptions(TypedDict, total=False):
         auth: LangGraph's `Auth` object; without one, everybody may do everything.
         prefix: Path below which the operations are, like `/agents`.
         worker: Whether the application runs a worker for its graphs, true by default; or options of the worker.
-        store: LangGraph's store for the operations on items and for graphs that have none; or a function that opens
-            one when the application starts.
+        store: LangGraph's store for the operations on items and for graphs that have none, or a function that opens one
+            when the application starts; by default the state's long-term memory.
+        memory: Options of the long-term memory, in place of the state's.
         read_only: Whether operations that change something are refused; then there is no worker.
         cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
@@ -75,6 +78,7 @@ class ServerOptions(TypedDict, total=False):
     prefix: str
     worker: bool | WorkerOptions
     store: BaseStore | Callable[[], AbstractAsyncContextManager[BaseStore | None]] | None
+    memory: MemoryOptions | None
     read_only: bool
     cors: Mapping[str, Any] | None
     max_body_size: int
@@ -100,6 +104,7 @@ class AgentServer(Starlette):
         # Pages that are only read need no graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
+        self._memory = options.get("memory")
         self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
             raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
@@ -158,6 +163,8 @@ class AgentServer(Starlette):
             store, sources = self._store, self._sources
             if store is not None and not isinstance(store, BaseStore):
                 store = await stack.enter_async_context(store())
+            if store is None:
+                store = await stack.enter_async_context(open_memory(state, self._memory, writes=not self._is_read_only))
             if store is not None:
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             served = ServedGraphs(sources, state.saver)

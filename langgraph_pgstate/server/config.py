@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from langgraph.store.base import BaseStore
 from starlette.routing import WebSocketRoute
 
 from langgraph_pgstate.errors import ConfigurationError
@@ -20,11 +17,6 @@ from langgraph_pgstate.server.serving import DEFAULT_CORS
 from langgraph_pgstate.worker.graphs import load_config, load_value, read_config
 
 _log = logging.getLogger("langgraph_pgstate.server")
-_STORE_PACKAGE: Final = "langgraph-checkpoint-postgres"
-# Earlier ones show a user the items of all whose identity begins like the user's.
-_STORE_VERSION: Final = (3, 2)
-# Of PostgreSQL: missing privileges, a read-only server.
-_NOT_ALLOWED: Final = ("42501", "25006")
 _CORS_KEYS: Final = (
     "allow_origins",
     "allow_origin_regex",
@@ -36,13 +28,11 @@ _CORS_KEYS: Final = (
 )
 
 
-def load_server_config(file: Path, dsn: str, *, is_read_only: bool = False) -> tuple[dict[str, Any], ServerOptions]:
+def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
     """Import the graphs of a `langgraph.json`, and return them with the options of a server: auth, store and CORS.
 
     Args:
         file: The file.
-        dsn: The database of the store.
-        is_read_only: Whether the server changes nothing: its store deletes no expired items.
 
     Raises:
         ConfigurationError: If the file is malformed, or something that it names cannot be found.
@@ -69,75 +59,12 @@ def load_server_config(file: Path, dsn: str, *, is_read_only: bool = False) -> t
             _log.warning("WebSockets of http.app are not served: %s", ", ".join(found))
         if _flag(http, "enable_custom_route_auth"):
             options["app_auth"] = _middleware_order(http)
-    is_needed = config.get("store") is not None
-    refusal = _store_refusal()
-    if refusal is not None and is_needed:
-        raise ConfigurationError(refusal)
-    if not is_needed and "store" in options.get("disabled", ()):
-        return {**graphs}, options
-    if refusal is None:
-        given = _with_embeddings(store, directory)
-        sweeps = not is_read_only
-        options["store"] = lambda: open_store(dsn, given, sweeps=sweeps) if is_needed else _store_if_possible(dsn)
+    if path := store.get("path"):
+        options["store"] = load_value(str(path), directory)
     else:
-        _log.warning("graphs have no store: %s", refusal)
+        given = _with_embeddings(store, directory)
+        options["memory"] = {name: given[name] for name in ("index", "ttl") if given.get(name)}  # type: ignore[typeddict-item]
     return {**graphs}, options
-
-
-@asynccontextmanager
-async def open_store(dsn: str, settings: Mapping[str, Any], *, sweeps: bool = True) -> AsyncIterator[BaseStore]:
-    """Open LangGraph's own store on PostgreSQL, make its tables, and delete expired items if `ttl` says so.
-
-    Args:
-        dsn: The database.
-        settings: `index` and `ttl`, as in `langgraph.json`.
-        sweeps: Whether expired items are deleted at all.
-
-    Raises:
-        ConfigurationError: If its package is not installed, or too old.
-    """
-    if (refusal := _store_refusal()) is not None:
-        raise ConfigurationError(refusal)
-    from langgraph.store.postgres import AsyncPostgresStore
-
-    given: Any = {name: settings[name] for name in ("index", "ttl") if settings.get(name)}
-    async with AsyncPostgresStore.from_conn_string(dsn, pool_config={"min_size": 1, "max_size": 10}, **given) as store:
-        await store.setup()
-        if sweeps and "ttl" in given:
-            await store.start_ttl_sweeper()
-        yield store
-
-
-@asynccontextmanager
-async def _store_if_possible(dsn: str) -> AsyncIterator[BaseStore | None]:
-    """Open a store that the file does not ask for, or none if the role may not make its tables.
-
-    Raises:
-        ConfigurationError: If it cannot be opened for another reason.
-    """
-    async with AsyncExitStack() as stack:
-        store = None
-        try:
-            store = await stack.enter_async_context(open_store(dsn, {}))
-        except Exception as error:
-            if getattr(error, "sqlstate", None) not in _NOT_ALLOWED:
-                raise ConfigurationError(
-                    f'the store cannot be opened: {error}; "http": {{"disable_store": true}} in langgraph.json serves '
-                    "without one"
-                ) from error
-            _log.warning("graphs have no store: %s", error)
-        yield store
-
-
-def _store_refusal() -> str | None:
-    """Return why there can be no store; `None` if its package is installed in a version that keeps users apart."""
-    wanted = f"a store needs {_STORE_PACKAGE}>={'.'.join(map(str, _STORE_VERSION))}"
-    try:
-        found = version(_STORE_PACKAGE)
-    except PackageNotFoundError:
-        return f"{wanted}: pip install {_STORE_PACKAGE}"
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
-    return None if numbers >= _STORE_VERSION else f"{wanted}; {found} is installed, which shows users others' items"
 
 
 def _with_embeddings(store: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:

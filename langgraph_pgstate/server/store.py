@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, Item
 from starlette.responses import Response
 
+from langgraph_pgstate.memory.options import MemoryOptions
+from langgraph_pgstate.memory.store import AsyncPGMemoryStore
 from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
+from langgraph_pgstate.state import AsyncPGState, core_of
 
 # Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
 _REFUSALS: Final = ("22", "42883", "54")
 
 _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
+
+
+@asynccontextmanager
+async def open_memory(
+    state: AsyncPGState, options: MemoryOptions | None, *, writes: bool
+) -> AsyncIterator[AsyncPGMemoryStore]:
+    """Open the long-term memory of a state, and make its indexes.
+
+    Args:
+        state: The state.
+        options: Options in place of the state's.
+        writes: Whether reads may be counted, and indexes made.
+    """
+    core = core_of(state)
+    database: Any = core.database
+    given = core.memory if options is None else options
+    store = AsyncPGMemoryStore.over(database, core.queries, given, core.run_of, counts_reads=writes)
+    if writes:
+        await store.setup_indexes()
+    try:
+        yield store
+    finally:
+        await store.flush()
 
 
 async def put_item(call: Call) -> Response:

@@ -12,6 +12,7 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.interrupts import answers
+from langgraph_pgstate.memory import items
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs import adopting, ending, tending
 from langgraph_pgstate.runs.locking import is_locked
@@ -23,6 +24,7 @@ _RECOVER_SECONDS: Final = 2.0
 _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
 _DELETED_SECONDS: Final = 10.0
+_MEMORIES_SECONDS: Final = 60.0
 # Rows of one sweep at most; the next one takes the rest.
 _BACKLOG: Final = 100
 
@@ -94,6 +96,7 @@ class Sweeps:
             Sweep(settings.poll, self._fire),
             Sweep(_DEFAULTS_SECONDS, self._answer_by_default),
             Sweep(_DELETED_SECONDS, self._delete_deleted),
+            Sweep(_MEMORIES_SECONDS, self._delete_memories),
         )
 
     @property
@@ -137,6 +140,12 @@ class Sweeps:
             if error.retryable:
                 raise
             log.warning("runs that have deleted their threads cannot be deleted: %s", error)
+
+    def _delete_memories(self) -> None:
+        """Delete memories that have expired, until the time is over."""
+        until = time.monotonic() + self._turn_seconds
+        while self._database.run(items.sweep_some, self._queries) and time.monotonic() <= until:
+            pass
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
         """Call an operation for each of some keys, until the time is over. What cannot be done is left out."""

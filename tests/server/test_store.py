@@ -15,9 +15,11 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore
 from langgraph_sdk import Auth
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import APIStatusError, InternalServerError, PermissionDeniedError
+from langgraph_sdk.errors import APIStatusError, PermissionDeniedError
 from psycopg.conninfo import make_conninfo
 from support.http import Steps, http, sdk, serving
+
+from langgraph_pgstate.memory import AsyncPGMemoryStore
 
 
 @pytest.fixture
@@ -139,11 +141,12 @@ async def test_unknown_operators_of_a_filter_are_refused(client: LangGraphClient
         assert refused.value.status_code == 422
 
 
-async def test_without_a_store_that_is_said(dsn: str, schema: str) -> None:
+async def test_without_another_store_there_is_the_states_memory(dsn: str, schema: str) -> None:
     async with serving(dsn, schema) as server, sdk(server) as client:
-        with pytest.raises(InternalServerError, match="there is no store") as refused:
-            await client.store.get_item(["a"], "b")
-        assert refused.value.status_code == 501
+        await client.store.put_item(["a"], "b", {"x": 1})
+        assert (await client.store.get_item(["a"], "b"))["value"] == {"x": 1}
+        assert server.service is not None
+        assert isinstance(server.service.store, AsyncPGMemoryStore)
 
 
 async def test_a_handler_changes_the_namespace(dsn: str, schema: str, store: AsyncPostgresStore) -> None:
