@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
@@ -14,7 +14,7 @@ from langgraph_pgstate.inspector.forms import Form, answer_of, asked_of, form_of
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.values import ValueView, view
-from langgraph_pgstate.interrupts.types import AnsweredInterrupt, InterruptedThread, PendingInterrupt
+from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.threads.types import Thread
 
@@ -63,7 +63,9 @@ async def interrupts(call: PageCall) -> Page:
         return await _alone(call, found, call.query("id"), answered)
     if call.query("id") is not None:
         raise refuse(422, "an interrupt is found by its thread, too: ?thread=THREAD&id=INTERRUPT")
+    shows_answered = call.query("show") == "answered"
     pending = await call.state.interrupts.threads(
+        answered=shows_answered,
         agent=call.query("agent"),
         user_id=call.query("user"),
         tenant_id=call.query("tenant"),
@@ -74,7 +76,7 @@ async def interrupts(call: PageCall) -> Page:
     )
     threads, left = [], _MOST_SHOWN
     for one in pending.items:
-        threads.append(_shown(one, left))
+        threads.append(_unused(one) if shows_answered else _shown(one, left))
         left -= threads[-1].pop("cost")
     for here, shown in enumerate(threads):
         # What stands there after the answer: the thread, if it waits for more, or its neighbour.
@@ -101,15 +103,12 @@ async def answer(call: PageCall) -> Any:
         return await _too_late(call, thread, interrupt_id)
     except (FormError, ConfigurationError, SerializationError) as error:
         return await _again(call, thread, 422, f"Nothing was sent: {error}.", call.form)
-    unused = await call.state.interrupts.answers(thread.thread_id)
-    # A run of the queue goes on by itself.
-    waits = any(one.interrupt_id == interrupt_id and one.run_id is None for one in unused)
     back = own_path(call, call.field("back")) or call.link("interrupts")
     return Done(
         back,
         {"thread_id": thread.thread_id, "answer": value},
         thread_id=thread.thread_id,
-        query={"answered": interrupt_id, **({"waits": "1"} if waits else {})},
+        query={"answered": interrupt_id},
         place=call.field("place") or "",
     )
 
@@ -161,6 +160,7 @@ async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answe
     elif interrupt_id is not None:
         found = await call.state.interrupts.answered(thread.thread_id, interrupt_id)
         data["answered"] = None if found is None else _answer_shown(thread, found)
+    data["told"] = None if data["answered"] is None else data["answered"]["told"]
     title = "Interrupts" if interrupt_id is None else "Interrupt"
     return Page("interrupts.html", title, data, is_live=call.request.method == "GET")
 
@@ -189,14 +189,20 @@ _DATA: Final[Mapping[str, Any]] = {
 
 def _told(found: AnsweredInterrupt) -> str:
     """Return who has answered an interrupt, and how: `Answered 4 s ago by Eve: approve`."""
-    given = found.answer
+    return _told_of(found.answer)
+
+
+def _told_of(given: Answer) -> str:
     by = "default" if given.is_default else given.answered_by
     return f"{told_by('Answered', given.answered_at, by)}: {said(given.value)}"
 
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else title_of(form_of(found.interrupt))
+    # A run of the queue goes on by itself.
+    waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
+        "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,
         "thread_id": thread.thread_id,
         "title": title or thread.title or thread.thread_id,
         "told": _told(found),
@@ -228,7 +234,14 @@ def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict
         "title": found.title,
         "answers": len(found.answers),
         "interrupts": shown,
+        "unused": [],
     }
+
+
+def _unused(found: InterruptedThread) -> dict[str, Any]:
+    """Return a thread with the answers that it has not gone on with."""
+    told = [{"told": _told_of(one), "run_id": one.run_id} for one in found.answers]
+    return {**_shown(replace(found, interrupts=()), 0), "unused": told, "waits": len(found.interrupts), "hidden": 0}
 
 
 def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:

@@ -79,6 +79,7 @@ async def thread(call: PageCall) -> Page | Response:
     data |= await _unsettled(call, found, data.get("unknown_effects"))
     if node is not None:
         data["settled"] = await _settled(call, found, asked, data["unsettled"])
+        data["not_run"] = await _not_run(call, found, node) if data.get("errors") else None
     is_live = all(call.query(name) is None for name in ("at", "before", "message")) and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
 
@@ -146,6 +147,20 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
     if call.query("notice") == "thread.fork" and source_id is not None and await _may_read(call, source_id):
         of_source = await unknown_effects(call, source_id)
     return {"unsettled": known or await unknown_effects(call, found.thread_id), "source_unsettled": of_source}
+
+
+async def _not_run(call: PageCall, found: Thread, node: TreeNode) -> str | None:
+    """Return why the failure at a checkpoint is an old one; `None` if it is the newest.
+
+    It is `source` if it was copied with a fork that has not run since, and `pending` or `running` if a new run is to go
+    on from there.
+    """
+    if node.checkpoint_id != found.head_checkpoint_id:
+        return None
+    newest = (await call.state.runs.list(thread_id=found.thread_id, limit=1)).items
+    if newest:
+        return newest[0].status if newest[0].status in ("pending", "running") else None
+    return "source" if node.checkpoint_id == found.forked_from_checkpoint_id else None
 
 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:

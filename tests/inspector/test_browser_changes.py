@@ -190,8 +190,11 @@ async def test_two_persons_answer(dsn: str, schema: str) -> None:
         await eve.goto("interrupts?agent=mail")
         await adam.goto(f"interrupts?thread=t&id={pending.interrupt_id}")
         await adam.click("text=Live")
+        await adam.click("summary:text-is('Reject…')")
         await adam.fill("textarea[name=reject-0]", "not now")
-        await eve.click("text=Edit the arguments")
+        place = await eve.locator("summary:text-is('Edit…')").bounding_box()
+        await eve.click("summary:text-is('Edit…')")
+        assert await eve.locator("summary:text-is('Edit…')").bounding_box() == place
         await eve.fill("textarea[name=argument-0-1]", "3")
         await eve.click("button:text-is('Send as edited')")
         await eve.wait_for_selector("text=Answered just now by Eve: edit")
@@ -201,6 +204,28 @@ async def test_two_persons_answer(dsn: str, schema: str) -> None:
         (answer,) = await state.interrupts.answers("t")
         (decision,) = answer.value["decisions"]
         assert (answer.answered_by, decision["edited_action"]["args"]) == ("Eve", {"to": "eve", "copies": 3})
+
+
+async def test_a_card_that_is_gone_says_who_answered(dsn: str, schema: str) -> None:
+    async with two(dsn, schema) as (state, eve, adam):
+        await travel(state)
+        for page in (eve, adam):
+            await page.goto("interrupts")
+        await eve.fill("textarea[name=answer]", "yes")
+        await eve.click("button:text-is('Answer')")
+        await eve.wait_for_selector(".notice:has-text('Answered just now by Eve: yes')")
+        await refresh(adam)
+        await adam.wait_for_selector("article.gone .why:text-is('Answered just now by Eve: yes')")
+        assert await adam.locator("article button").first.is_disabled()
+        # Both run it on: from the notice, and from the list of answers.
+        await adam.click("text=Answered, not run on")
+        await adam.wait_for_selector("button:text-is('Run on')")
+        await eve.click(".notice button:text-is('Run on')")
+        await eve.wait_for_selector("text=The run is in the queue.")
+        await adam.click("button:text-is('Run on')")
+        await adam.wait_for_selector("h1:text-is('Not now')")
+        assert "run on just now by Eve" in await adam.inner_text("main")
+        assert len(await queued(state)) == 1
 
 
 async def test_two_persons_settle(dsn: str, schema: str, record: Record) -> None:

@@ -23,7 +23,7 @@ pytestmark = [
 async def test_the_second_person_is_told_by_name(dsn: str, schema: str) -> None:
     async with two(dsn, schema) as (state, eve, adam):
         for name, case in CASES.items():
-            async with case.prepare(state, name) as aim:
+            async with case.prepare(state, name.replace(" ", "-")) as aim:
                 await _one_after_the_other(state, eve, adam, case, aim)
 
 

@@ -54,17 +54,30 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
             assert (await visitor.act(path, **fields)).status_code == 422
         assert (await visitor.act("/interrupts/t/none/answer", answer="yes")).status_code == 404
         answered = await visitor.act(path, answer='{"ok": true}')
-        assert answered.headers["location"] == (
-            f"/ui/interrupts?notice=interrupt.answer&of=t&answered={interrupt_id}&waits=1"
-        )
+        assert answered.headers["location"] == (f"/ui/interrupts?notice=interrupt.answer&of=t&answered={interrupt_id}")
         notice = (await visitor.client.get(answered.headers["location"])).text
-        assert '<a href="/ui/threads/t#act-run">Run on</a>' in notice
+        run_on = forms_of(notice)["/threads/t/run"]
+        assert (run_on["head"], run_on["mode"]) == (waiting["checkpoint_id"], "on")
         assert "Answered just now by Eve: {&#34;ok&#34;:true}" in notice
         await visitor.introduce("Adam")
         refused = await visitor.act(path, answer="no")
         assert (refused.status_code, "Answered just now by Eve" in refused.text) == (409, True)
         alone = await visitor.page("/interrupts", thread="t", id=interrupt_id)
         assert "Answered just now by Eve" in alone
+        assert "/threads/t/run" in forms_of(alone)
+        # A page on which the question stood asks who has answered it.
+        told = await visitor.data("/interrupts", thread="t", id=interrupt_id)
+        assert told["told"] == 'Answered just now by Eve: {"ok":true}'
+        # Until somebody runs it on, the thread is in a list of its own.
+        with statements() as sent:
+            unused = await visitor.page("/interrupts", show="answered")
+        assert len(sent) <= 5, sent
+        assert "Answered just now by Eve" in unused
+        forms = [forms_of(unused)["/threads/t/run"], run_on]
+        assert (await visitor.act("/threads/t/run", **forms[0])).status_code == 303
+        second = await visitor.act("/threads/t/run", **forms[1])
+        assert (second.status_code, "run on just now by Adam" in second.text) == (409, True)
+        assert "/threads/t/run" not in forms_of(await visitor.page("/interrupts", thread="t", id=interrupt_id))
         (answer,) = await state.interrupts.answers("t")
         assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")
         assert "Nobody waits for an answer" in await visitor.page("/interrupts")
@@ -89,6 +102,23 @@ async def test_two_persons_answer_at_once(dsn: str, schema: str, monkeypatch: py
         (answer,) = await state.interrupts.answers("t")
         assert (answer.value, answer.answered_by) == (said, winner)
         assert [one.payload["by"] for one in (await state.events.list("t", kind="answer")).items] == [winner]
+
+
+async def test_a_copy_has_an_answer_of_its_own(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, eve), visiting(server) as adam:
+        state = state_of(server)
+        await travel(state, "source")
+        await state.saver.acopy_thread("source", "copy")
+        await eve.introduce("Eve")
+        await adam.introduce("Adam")
+        (pending,) = await state.interrupts.list("source")
+        paths = [f"/interrupts/{one}/{pending.interrupt_id}/answer" for one in ("source", "copy")]
+        forms = [forms_of(await one.page("/interrupts")) for one in (eve, adam)]
+        assert (await eve.act(paths[0], **forms[0][paths[0]], answer="yes")).status_code == 303
+        assert (await adam.act(paths[1], **forms[1][paths[1]], answer="no")).status_code == 303
+        for path, by in ((paths[0], "Eve: yes"), (paths[1], "Adam: no")):
+            late = await adam.act(path, **forms[1][path], answer="later")
+            assert (late.status_code, f"Answered just now by {by}" in without_bdi(late.text)) == (409, True)
 
 
 def approval(value: Any) -> Any:
@@ -118,7 +148,8 @@ async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
         with statements() as sent:
             html = await visitor.page("/interrupts", agent="mail")
         assert len(sent) <= 5, sent
-        assert "send_email(to=" in html
+        # The arguments stand there once, and once more where they are edited.
+        assert [html.count(f">{one}<") for one in ("copies", "2")] == [4, 2 + html.count(">2</textarea>")]
         assert "<strong>twice</strong>" in html
         assert "<script>alert" not in html
         assert "<img" not in html

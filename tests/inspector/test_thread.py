@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -10,10 +11,12 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt, Send
 from langgraph_sdk import Auth
+from support.http import failing
 from support.pages import HOSTILE, inspected, state_of, statements, travel, visiting
 from support.record import Record
 
-from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate import AsyncPGState, AsyncWorker
+from langgraph_pgstate.errors import RunFailedError
 from langgraph_pgstate.inspector.page import segment
 from langgraph_pgstate.inspector.thread import VIEWS
 from langgraph_pgstate.server.graphs import config_at
@@ -30,6 +33,38 @@ class Secret:
     def __post_init__(self) -> None:
         if self.text == "stored":
             raise AssertionError("it was built")
+
+
+async def test_a_fork_says_that_it_has_not_run_since_the_failure(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema, graphs={"failing": failing()}) as (server, visitor):
+        state = state_of(server)
+        graph = state.record(failing().copy({"checkpointer": state.saver}))
+        await state.threads.create("t", agent="failing")
+        with suppress(ValueError):
+            await graph.ainvoke({"count": 1}, {"configurable": {"thread_id": "t"}})
+        await state.flush()
+        head = (await state.threads.tree("t")).nodes[0].checkpoint_id
+        await state.threads.fork("t", head, "forked")
+        old, not_run = "data-not-run", "This thread has not run since."
+        assert old not in await visitor.page("/threads/t")
+        with statements() as sent:
+            page = await visitor.page("/threads/forked")
+        assert len(sent) <= 5, sent
+        assert "no such hotel" in page
+        assert not_run in page
+        assert '<a href="/ui/threads/t">t</a>, from before the fork' in page
+        await visitor.introduce()
+        await visitor.act("/threads/forked/run", at=head, head=head, mode="on")
+        page = await visitor.page("/threads/forked")
+        assert "a new run waits in the queue" in page
+        assert not_run not in page
+        async with AsyncWorker(state, {"failing": failing()}, poll=0.05):
+            (run,) = (await state.runs.list(thread_id="forked")).items
+            with suppress(RunFailedError):
+                await state.runs.wait("forked", run.run_id, 30)
+        page = await visitor.page("/threads/forked")
+        assert "no such hotel" in page
+        assert old not in page
 
 
 async def put(state: AsyncPGState, thread_id: str, **values: Any) -> str:

@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from langgraph_sdk import Auth
 from support.acting import ALONE, CASES
 from support.pages import Visitor, forms_of, inspected, state_of, visiting
 
 from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.inspector.access import ACT, READ
 from langgraph_pgstate.inspector.routes import PAGES
 
 Two = tuple[AsyncPGState, Visitor, Visitor]
@@ -28,7 +30,8 @@ async def two(dsn: str, schema: str) -> AsyncIterator[Two]:
 
 def test_every_action_says_what_happens_if_two_persons_do_it() -> None:
     actions = {page.name for page in PAGES if not page.is_read}
-    assert actions == CASES.keys() | ALONE.keys(), "a new action needs a case in support/acting.py"
+    cases = {name.partition(" ")[0] for name in CASES}
+    assert actions == cases | ALONE.keys(), "a new action needs a case in support/acting.py"
     assert not CASES.keys() & ALONE.keys()
 
 
@@ -58,6 +61,38 @@ async def test_one_of_two_persons_does_it(two: Two, name: str, way: str) -> None
         # It is named by an event: the first person's.
         events = (await state.events.list(aim.place, kind="action")).items
         assert {one.payload["by"] for one in events} == {persons[first][1]}
+
+
+async def test_the_sessions_of_two_users_are_two_persons(dsn: str, schema: str) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(headers: dict[bytes, bytes]) -> Any:
+        return {"identity": headers[b"x-user"].decode(), "permissions": [READ, ACT]}
+
+    async with (
+        inspected(dsn, schema, auth=auth) as (server, _),
+        visiting(server, {"x-user": "eve"}) as eve,
+        visiting(server, {"x-user": "adam"}) as adam,
+        visiting(server, {"x-user": "eve"}) as other,
+    ):
+        state = state_of(server)
+        for name in ("thread.edit", "thread.run", "thread.fork"):
+            case = CASES[name]
+            async with case.prepare(state, name) as aim:
+                # A name in a cookie is none where users have names; one user has two sessions.
+                adam.client.cookies.set("pgstate_person", "eve")
+                pages = [(await one.client.get(f"/ui{aim.page}")).text for one in (eve, adam, other)]
+                fields = [{**forms_of(page)[aim.form], **case.fields} for page in pages]
+                assert (await eve.act(aim.form, **fields[0])).status_code == 303
+                for visitor, given in ((adam, fields[1]), (other, fields[2])):
+                    second = await visitor.act(aim.form, **given)
+                    assert (second.status_code, f"{case.verb} eve" in _text(second.text)) == (409, True), second.text
+                events = (await state.events.list(aim.place, kind="action")).items
+                assert {one.payload["by"] for one in events} == {"eve"}
+                # The form of one session is none of another's.
+                stolen = await adam.client.post(f"/ui{aim.form}", data={**fields[0], "token": "x"})
+                assert stolen.status_code == 403
 
 
 def _text(page: Any) -> str:

@@ -88,6 +88,35 @@ async def _thread(state: AsyncPGState, id: str, action: str, page: str = "") -> 
     yield Aim(f"/threads/{id}{page}".replace("{at}", ids[0]), f"/threads/{id}/{action}", id)
 
 
+@asynccontextmanager
+async def _copy(state: AsyncPGState, id: str, action: str, page: str = "") -> AsyncIterator[Aim]:
+    """A copy of a thread on which others have done the same."""
+    source = f"source-of-{id}"
+    (at, *_) = await travel(state, source)
+    await state.saver.acopy_thread(source, id)
+    await state.threads.update_metadata(id, {"graph_id": "trip"})
+    payload = {"action": action, "by": "Cain"}
+    await state.events.add(source, "action", payload, checkpoint_id=at)
+    yield Aim(f"/threads/{id}{page}".replace("{at}", at), f"/threads/{id}/{action}", id)
+
+
+@asynccontextmanager
+async def _scheduled(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    """A run of a schedule."""
+    await _schedule_trip(state, id)
+    run = await state.schedules.trigger(id)
+    row = f"tr[data-row='run {run.thread_id} {run.run_id}'] "
+    yield Aim("/queue", f"/runs/{run.thread_id}/{run.run_id}/cancel", run.thread_id, row)
+
+
+@asynccontextmanager
+async def _answered(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    """A thread with an answer, on the page of answers."""
+    await travel(state, id)
+    await state.interrupts.answer(id, "yes", by="Cain")
+    yield Aim("/interrupts?show=answered", f"/threads/{id}/run", id, f"[id='thread-{id}'] ")
+
+
 async def _enqueue(state: AsyncPGState, id: str) -> None:
     await state.runs.enqueue("trip", {"messages": []}, thread_id=id, run_id=id, queue="of nobody")
 
@@ -170,6 +199,29 @@ CASES: Final[Mapping[str, Case]] = {
         _edits,
         {_BOOKING: "Astoria", "as_node": "approve"},
     ),
+    "thread.edit of a copy": Case(
+        _of(_copy, "edit", "/edit?at={at}"),
+        "edited just now by",
+        (
+            "#unset summary",
+            f"{_BOOKING}=Astoria",
+            "button:text-is('Preview the change')",
+            "button:text-is('Change')",
+        ),
+        _edits,
+        {_BOOKING: "Astoria", "as_node": "approve"},
+    ),
+    "thread.run of a copy": Case(
+        _of(_copy, "run"), "run on just now by", ("#act-run summary", "#act-run button"), _queued
+    ),
+    "thread.run of an answer": Case(_answered, "run on just now by", ("button:text-is('Run on')",), _queued),
+    "run.cancel of a schedule": Case(
+        _scheduled,
+        "cancelled just now by",
+        ("button:has-text('Cancel')", "button:text-is('Cancel')"),
+        _actions,
+        grow=_enqueue,
+    ),
     "thread.label": Case(
         _of(_thread, "label"),
         "labelled just now by",
@@ -185,7 +237,8 @@ CASES: Final[Mapping[str, Case]] = {
         status=404,
     ),
 }
-"""What two persons may do to the same thing: it happens once or not at all, and the second is told by name."""
+"""What two persons may do to the same thing, by the action and what it is reached through: it happens once or not at
+all, and the second is told by name."""
 
 ALONE: Final[Mapping[str, str]] = {
     "person.keep": "the name is that of a browser",

@@ -121,12 +121,26 @@ function replaceInPlace(element, fresh) {
   return !moves;
 }
 
+// Who has answered what is gone, and how: its own page knows.
+async function tellWho(element, note) {
+  const found = [];
+  for (const one of all("[data-about]", element).slice(0, 3)) {
+    try {
+      const response = await fetch(one.dataset.about, { headers: { Accept: "application/json" } });
+      const told = response.ok && (await response.json()).told;
+      if (told) found.push(told);
+    } catch { /* The note says what is known without it. */ }
+  }
+  if (found.length) note.textContent = found.join(" · ");
+}
+
 function disable(element, why) {
   all("button, input, select, textarea", element).forEach((one) => { one.disabled = true; });
   if (element.querySelector(".why")) return;
   const note = document.createElement("span");
   note.className = "why";
   note.textContent = why;
+  tellWho(element, note);
   (element.matches("tr") ? element.lastElementChild : element).append(note);
   element.classList.add("gone");
 }
