@@ -12,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import orjson
 
 from langgraph_pgstate.arguments import text_of
-from langgraph_pgstate.db.protocol import Row, Rows
+from langgraph_pgstate.db.protocol import Parameters, Read, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 T = TypeVar("T")
@@ -97,6 +97,35 @@ def page_of(
     """Return a page made from rows, of which one more than the page size was fetched."""
     items = tuple(make(row) for row in rows[:size])
     return Page(items, encode_cursor(kind, position(items[-1])) if len(rows) > size else None)
+
+
+def read_page(
+    query: str,
+    parameters: Parameters,
+    limit: int,
+    make: Callable[..., T],
+    kind: str,
+    position: Callable[[T], Sequence[Any]],
+) -> Read[Page[T]]:
+    """Return the reading of a page.
+
+    Args:
+        query: The statement, which reads `page_size` rows.
+        parameters: Its other parameters.
+        limit: Page size.
+        make: Makes an item of the columns of a row.
+        kind: The kind of list, which cursors name.
+        position: Returns the position of an item.
+
+    Raises:
+        ConfigurationError: If `limit` is not from 1 to `MAX_PAGE`.
+    """
+    size = page_size(limit)
+
+    def decode(rows: Rows) -> Page[T]:
+        return page_of(rows, size, lambda row: make(*row), kind, position)
+
+    return Read(query, {**parameters, "page_size": size + 1}, decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from langgraph_pgstate.db.connecting import (
 )
 from langgraph_pgstate.db.finishing import complete, finish, take
 from langgraph_pgstate.db.owning import Opening
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, read
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
@@ -241,6 +241,10 @@ class Database(_Connected):
             return self._run(None, None, operation, *args, **kwargs)
         with self.observer(operation):
             return self._run(None, None, operation, *args, **kwargs)
+
+    def read(self, queries: Any, what: Read[T]) -> T:
+        """Run a statement that reads, as `run` does."""
+        return self.run(read, queries, what)
 
     def run_within(
         self,
@@ -576,6 +580,10 @@ class AsyncDatabase(_Connected):
             return await self._run(None, None, operation, *args, **kwargs)
         with self.observer(operation):
             return await self._run(None, None, operation, *args, **kwargs)
+
+    async def read(self, queries: Any, what: Read[T]) -> T:
+        """Async twin of `Database.read`."""
+        return await self.run(read, queries, what)
 
     async def run_within(
         self,

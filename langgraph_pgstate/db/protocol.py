@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -15,6 +16,26 @@ Rows = Sequence[Row]
 
 class Packed(bytes):
     """A value in PostgreSQL's binary format, of the type that the statement gives its parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """A statement that reads, with its parameters, which were checked.
+
+    Attributes:
+        query: Its name.
+        parameters: Its parameters.
+        decode: Makes the result of its rows.
+    """
+
+    query: str
+    parameters: Parameters
+    decode: Callable[[Rows], T]
+
+
+def read_all(query: str, parameters: Parameters, make: Callable[..., T]) -> Read[tuple[T, ...]]:
+    """Return the reading of all rows, of each of which `make` makes an item."""
+    return Read(query, parameters, lambda rows: tuple(make(*row) for row in rows))
 
 
 class Query(Protocol):
@@ -94,3 +115,8 @@ class Connection(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Open an explicit transaction, or a savepoint inside the caller's transaction."""
         ...
+
+
+async def read(db: Connection, queries: Any, what: Read[T]) -> T:
+    """Run a statement that reads. One round trip."""
+    return what.decode(await db.fetch(getattr(queries, what.query), what.parameters))

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -90,6 +90,10 @@ class BlockingRunner:
     ) -> T:
         """Run an operation without suspending."""
         return self.database.run(operation, *args, **kwargs)
+
+    async def read(self, queries: Any, what: Read[T]) -> T:
+        """Run a statement that reads without suspending."""
+        return self.database.read(queries, what)
 
     async def run_within(
         self,

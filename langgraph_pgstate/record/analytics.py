@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from langgraph_pgstate.arguments import Moment
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Parameters
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.record.feedback import FEEDBACK_KEYS, MOST_ROWS, request_averages
+from langgraph_pgstate.record.feedback import FEEDBACK_KEYS, MOST_ROWS, average_feedback
 from langgraph_pgstate.record.types import Analytics, FeedbackAverage, RunStatistics, ThreadStatistics
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
@@ -26,7 +26,7 @@ class AnalyticsRequest(NamedTuple):
     """
 
     by: list[str]
-    parameters: dict[str, Any]
+    parameters: Parameters
 
 
 def request_analytics(
@@ -48,7 +48,8 @@ def request_analytics(
     if unknown := [key for key in keys if key not in ANALYTICS_KEYS]:
         raise ConfigurationError(f"runs cannot be grouped by {unknown[0]!r}: use {', '.join(ANALYTICS_KEYS)}")
     common = [key for key in keys if key in FEEDBACK_KEYS]
-    return AnalyticsRequest(keys, request_averages(common, since, until, limit, agent, user_id, tenant_id, scope))
+    average = average_feedback(common, since, until, limit, agent, user_id, tenant_id, scope)
+    return AnalyticsRequest(keys, average.parameters)
 
 
 async def analyze(db: Connection, queries: Queries, request: AnalyticsRequest) -> Analytics:

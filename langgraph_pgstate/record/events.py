@@ -10,59 +10,43 @@ from langgraph_pgstate.arguments import Moment, identifier, json_of, since_of, t
 from langgraph_pgstate.checkpoints.getting import MAX_ID
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import AlreadyDoneError
-from langgraph_pgstate.paging import Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import Page, decode_cursor, page_size, read_page
 from langgraph_pgstate.record.types import Event, HandoffStatistics
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND = "events"
 
 
-def request_events(
+def list_events(
     thread_id: str,
-    kind: str | None,
-    run_id: str | None,
-    limit: int,
-    cursor: str | None,
+    kind: str | None = None,
+    run_id: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
     newest_first: bool = False,
-) -> dict[str, Any]:
-    """Validate a request for events, and return its query parameters.
+) -> Read[Page[Event]]:
+    """Return the reading of a page of a thread's events.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     (event_id,) = decode_cursor(_KIND, cursor, (MAX_ID if newest_first else "",))
-    return {
-        "thread_id": thread_id,
-        "kind": text_of("kind", kind),
-        "run_id": text_of("run_id", run_id),
-        "cursor_id": event_id,
-        "page_size": page_size(limit) + 1,
-        "newest_first": newest_first,
-    }
+    query = "list_events_newest" if newest_first else "list_events"
+    key = {"thread_id": thread_id, "kind": text_of("kind", kind), "run_id": text_of("run_id", run_id)}
+    return read_page(query, {**key, "cursor_id": event_id}, limit, Event, _KIND, lambda item: (item.event_id,))
 
 
-async def list_events(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Event]:
-    """Return a page of a thread's events. One round trip."""
-    query = queries.list_events_newest if parameters["newest_first"] else queries.list_events
-    rows = await db.fetch(query, parameters)
-    return page_of(rows, parameters["page_size"] - 1, lambda row: Event(*row), _KIND, lambda item: (item.event_id,))
-
-
-def request_handoffs(since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
-    """Validate a request for handoff statistics, and return its query parameters.
+def count_handoffs(since: Moment | None, until: datetime | None, limit: int) -> Read[tuple[HandoffStatistics, ...]]:
+    """Return the reading of the number and timing of handoffs by pair of agents, the most frequent first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    return {**since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
-
-
-async def count_handoffs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[HandoffStatistics, ...]:
-    """Return the number and timing of handoffs by pair of agents, the most frequent first. One round trip."""
-    return tuple(HandoffStatistics(*row) for row in await db.fetch(queries.count_handoffs, parameters))
+    times = {**since_of(since), "until": time_of("until", until)}
+    return read_all("count_handoffs", {**times, "page_size": page_size(limit)}, HandoffStatistics)
 
 
 def request_event(
@@ -182,8 +166,8 @@ class AsyncEvents:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = request_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
-        return await self._database.run(list_events, self._queries, parameters)
+        events = list_events(thread_id_of(thread_id), kind, run_id, limit, cursor, newest_first)
+        return await self._database.read(self._queries, events)
 
     async def add(
         self,
@@ -222,8 +206,7 @@ class AsyncEvents:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = request_handoffs(since, until, limit)
-        return await self._database.run(count_handoffs, self._queries, parameters)
+        return await self._database.read(self._queries, count_handoffs(since, until, limit))
 
 
 class Events:

@@ -20,10 +20,10 @@ from langgraph_pgstate.arguments import (
 )
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Read, Row, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
-from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, page_size, read_page
 from langgraph_pgstate.record.filters import FeedbackFilter
 from langgraph_pgstate.record.types import Feedback, FeedbackAverage
 from langgraph_pgstate.schema.queries import Queries
@@ -109,8 +109,10 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
     return _feedback(codec, rows[0])
 
 
-def request_feedback_list(**filters: Any) -> dict[str, Any]:
-    """Validate a request for feedback, and return its query parameters; see `FeedbackFilter`.
+def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
+    """Return the reading of a page of feedback, newest first; see `FeedbackFilter`.
+
+    Its result raises `CorruptStateError` if a comment that was encoded cannot be read.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -120,7 +122,7 @@ def request_feedback_list(**filters: Any) -> dict[str, Any]:
     thread_id = filters.get("thread_id")
     if thread_id is None and filters.get("run_id") is not None:
         raise ConfigurationError("run_id needs its thread_id")
-    return {
+    parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         **texts_of(filters, "run_id", "name", "source"),
         **since_of(filters.get("since")),
@@ -128,24 +130,12 @@ def request_feedback_list(**filters: Any) -> dict[str, Any]:
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
         "cursor_id": cursor_id,
-        "page_size": page_size(filters.get("limit", 20)) + 1,
     }
-
-
-async def list_feedback(
-    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
-) -> Page[Feedback]:
-    """Return a page of feedback, newest first. One round trip.
-
-    Raises:
-        CorruptStateError: If a comment that was encoded cannot be read.
-    """
-    of_thread = parameters["thread_id"] is not None
-    rows = await db.fetch(queries.list_feedback_of_thread if of_thread else queries.list_feedback, parameters)
-    return page_of(
-        rows,
-        parameters["page_size"] - 1,
-        lambda row: _feedback(codec, row),
+    return read_page(
+        "list_feedback" if thread_id is None else "list_feedback_of_thread",
+        parameters,
+        filters.get("limit", 20),
+        lambda *row: _feedback(codec, row),
         _KIND,
         lambda item: (item.created_at, item.thread_id, item.run_id, item.feedback_id),
     )
@@ -161,7 +151,7 @@ async def delete_feedback(db: Connection, queries: Queries, thread_id: str, run_
     return bool(await db.execute(queries.delete_feedback, key))
 
 
-def request_averages(
+def average_feedback(
     by: str | Sequence[str],
     since: Moment | None,
     until: datetime | None,
@@ -170,8 +160,8 @@ def request_averages(
     user_id: str | None = None,
     tenant_id: str | None = None,
     scope: Scope | None = None,
-) -> dict[str, Any]:
-    """Validate a request for averages of feedback, and return its query parameters.
+) -> Read[tuple[FeedbackAverage, ...]]:
+    """Return the reading of averages of the newest `MOST_ROWS` scores and comments of a time, the most frequent first.
 
     Raises:
         ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
@@ -179,27 +169,20 @@ def request_averages(
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in FEEDBACK_KEYS]:
         raise ConfigurationError(f"feedback cannot be grouped by {unknown[0]!r}: use {', '.join(FEEDBACK_KEYS)}")
-    return {
+    scoped = request_scope(scope)
+    parameters = {
         "by": keys,
         **since_of(since),
         "until": time_of("until", until),
         "agent": text_of("agent", agent),
         "user_id": text_of("user_id", user_id),
         "tenant_id": text_of("tenant_id", tenant_id),
-        "scope": request_scope(scope),
+        "scope": scoped,
         "most": MOST_ROWS,
         "page_size": page_size(limit),
     }
-
-
-async def average_feedback(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[FeedbackAverage, ...]:
-    """Return the averages of the newest `MOST_ROWS` scores and comments of a time, the most frequent first.
-
-    One round trip.
-    """
-    has_scope = parameters["scope"] is not None
-    query = queries.average_feedback_with_scope if has_scope else queries.average_feedback
-    return tuple(FeedbackAverage(*row[:-1]) for row in await db.fetch(query, parameters))
+    query = "average_feedback" if scoped is None else "average_feedback_with_scope"
+    return read_all(query, parameters, lambda *row: FeedbackAverage(*row[:-1]))
 
 
 def _feedback(codec: ValueCodec, row: Row) -> Feedback:
@@ -268,8 +251,7 @@ class AsyncRunFeedback:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = request_feedback_list(**filters)
-        return await self._database.run(list_feedback, self._queries, self._codec, parameters)
+        return await self._database.read(self._queries, list_feedback(self._codec, **filters))
 
     async def delete(self, thread_id: str, run_id: str, feedback_id: str) -> bool:
         """Delete feedback. One round trip; safe to repeat.
@@ -302,8 +284,7 @@ class AsyncRunFeedback:
         Raises:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
-        parameters = request_averages(by, since, until, limit, scope=scope)
-        return await self._database.run(average_feedback, self._queries, parameters)
+        return await self._database.read(self._queries, average_feedback(by, since, until, limit, scope=scope))
 
 
 class RunFeedback:

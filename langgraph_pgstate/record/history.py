@@ -43,8 +43,7 @@ class AsyncRunHistory:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = runs_operations.request_runs(**filters)
-        return await self._database.run(runs_operations.list_runs, self._queries, request)
+        return await self._database.read(self._queries, runs_operations.list_runs(**filters))
 
     async def failed(self, **filters: Unpack[FailedRunFilter]) -> Page[Run]:
         """Return a page of runs that failed or whose process died, by default of the last day.
@@ -59,8 +58,7 @@ class AsyncRunHistory:
             ConfigurationError: If an argument is invalid.
         """
         given: FailedRunFilter = {"since": _DAY, **filters}
-        request = runs_operations.request_runs(only_failed=True, **given)
-        return await self._database.run(runs_operations.list_runs, self._queries, request)
+        return await self._database.read(self._queries, runs_operations.list_runs(only_failed=True, **given))
 
     async def sums(self, *, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunSums:
         """Return what the models cost that runs have called, by thread and by model. One round trip.
@@ -75,8 +73,8 @@ class AsyncRunHistory:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = runs_operations.request_sums(only_failed=only_failed, **filters)
-        return await self._database.run(runs_operations.sum_runs, self._queries, parameters)
+        found = runs_operations.sum_runs(only_failed=only_failed, **filters)
+        return await self._database.read(self._queries, found)
 
     async def get(self, thread_id: str, run_id: str, *, scope: Scope | None = None) -> Run | None:
         """Return one run, or `None` if it does not exist. One round trip.
@@ -112,8 +110,7 @@ class AsyncRunHistory:
         Raises:
             ConfigurationError: If a key is unknown or an argument is invalid.
         """
-        parameters = statistics.request_usage(by, since, until, limit)
-        return await self._database.run(statistics.sum_usage, self._queries, parameters)
+        return await self._database.read(self._queries, statistics.sum_usage(by, since, until, limit))
 
     async def costs(
         self,

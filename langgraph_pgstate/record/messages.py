@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Unpack
 
 from langgraph_pgstate.arguments import text_of, texts_of, thread_id_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.paging import MAX_PAGE, Page, check_filters, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import MAX_PAGE, Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.record.filters import MessageFilter
 from langgraph_pgstate.record.types import Message, MessageHit
 from langgraph_pgstate.schema.queries import Queries
@@ -139,29 +139,18 @@ def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None
     return head + rest
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    """A validated search."""
-
-    parameters: dict[str, Any]
-    size: int
-
-
-def request_search(query: str, **filters: Unpack[MessageFilter]) -> SearchRequest:
-    """Validate a search.
+def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[MessageHit]]:
+    """Return the reading of a page of messages that match a search, newest or best first.
 
     Raises:
         ConfigurationError: If the query is empty or an argument is invalid.
     """
     check_filters(filters, MessageFilter)
-    if not text_of("query", query) or not query.strip():
-        raise ConfigurationError("there is nothing to search for: the query is empty")
     best_first, thread_id = filters.get("best_first", False), filters.get("thread_id")
     beyond = decode_cursor(_KINDS[best_first], filters.get("cursor"), (_HIGHEST, "", "", "", ""))
     score, cursor_thread, message_id, checkpoint_id, cursor_channel = beyond
-    size = page_size(filters.get("limit", 20))
     parameters = {
-        "query": query,
+        "query": _words(query),
         "by_rank": best_first,
         **texts_of(filters, "user_id", "tenant_id"),
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
@@ -170,48 +159,36 @@ def request_search(query: str, **filters: Unpack[MessageFilter]) -> SearchReques
         "cursor_message": message_id,
         "cursor_id": checkpoint_id,
         "cursor_channel": cursor_channel,
-        "page_size": size + 1,
     }
-    return SearchRequest(parameters, size)
+    name = "search_messages" if thread_id is None else "search_messages_of_thread"
+    return read_page(name, parameters, filters.get("limit", 20), _hit, _KINDS[best_first], _position)
 
 
-def request_hits(query: str, thread_ids: Sequence[str]) -> dict[str, Any]:
-    """Validate a search in some threads, and return its query parameters.
+def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:
+    """Return the reading of the newest message that matches a search, for each of some threads.
 
     Raises:
         ConfigurationError: If the query is empty, or there are too many threads.
     """
-    if not text_of("query", query) or not query.strip():
-        raise ConfigurationError("there is nothing to search for: the query is empty")
     if len(thread_ids) > MAX_PAGE:
         raise ConfigurationError(f"thread_ids must be at most {MAX_PAGE}, not {len(thread_ids)}")
-    return {"query": query, "thread_ids": [thread_id_of(one) for one in thread_ids]}
+    ids = [thread_id_of(one) for one in thread_ids]
+    return read_all("find_hits", {"query": _words(query), "thread_ids": ids}, _hit)
 
 
-async def find_hits(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[MessageHit, ...]:
-    """Return for each thread the newest message that matches. One round trip."""
-    rows = await db.fetch(queries.find_hits, parameters)
-    return tuple(MessageHit(Message(*row[:-2]), *row[-2:]) for row in rows)
+def _words(query: str) -> str:
+    if not text_of("query", query) or not query.strip():
+        raise ConfigurationError("there is nothing to search for: the query is empty")
+    return query
 
 
-async def search_messages(db: Connection, queries: Queries, filter: SearchRequest) -> Page[MessageHit]:
-    """Return a page of messages that match a search, newest or best first. One round trip."""
-    parameters = filter.parameters
-    is_of_thread = parameters["thread_id"] is not None
-    rows = await db.fetch(queries.search_messages_of_thread if is_of_thread else queries.search_messages, parameters)
-    return page_of(
-        rows,
-        filter.size,
-        lambda row: MessageHit(Message(*row[:-2]), *row[-2:]),
-        _KINDS[parameters["by_rank"]],
-        lambda hit: (
-            hit.score,
-            hit.message.thread_id,
-            hit.message.message_id,
-            hit.message.checkpoint_id,
-            hit.message.channel,
-        ),
-    )
+def _hit(*columns: Any) -> MessageHit:
+    return MessageHit(Message(*columns[:-2]), *columns[-2:])
+
+
+def _position(hit: MessageHit) -> Sequence[Any]:
+    message = hit.message
+    return hit.score, message.thread_id, message.message_id, message.checkpoint_id, message.channel
 
 
 class AsyncMessages:
@@ -272,8 +249,7 @@ class AsyncMessages:
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
-        request = request_search(query, **filters)
-        return await self._database.run(search_messages, self._queries, request)
+        return await self._database.read(self._queries, search_messages(query, **filters))
 
     async def find_hits(self, query: str, thread_ids: Sequence[str]) -> tuple[MessageHit, ...]:
         """Return for each of some threads the newest message that matches a search. One round trip.
@@ -285,8 +261,7 @@ class AsyncMessages:
         Raises:
             ConfigurationError: If the query is empty or an argument is invalid.
         """
-        request = request_hits(query, thread_ids)
-        return await self._database.run(find_hits, self._queries, request)
+        return await self._database.read(self._queries, find_hits(query, thread_ids))
 
 
 class Messages:

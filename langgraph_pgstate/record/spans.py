@@ -11,9 +11,9 @@ from typing import Any, Unpack
 
 from langgraph_pgstate.arguments import Address, Moment, identifier, texts_of, thread_id_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.paging import FIRST, MAX_PAGE, Page, check_filters, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import FIRST, MAX_PAGE, Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.record import statistics, timelines
 from langgraph_pgstate.record.filters import SpanFilter
 from langgraph_pgstate.record.types import Provenance, Run, Span, SpanNode, Timeline, ToolExecution, ToolStatistics
@@ -22,33 +22,18 @@ from langgraph_pgstate.schema.queries import Queries
 _KIND = "spans"
 
 
-def request_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> dict[str, Any]:
-    """Validate a request for spans, and return its query parameters.
+def list_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> Read[Page[Span]]:
+    """Return the reading of a page of a thread's spans, oldest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SpanFilter)
     started_at, span_id = decode_cursor(_KIND, filters.get("cursor"), (FIRST, ""))
-    return {
-        "thread_id": thread_id,
-        **texts_of(filters, "run_id", "kind", "name", "status"),
-        "cursor_started_at": started_at,
-        "cursor_span": span_id,
-        "page_size": page_size(filters.get("limit", 100)) + 1,
-    }
-
-
-async def list_spans(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Span]:
-    """Return a page of a thread's spans, oldest first. One round trip."""
-    rows = await db.fetch(queries.list_spans, parameters)
-    return page_of(
-        rows,
-        parameters["page_size"] - 1,
-        lambda row: Span(*row),
-        _KIND,
-        lambda item: (item.started_at, item.span_id),
-    )
+    position = {"cursor_started_at": started_at, "cursor_span": span_id}
+    parameters = {"thread_id": thread_id, **texts_of(filters, "run_id", "kind", "name", "status"), **position}
+    limit = filters.get("limit", 100)
+    return read_page("list_spans", parameters, limit, Span, _KIND, lambda item: (item.started_at, item.span_id))
 
 
 async def get_tree(db: Connection, queries: Queries, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
@@ -162,8 +147,7 @@ class AsyncSpans:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = request_spans(thread_id_of(thread_id), **filters)
-        return await self._database.run(list_spans, self._queries, parameters)
+        return await self._database.read(self._queries, list_spans(thread_id_of(thread_id), **filters))
 
     async def tree(self, thread_id: str, run_id: str) -> tuple[SpanNode, ...]:
         """Return the spans of a run as trees, children ordered by start time. Empty if the run has no spans.
@@ -238,8 +222,8 @@ class AsyncSpans:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = statistics.request_statistics(since, until, agent, limit, newest)
-        return await self._database.run(statistics.measure_tools, self._queries, parameters)
+        found = statistics.measure_tools("measure_tools", since, until, agent, limit, newest)
+        return await self._database.read(self._queries, found)
 
     async def executions(
         self,
@@ -251,8 +235,8 @@ class AsyncSpans:
         limit: int = 1000,
     ) -> tuple[ToolStatistics, ...]:
         """Return the same as `tools` from the tool ledger, where an action counts once regardless of its attempts."""
-        parameters = statistics.request_statistics(since, until, agent, limit, newest)
-        return await self._database.run(statistics.measure_executions, self._queries, parameters)
+        found = statistics.measure_tools("measure_executions", since, until, agent, limit, newest)
+        return await self._database.read(self._queries, found)
 
 
 class Spans:

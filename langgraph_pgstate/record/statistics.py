@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from langgraph_pgstate.arguments import Moment, request_scope, since_of, text_of, texts_of, time_of
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, read_all
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import page_size
 from langgraph_pgstate.record.types import Costs, OwnerCosts, ToolStatistics, Usage
@@ -18,34 +18,37 @@ USAGE_KEYS = ("agent", "model", "tenant", "user", "day")
 _COST_FILTERS = ("agent", "model", "user_id", "tenant_id")
 
 
-def request_statistics(
-    since: Moment | None, until: datetime | None, agent: str | None, limit: int, newest: int | None = None
-) -> dict[str, Any]:
-    """Validate a request for tool statistics, and return its query parameters.
+def measure_tools(
+    query: str,
+    since: Moment | None,
+    until: datetime | None,
+    agent: str | None,
+    limit: int,
+    newest: int | None = None,
+) -> Read[tuple[ToolStatistics, ...]]:
+    """Return the reading of calls, errors and durations of each tool, the most called first.
+
+    Args:
+        query: `measure_tools`, by spans, or `measure_executions`, by the tool ledger.
+        since: Start of the time.
+        until: End of the time.
+        agent: Only calls of this agent.
+        limit: Maximum number of tools.
+        newest: Only so many calls.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     if newest is not None and (isinstance(newest, bool) or not isinstance(newest, int) or newest < 1):
         raise ConfigurationError(f"newest must be a whole number, 1 or more, not {newest!r}")
-    times = {**since_of(since), "until": time_of("until", until)}
-    return {**times, "agent": text_of("agent", agent), "page_size": page_size(limit), "newest": newest}
+    given = {"agent": text_of("agent", agent), "page_size": page_size(limit), "newest": newest}
+    return read_all(query, {**since_of(since), "until": time_of("until", until), **given}, ToolStatistics)
 
 
-async def measure_tools(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[ToolStatistics, ...]:
-    """Return calls, errors and durations of each tool by its spans, the most called first. One round trip."""
-    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_tools, parameters))
-
-
-async def measure_executions(
-    db: Connection, queries: Queries, parameters: dict[str, Any]
-) -> tuple[ToolStatistics, ...]:
-    """Return actions, errors, unknown outcomes and durations of each tool by the tool ledger. One round trip."""
-    return tuple(ToolStatistics(*row) for row in await db.fetch(queries.measure_executions, parameters))
-
-
-def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int) -> dict[str, Any]:
-    """Validate a request for usage, and return its query parameters.
+def sum_usage(
+    by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int
+) -> Read[tuple[Usage, ...]]:
+    """Return the reading of tokens and cost by some keys, the most expensive first.
 
     Raises:
         ConfigurationError: If a key is not in `USAGE_KEYS`, or another argument is invalid.
@@ -53,12 +56,8 @@ def request_usage(by: str | Sequence[str], since: Moment | None, until: datetime
     keys = [by] if isinstance(by, str) else list(by)
     if unknown := [key for key in keys if key not in USAGE_KEYS]:
         raise ConfigurationError(f"usage cannot be grouped by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
-    return {"by": keys, **since_of(since), "until": time_of("until", until), "page_size": page_size(limit)}
-
-
-async def sum_usage(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[Usage, ...]:
-    """Return tokens and cost by the requested keys, the most expensive first. One round trip."""
-    return tuple(Usage(*row) for row in await db.fetch(queries.sum_usage, parameters))
+    times = {**since_of(since), "until": time_of("until", until)}
+    return read_all("sum_usage", {"by": keys, **times, "page_size": page_size(limit)}, Usage)
 
 
 def request_costs(

@@ -210,8 +210,8 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If `steps` is less than 25, or another argument is invalid.
         """
-        parameters = runs_operations.request_runaways(steps, since, limit, cursor)
-        return await self._database.run(runs_operations.list_runaway_threads, self._queries, parameters)
+        found = runs_operations.list_runaway_threads(steps, since, limit, cursor)
+        return await self._database.read(self._queries, found)
 
     async def branches(self, thread_id: str, *, checkpoint_ns: str = "", limit: int = 1000) -> tuple[Branch, ...]:
         """Return the leaves of a thread's history, newest first, each with its path. One query; reads no state.

@@ -45,15 +45,13 @@ from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.analytics import request_analytics
 from langgraph_pgstate.record.budgets import Owner, request_budget
-from langgraph_pgstate.record.events import request_event, request_events, request_handoffs
-from langgraph_pgstate.record.feedback import request_averages, request_feedback, request_feedback_list
-from langgraph_pgstate.record.messages import request_conversation, request_hits, request_search
+from langgraph_pgstate.record.events import request_event
+from langgraph_pgstate.record.feedback import request_feedback
+from langgraph_pgstate.record.messages import request_conversation
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
-from langgraph_pgstate.record.runs import request_runaways, request_runs, request_sums
-from langgraph_pgstate.record.spans import request_spans
-from langgraph_pgstate.record.statistics import request_costs, request_statistics, request_usage
+from langgraph_pgstate.record.statistics import request_costs
 from langgraph_pgstate.record.timelines import request_timeline
 from langgraph_pgstate.record.types import Price
 from langgraph_pgstate.runs.claiming import claim
@@ -507,11 +505,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.search.get_thread": lambda bench: ("t",),
     "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
-    "record.runs.list_runs": lambda bench: (request_runs(),),
-    "record.runs.sum_runs": lambda bench: (request_sums(),),
     "record.runs.get_run": lambda bench: ("t", "run"),
-    "record.runs.list_runaway_threads": lambda bench: (request_runaways(25, None, 10, None),),
-    "record.spans.list_spans": lambda bench: (request_spans("t"),),
     "record.timelines.get_timeline": lambda bench: (request_timeline("t", "run"),),
     "record.timelines.get_span": lambda bench: ("t", "run", "span"),
     "record.spans.get_tree": lambda bench: ("t", "run"),
@@ -521,24 +515,15 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.conversations.compare_thread": lambda bench: (bench.codec, "t"),
     "record.conversations.backfill_thread": lambda bench: (bench.codec, "t"),
     "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
-    "record.messages.search_messages": lambda bench: (request_search("words"),),
-    "record.messages.find_hits": lambda bench: (request_hits("words", ["t"]),),
-    "record.events.list_events": lambda bench: (request_events("t", None, None, 10, None),),
     "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
     "record.events.check_not_done": lambda bench: ("fork", "t", timedelta(hours=1)),
     "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),
-    "record.events.count_handoffs": lambda bench: (request_handoffs(None, None, 10),),
     "record.feedback.put_feedback": lambda bench: (bench.codec, bench.feedback()),
-    "record.feedback.list_feedback": lambda bench: (bench.codec, request_feedback_list(thread_id="t")),
     "record.feedback.delete_feedback": lambda bench: ("t", "run", "feedback"),
-    "record.feedback.average_feedback": lambda bench: (request_averages("model", None, None),),
     "record.analytics.analyze": lambda bench: (request_analytics("day", None, None, 10, None, None, None, None),),
-    "record.statistics.measure_tools": lambda bench: (request_statistics(None, None, None, 10),),
-    "record.statistics.measure_executions": lambda bench: (request_statistics(None, None, None, 10),),
     "record.statistics.sum_costs": lambda bench: (
         request_costs(**dict.fromkeys(("since", "until", "agent", "model", "user_id", "tenant_id", "scope")), limit=10),
     ),
-    "record.statistics.sum_usage": lambda bench: (request_usage("model", None, None, 10),),
     "threads.prune.count_visited_threads": lambda bench: (),
     "threads.prune.next_threads": lambda bench: ("",),
     "threads.prune.prune_thread": lambda bench: (request_prune(None, "keep_latest", 1, None, False), "t"),
@@ -723,3 +708,12 @@ def test_no_wait_hides_a_cancellation() -> None:
     for name, tree in MODULES.items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "wait_for"]
         assert "asyncio.wait_for" not in map(ast.unparse, calls), name
+
+
+def test_a_reading_names_a_statement_that_there_is() -> None:
+    makers = {"Read", "read_all", "read_page"}
+    calls = [node for tree in MODULES.values() for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    named = [call.args[0] for call in calls if ast.unparse(call.func) in makers]
+    found = {one.value for name in named for one in ast.walk(name) if isinstance(one, ast.Constant)}
+    assert len(found) > 5
+    assert {name for name in found if isinstance(name, str)} <= queries("pgstate").all.keys()

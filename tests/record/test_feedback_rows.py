@@ -15,7 +15,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.record.feedback import request_feedback, request_feedback_list
+from langgraph_pgstate.record.feedback import list_feedback, request_feedback
 
 
 class Reversing(SerializerProtocol):
@@ -60,7 +60,7 @@ def test_no_other_client_stores_a_score_that_would_spoil_sums(score: float, reco
 
 def test_a_run_is_of_a_thread() -> None:
     with pytest.raises(ConfigurationError, match="thread_id"):
-        request_feedback_list(run_id="r")
+        list_feedback(ValueCodec(), run_id="r")
 
 
 def test_a_comment_is_encoded_by_a_serializer_of_the_callers(dsn: str, record: Record) -> None:
