@@ -38,6 +38,11 @@ def read_all(query: str, parameters: Parameters, make: Callable[..., T]) -> Read
     return Read(query, parameters, lambda rows: tuple(make(*row) for row in rows))
 
 
+def number(rows: Rows) -> int:
+    """Return the number that a statement counts."""
+    return int(rows[0][0])
+
+
 class Query(Protocol):
     """A named statement, ready for one schema."""
 

@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from langgraph_pgstate.arguments import thread_id_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Read
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
 from langgraph_pgstate.leases.manager import AsyncLeaseManager, LeaseManager
 from langgraph_pgstate.leases.types import Lease
-from langgraph_pgstate.paging import FIRST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import FIRST, Page, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "leases"
 
 
-def request_leases(limit: int, cursor: str | None) -> dict[str, Any]:
-    """Validate a request for leases, and return its query parameters.
+def list_leases(limit: int, cursor: str | None) -> Read[Page[Lease]]:
+    """Return the reading of a page of the live leases, the earliest to expire first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     at, thread_id = decode_cursor(_KIND, cursor, (FIRST, ""))
-    return {"cursor_at": at, "cursor_id": thread_id, "page_size": page_size(limit) + 1}
-
-
-async def list_leases(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Lease]:
-    """Return a page of the live leases, the earliest to expire first. One round trip."""
-    rows = await db.fetch(queries.list_leases, parameters)
-    return page_of(rows, parameters["page_size"] - 1, lambda row: Lease(*row), _KIND, _position)
+    return read_page("list_leases", {"cursor_at": at, "cursor_id": thread_id}, limit, Lease, _KIND, _position)
 
 
 def _position(lease: Lease) -> tuple[datetime, str]:
@@ -89,7 +83,7 @@ class AsyncLeases:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return await self._database.run(list_leases, self._queries, request_leases(limit, cursor))
+        return await self._database.read(self._queries, list_leases(limit, cursor))
 
 
 class Leases:

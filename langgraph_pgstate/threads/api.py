@@ -73,8 +73,7 @@ class AsyncThreads:
             ConfigurationError: If an argument is invalid.
         """
         check_filters(filters, ThreadFilter)
-        request = search_operations.request_threads(**filters)
-        return await self._database.run(search_operations.list_threads, self._queries, request)
+        return await self._database.read(self._queries, search_operations.list_threads(**filters))
 
     async def search(self, **filters: Unpack[ThreadTextSearch]) -> Page[Thread]:
         """Return a page of threads by their metadata, state or messages. One round trip.
@@ -88,9 +87,8 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid, or `where` is not a JSON path.
         """
-        request = search_operations.request_threads(**filters)
         with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.list_threads, self._queries, request)
+            return await self._database.read(self._queries, search_operations.list_threads(**filters))
 
     async def sorted(self, **filters: Unpack[SortedThreads]) -> tuple[Thread, ...]:
         """Return threads in the order of a column, from an offset. One round trip.
@@ -104,9 +102,8 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = search_operations.request_sorted(**filters)
         with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.list_sorted, self._queries, request)
+            return await self._database.read(self._queries, search_operations.list_sorted(**filters))
 
     async def count(self, **filters: Unpack[ThreadSelection]) -> int:
         """Return the number of threads. One round trip; reads all threads unless ids or metadata are given.
@@ -117,9 +114,8 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = search_operations.request_count(**filters)
         with understanding("where", filters.get("where")):
-            return await self._database.run(search_operations.count_threads, self._queries, request)
+            return await self._database.read(self._queries, search_operations.count_threads(**filters))
 
     async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
         """Create a thread without checkpoints. The first checkpoint would, too: only metadata and a time to live need
@@ -227,8 +223,7 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        filter = branches.request_branches(thread_id, checkpoint_ns, limit)
-        return await self._database.run(branches.list_branches, self._queries, filter)
+        return await self._database.read(self._queries, branches.list_branches(thread_id, checkpoint_ns, limit))
 
     async def tree(
         self, thread_id: str, checkpoint_id: str | None = None, *, checkpoint_ns: str = "", limit: int = 200
@@ -244,8 +239,8 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = trees.request_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
-        return await self._database.run(trees.list_tree, self._queries, request)
+        tree = trees.list_tree(thread_id, checkpoint_id, checkpoint_ns, limit)
+        return await self._database.read(self._queries, tree)
 
     async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
         """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
@@ -261,8 +256,7 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = trees.request_step(thread_id, step, checkpoint_ns)
-        return await self._database.run(trees.find_step, self._queries, request)
+        return await self._database.read(self._queries, trees.find_step(thread_id, step, checkpoint_ns))
 
     async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -16,7 +16,7 @@ from langgraph_pgstate.checkpoints.getting import get_tuple
 from langgraph_pgstate.checkpoints.reading import load_value
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Read, Rows
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
 from langgraph_pgstate.leases.guards import refuse_deleted
 from langgraph_pgstate.paging import page_size
@@ -31,50 +31,31 @@ _LONGEST_LABEL: Final = 200
 _SHORTEST_PART: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class BranchFilter:
-    """A validated request for branches.
-
-    Attributes:
-        thread_id: The thread.
-        checkpoint_ns: The namespace.
-        limit: Maximum number of branches; the newest are returned.
-    """
-
-    thread_id: str
-    checkpoint_ns: str
-    limit: int
-
-
-def request_branches(thread_id: str, checkpoint_ns: str, limit: int) -> BranchFilter:
-    """Validate a request for branches.
+def list_branches(thread_id: str, checkpoint_ns: str, limit: int) -> Read[tuple[Branch, ...]]:
+    """Return the reading of a namespace's leaves, newest first, each with the path to its root. It reads no state.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    return BranchFilter(thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns), page_size(limit))
+    key, size = (thread_id_of(thread_id), identifier("checkpoint_ns", checkpoint_ns)), page_size(limit)
+    parameters = {"thread_id": key[0], "checkpoint_ns": key[1]}
+    return Read("get_branches", parameters, lambda rows: _branches_of(rows, *key, size))
 
 
-async def list_branches(db: Connection, queries: Queries, filter: BranchFilter) -> tuple[Branch, ...]:
-    """Return a namespace's leaves, newest first, each with the path to its root. One query; reads no state."""
-    key = {"thread_id": filter.thread_id, "checkpoint_ns": filter.checkpoint_ns}
-    return _branches_of(await db.fetch(queries.get_branches, key), filter)
-
-
-def _branches_of(rows: Sequence[Row], filter: BranchFilter) -> tuple[Branch, ...]:
+def _branches_of(rows: Rows, thread_id: str, checkpoint_ns: str, limit: int) -> tuple[Branch, ...]:
     """Return the branches of some checkpoints; `rows` are those of `get_branches`, oldest first."""
     parents: dict[str, str | None] = {row[0]: row[1] for row in rows}
     children = Counter(parent for parent in parents.values() if parent is not None)
     leaves = [row for row in reversed(rows) if not children[row[0]]]
     found = []
-    for id, _, step, source, created_at, run_id, label in leaves[: filter.limit]:
+    for id, _, step, source, created_at, run_id, label in leaves[:limit]:
         path = _path_to(id, parents)
         root_parent = parents[path[0]]
         shared = [*([root_parent] if root_parent is not None else []), *path[:-1]]
         found.append(
             Branch(
-                filter.thread_id,
-                filter.checkpoint_ns,
+                thread_id,
+                checkpoint_ns,
                 id,
                 path,
                 next((ancestor for ancestor in reversed(shared) if children[ancestor] > 1), None),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from langgraph_pgstate.arguments import json_of, request_scope, several, text_of, texts_of, thread_id_of, times_of
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, number, read_all
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
-from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, page_of, page_size, sorting_of
-from langgraph_pgstate.schema.queries import NamedQuery, Queries
+from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, read_page, sorting_of
+from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch
 from langgraph_pgstate.threads.types import Thread
 
@@ -32,23 +32,8 @@ _COUNTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadsRequest:
-    """A validated request for threads.
-
-    Attributes:
-        parameters: The query parameters.
-        size: Page size.
-        content: The condition that finds candidates: `metadata`, `state`, `path`, `text`, `scope`, or none.
-    """
-
-    parameters: dict[str, Any]
-    size: int
-    content: str | None
-
-
-def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
-    """Validate a request for threads.
+def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
+    """Return the reading of a page of threads, most recently updated first. It reads no checkpoint.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -58,7 +43,6 @@ def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
-    size = page_size(filters.get("limit", 20))
     # Every mapping contains an empty one, so that is no condition, and an index would not help.
     # The first that is given finds the candidates; only that of the text does not filter those of others.
     content = {
@@ -74,49 +58,26 @@ def request_threads(**filters: Unpack[ThreadTextSearch]) -> ThreadsRequest:
         **times_of(filters, "created_after", "created_before", "updated_after", "updated_before"),
         "cursor_updated_at": updated_at,
         "cursor_id": thread_id,
-        "page_size": size + 1,
         **content,
     }
-    return ThreadsRequest(parameters, size, next((name for name, value in content.items() if value is not None), None))
-
-
-async def list_threads(db: Connection, queries: Queries, filter: ThreadsRequest) -> Page[Thread]:
-    """Return a page of threads, most recently updated first. Reads no checkpoint. One round trip."""
-    parameters = filter.parameters
-    query: NamedQuery
-    if filter.content is not None:
-        query = queries.search_threads
-        is_of_user = parameters["user_id"] is not None and filter.content != "text"
-        parameters = {**parameters, "driver": "user" if is_of_user else filter.content}
+    driver = next((name for name, value in content.items() if value is not None), None)
+    query = "list_threads" if status in (None, "idle") else "list_threads_with_status"
+    if driver is not None:
+        query = "search_threads"
+        is_of_user = parameters["user_id"] is not None and driver != "text"
+        parameters["driver"] = "user" if is_of_user else driver
     elif parameters["user_id"] is not None:
-        query = queries.list_threads_of_user
+        query = "list_threads_of_user"
     elif parameters["agent"] is not None:
-        query = queries.list_threads_of_agent
+        query = "list_threads_of_agent"
     elif parameters["tenant_id"] is not None:
-        query = queries.list_threads_of_tenant
-    elif parameters["status"] not in (None, "idle"):
-        query = queries.list_threads_with_status
-    else:
-        query = queries.list_threads
-    rows = await db.fetch(query, parameters)
-    return page_of(rows, filter.size, lambda row: Thread(*row), _KIND, lambda item: (item.updated_at, item.thread_id))
+        query = "list_threads_of_tenant"
+    limit = filters.get("limit", 20)
+    return read_page(query, parameters, limit, Thread, _KIND, lambda item: (item.updated_at, item.thread_id))
 
 
-@dataclass(frozen=True, slots=True)
-class SortRequest:
-    """A validated request for threads by offset.
-
-    Attributes:
-        parameters: The query parameters.
-        query: Name of the query.
-    """
-
-    parameters: dict[str, Any]
-    query: str
-
-
-def request_sorted(**filters: Unpack[SortedThreads]) -> SortRequest:
-    """Validate a request for threads by offset.
+def list_sorted(**filters: Unpack[SortedThreads]) -> Read[tuple[Thread, ...]]:
+    """Return the reading of threads from an offset. It reads no checkpoint.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -125,29 +86,18 @@ def request_sorted(**filters: Unpack[SortedThreads]) -> SortRequest:
     order = sorting_of(filters, "threads", SORT_KEYS)
     names = _UPDATED_FIRST if order["by"] == SORT_KEYS[0] and not order["ascending"] else _OTHERWISE
     parameters, candidates = _selection(filters)
-    return SortRequest({**parameters, **order}, names[candidates])
+    return read_all(names[candidates], {**parameters, **order}, Thread)
 
 
-def request_count(**filters: Unpack[ThreadSelection]) -> SortRequest:
-    """Validate a request for the number of threads.
+def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
+    """Return the reading of the number of threads. It reads all that an index does not exclude.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, ThreadSelection)
     parameters, candidates = _selection(filters)
-    return SortRequest(parameters, _COUNTED[candidates])
-
-
-async def list_sorted(db: Connection, queries: Queries, request: SortRequest) -> tuple[Thread, ...]:
-    """Return threads from an offset. Reads no checkpoint. One round trip."""
-    rows = await db.fetch(getattr(queries, request.query), request.parameters)
-    return tuple(Thread(*row) for row in rows)
-
-
-async def count_threads(db: Connection, queries: Queries, request: SortRequest) -> int:
-    """Return the number of threads. One round trip; reads all threads that an index does not exclude."""
-    return int((await db.fetch(getattr(queries, request.query), request.parameters))[0][0])
+    return Read(_COUNTED[candidates], parameters, number)
 
 
 async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: list[str] | None = None) -> Thread | None:
@@ -161,7 +111,7 @@ def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
     if filters.get("cursor") is not None:
         raise ConfigurationError("threads that are read by offset have no cursor")
     plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
-    parameters = request_threads(**plain).parameters
+    parameters = list_threads(**plain).parameters
     ids = filters.get("ids")
     found = {
         **parameters,

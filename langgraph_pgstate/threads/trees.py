@@ -9,7 +9,7 @@ from langgraph_pgstate.checkpoints.differences import read_state
 from langgraph_pgstate.checkpoints.getting import MAX_ID
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read, Rows
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.langgraph_compat import HANDLER_PATH, PULL_PATH, is_schedule_channel, next_nodes
 from langgraph_pgstate.paging import page_size
@@ -17,29 +17,28 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, TreeNode
 
 
-def request_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> dict[str, Any]:
-    """Validate a request for a part of a tree, and return its query parameters.
+def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> Read[CheckpointTree]:
+    """Return the reading of the checkpoints around one, newest first. It reads no state.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    return {
+    size, middle = page_size(limit), MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id)
+    parameters = {
         "thread_id": thread_id_of(thread_id),
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
-        "checkpoint_id": MAX_ID if checkpoint_id is None else identifier("checkpoint_id", checkpoint_id),
-        "page_size": page_size(limit) + 1,
+        "checkpoint_id": middle,
+        "page_size": size + 1,
         # Namespaces of subgraphs are between these.
         "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
         "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
         "pull": PULL_PATH,
         "handler": HANDLER_PATH,
     }
+    return Read("list_tree", parameters, lambda rows: _tree_of(rows, size, middle))
 
 
-async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]) -> CheckpointTree:
-    """Return the checkpoints around one, newest first. One round trip; reads no state."""
-    rows = await db.fetch(queries.list_tree, parameters)
-    limit, middle = parameters["page_size"] - 1, parameters["checkpoint_id"]
+def _tree_of(rows: Rows, limit: int, middle: str) -> CheckpointTree:
     newer = sum(row[0] > middle for row in rows)
     older = len(rows) - newer
     # Half of them on each side, unless there are fewer on one.
@@ -52,22 +51,16 @@ async def list_tree(db: Connection, queries: Queries, parameters: dict[str, Any]
     return CheckpointTree(tuple(nodes), first > 0, first + limit < len(rows))
 
 
-def request_step(thread_id: str, step: int, checkpoint_ns: str) -> dict[str, Any]:
-    """Validate a request for the checkpoint of a superstep, and return its query parameters.
+def find_step(thread_id: str, step: int, checkpoint_ns: str) -> Read[str | None]:
+    """Return the reading of the newest checkpoint of a superstep or of the last one before it.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     if isinstance(step, bool) or not isinstance(step, int) or abs(step) >= 2**31:
         raise ConfigurationError(f"step must be an integer of 32 bits, not {step!r}")
-    ns = identifier("checkpoint_ns", checkpoint_ns)
-    return {"thread_id": thread_id_of(thread_id), "checkpoint_ns": ns, "step": step}
-
-
-async def find_step(db: Connection, queries: Queries, parameters: dict[str, Any]) -> str | None:
-    """Return the newest checkpoint of a superstep or of the last one before it. One round trip."""
-    rows = await db.fetch(queries.find_step, parameters)
-    return None if rows[0][0] is None else str(rows[0][0])
+    key = {"thread_id": thread_id_of(thread_id), "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns)}
+    return Read("find_step", {**key, "step": step}, lambda rows: None if rows[0][0] is None else str(rows[0][0]))
 
 
 async def read_checkpoint(

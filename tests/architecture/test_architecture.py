@@ -40,7 +40,6 @@ from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts.answers import request_answer
 from langgraph_pgstate.interrupts.pending import request_interrupted
-from langgraph_pgstate.leases.api import request_leases
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.analytics import request_analytics
@@ -64,12 +63,11 @@ from langgraph_pgstate.runs.webhook_rows import request_failed
 from langgraph_pgstate.schedules import rows as schedules
 from langgraph_pgstate.schedules.rows import ScheduleRequest, request_schedule, request_schedules
 from langgraph_pgstate.schema.queries import queries
-from langgraph_pgstate.threads.branches import request_branches, request_fork
+from langgraph_pgstate.threads.branches import request_fork
 from langgraph_pgstate.threads.creating import request_thread
 from langgraph_pgstate.threads.expiry import request_ttl
 from langgraph_pgstate.threads.prune import request_prune
-from langgraph_pgstate.threads.search import request_change, request_count, request_sorted, request_threads
-from langgraph_pgstate.threads.trees import request_step, request_tree
+from langgraph_pgstate.threads.search import request_change
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
@@ -486,10 +484,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.rows.delete_for_runs": lambda bench: (["run"],),
     "threads.rows.delete_runs_of": lambda bench: ("t", ["run"]),
     "threads.rows.copy_thread": lambda bench: ("t", "u"),
-    "threads.branches.list_branches": lambda bench: (request_branches("t", "", 10),),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
-    "threads.trees.list_tree": lambda bench: (request_tree("t", None, "", 10),),
-    "threads.trees.find_step": lambda bench: (request_step("t", 1, ""),),
     "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
@@ -499,9 +494,6 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "checkpoints.differences.read_states": lambda bench: (bench.codec, bench.address, Address("t", "", None)),
     "checkpoints.differences.read_state": lambda bench: (bench.codec, bench.address),
     "threads.creating.create_thread": lambda bench: (request_thread(None, metadata={"a": 1}),),
-    "threads.search.count_threads": lambda bench: (request_count(metadata={"a": 1}),),
-    "threads.search.list_sorted": lambda bench: (request_sorted(by="status"),),
-    "threads.search.list_threads": lambda bench: (request_threads(metadata={"a": 1}),),
     "threads.search.get_thread": lambda bench: ("t",),
     "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
@@ -661,7 +653,6 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "leases.holding.take": lambda bench: ("t", "holder", 60.0),
     "leases.holding.renew": lambda bench: ([("t", 1)], 60.0),
     "leases.holding.release": lambda bench: ("t", 1),
-    "leases.api.list_leases": lambda bench: (request_leases(10, None),),
     "record.prices.set_price": lambda bench: (Price("model", "", None, Decimal(1), Decimal(2)),),
     "record.budgets.put_budget": lambda bench: (request_budget(1, user="a"),),
     "record.budgets.list_budgets": lambda bench: (),

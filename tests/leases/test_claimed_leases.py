@@ -23,7 +23,7 @@ async def test_a_run_writes_under_a_claimed_lease_and_keeps_it(api: type, dsn: s
             with saver.lease_manager.hold_claimed(HeldLease(lease, lease_clock() + 60, is_read_first=True)):
                 graph = loop_graph(3).compile(checkpointer=saver)
                 assert (await invoke(graph, saver, {"count": 0}, config_of("t")))["count"] == 3
-            found = database.run(listing.list_leases, known, listing.request_leases(10, None)).items
+            found = database.read(known, listing.list_leases(10, None)).items
             assert [(one.thread_id, one.fencing_token) for one in found] == [("t", lease.fencing_token)]
         # Nor does the saver release it when it is closed.
         assert database.run(leases.renew, known, [("t", lease.fencing_token)], 60.0)
