@@ -136,8 +136,7 @@ class AsyncAssistants:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = assistants.request_sorted(**filters)
-        return await self._database.run(assistants.list_sorted, self._queries, self._codec, parameters)
+        return await self._database.read(self._queries, assistants.list_sorted(self._codec, **filters))
 
     async def count(self, **filters: Unpack[AssistantSelection]) -> int:
         """Return the number of assistants. One round trip.
@@ -148,7 +147,7 @@ class AsyncAssistants:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return await self._database.run(assistants.count, self._queries, assistants.request_count(**filters))
+        return await self._database.read(self._queries, assistants.count(**filters))
 
     async def versions(
         self, assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
@@ -164,8 +163,8 @@ class AsyncAssistants:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = assistants.request_versions(assistant_id, metadata=metadata, limit=limit, offset=offset)
-        return await self._database.run(assistants.list_versions, self._queries, self._codec, parameters)
+        found = assistants.list_versions(self._codec, assistant_id, metadata=metadata, limit=limit, offset=offset)
+        return await self._database.read(self._queries, found)
 
 
 class Assistants:

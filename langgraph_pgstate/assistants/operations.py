@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Unpack
 
 import ormsgpack
@@ -13,7 +14,7 @@ from langgraph_pgstate.arguments import json_of, request_scope, text_of, texts_o
 from langgraph_pgstate.assistants.types import Assistant, AssistantFields, AssistantSelection, SortedAssistants
 from langgraph_pgstate.codec.frames import pack
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Read, Row, number, read, read_all
 from langgraph_pgstate.errors import (
     ArgumentTypeError,
     AssistantExistsError,
@@ -188,10 +189,9 @@ async def get(
     db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str, access: Access = EVERYBODY
 ) -> Assistant | None:
     """Return the current version of an assistant, or `None`. One round trip."""
-    found = await list_sorted(
-        db, queries, codec, {**request_sorted(assistant_id=assistant_id, limit=1), **access._asdict()}
-    )
-    return found[0] if found else None
+    found = list_sorted(codec, assistant_id=assistant_id, limit=1)
+    rows = await read(db, queries, replace(found, parameters={**found.parameters, **access._asdict()}))
+    return rows[0] if rows else None
 
 
 async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assistant_id: str) -> Assistant:
@@ -206,24 +206,25 @@ async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assi
     return found
 
 
-def request_sorted(**filters: Unpack[SortedAssistants]) -> dict[str, Any]:
-    """Validate a request for assistants by offset, and return its query parameters.
+def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[tuple[Assistant, ...]]:
+    """Return the reading of assistants from an offset. It reads all.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SortedAssistants)
-    return {**_selection(filters), **sorting_of(filters, "assistants", SORT_KEYS)}
+    parameters = {**_selection(filters), **sorting_of(filters, "assistants", SORT_KEYS)}
+    return read_all("sort_assistants", parameters, lambda *row: _assistant(codec, row))
 
 
-def request_count(**filters: Unpack[AssistantSelection]) -> dict[str, Any]:
-    """Validate a request for the number of assistants, and return its query parameters.
+def count(**filters: Unpack[AssistantSelection]) -> Read[int]:
+    """Return the reading of the number of assistants. It reads all.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, AssistantSelection)
-    return _selection(filters)
+    return Read("sort_assistants_count", _selection(filters), number)
 
 
 def _selection(filters: AssistantSelection) -> dict[str, Any]:
@@ -235,39 +236,26 @@ def _selection(filters: AssistantSelection) -> dict[str, Any]:
     }
 
 
-async def list_sorted(
-    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
-) -> tuple[Assistant, ...]:
-    """Return assistants from an offset. One round trip; reads all."""
-    return tuple(_assistant(codec, row) for row in await db.fetch(queries.sort_assistants, parameters))
-
-
-async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
-    """Return the number of assistants. One round trip; reads all."""
-    return int((await db.fetch(queries.sort_assistants_count, parameters))[0][0])
-
-
-def request_versions(
-    assistant_id: str, *, metadata: Mapping[str, Any] | None = None, limit: int = 20, offset: int = 0
-) -> dict[str, Any]:
-    """Validate a request for versions, and return its query parameters.
+def list_versions(
+    codec: ValueCodec,
+    assistant_id: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    limit: int = 20,
+    offset: int = 0,
+) -> Read[tuple[Assistant, ...]]:
+    """Return the reading of versions of an assistant, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
-    return {
+    parameters = {
         "assistant_id": name_of("assistant_id", assistant_id),
         "metadata": json_of("metadata", metadata or None),
         "page_size": page_size(limit),
         "offset": offset_of(offset),
     }
-
-
-async def list_versions(
-    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
-) -> tuple[Assistant, ...]:
-    """Return versions of an assistant, newest first. One round trip."""
-    return tuple(_assistant(codec, row) for row in await db.fetch(queries.list_versions, parameters))
+    return read_all("list_versions", parameters, lambda *row: _assistant(codec, row))
 
 
 async def _lock(db: Connection, queries: Queries, assistant_id: str, access: Access) -> Sequence[Any] | None:

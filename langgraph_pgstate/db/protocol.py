@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from langgraph_pgstate.heavy import HEAVY_BYTES
+
 T = TypeVar("T")
 P = ParamSpec("P")
 Row = tuple[Any, ...]
@@ -26,11 +28,13 @@ class Read(Generic[T]):
         query: Its name.
         parameters: Its parameters.
         decode: Makes the result of its rows.
+        weigh: Returns how many bytes that takes; many are decoded off the event loop. Few, if it is `None`.
     """
 
     query: str
     parameters: Parameters
     decode: Callable[[Rows], T]
+    weigh: Callable[[Rows], int] | None = None
 
 
 def read_all(query: str, parameters: Parameters, make: Callable[..., T]) -> Read[tuple[T, ...]]:
@@ -124,4 +128,7 @@ class Connection(Protocol):
 
 async def read(db: Connection, queries: Any, what: Read[T]) -> T:
     """Run a statement that reads. One round trip."""
-    return what.decode(await db.fetch(getattr(queries, what.query), what.parameters))
+    rows = await db.fetch(getattr(queries, what.query), what.parameters)
+    if what.weigh is not None and what.weigh(rows) > HEAVY_BYTES:
+        return await db.compute(what.decode, rows)
+    return what.decode(rows)

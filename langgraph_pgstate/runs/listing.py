@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final, Unpack
 
 from langgraph_pgstate.arguments import request_scope, texts_of, thread_id_of
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.paging import FIRST, LAST, Page, check_filters, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import FIRST, LAST, Page, check_filters, decode_cursor, page_size, read_page
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.runs.types import QueueCount, QueuedRun, WorkerStatus
@@ -17,8 +18,8 @@ _KIND: Final = "queued runs"
 _DEAD_KIND: Final = "dead letters"
 
 
-def request_queue(**filters: Unpack[QueueFilter]) -> dict[str, Any]:
-    """Validate a request for runs in the queue, and return its query parameters.
+def list_queue(**filters: Unpack[QueueFilter]) -> Read[Page[QueuedRun]]:
+    """Return the reading of a page of the runs in the queue, oldest first. It reads the whole queue.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -27,23 +28,16 @@ def request_queue(**filters: Unpack[QueueFilter]) -> dict[str, Any]:
     thread_id, status = filters.get("thread_id"), filters.get("status")
     if status not in (None, "pending", "running"):
         raise ConfigurationError(f"the status of a run in the queue is 'pending' or 'running', not {status!r}")
-    return {
+    parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "status": status,
-        **_page_of_runs(filters, _KIND, FIRST),
+        **_filters_of(filters, _KIND, FIRST),
     }
 
+    def position(item: QueuedRun) -> tuple[datetime, str, str]:
+        return item.enqueued_at, item.thread_id, item.run_id
 
-async def list_queue(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[QueuedRun]:
-    """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue."""
-    rows = await db.fetch(queries.list_queue, parameters)
-    return page_of(
-        rows,
-        parameters["page_size"] - 1,
-        lambda row: QueuedRun(*row),
-        _KIND,
-        lambda item: (item.enqueued_at, item.thread_id, item.run_id),
-    )
+    return read_page("list_queue", parameters, filters.get("limit", 20), QueuedRun, _KIND, position)
 
 
 async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...]:
@@ -51,39 +45,26 @@ async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...
     return tuple(QueueCount(*row) for row in await db.fetch(queries.count_queue, {}))
 
 
-def request_dead_letters(**filters: Unpack[DeadLetterFilter]) -> dict[str, Any]:
-    """Validate a request for dead letters, and return its query parameters.
+def list_dead_letters(**filters: Unpack[DeadLetterFilter]) -> Read[Page[Run]]:
+    """Return the reading of a page of runs that failed for good and can be retried, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, DeadLetterFilter)
-    return _page_of_runs(filters, _DEAD_KIND, LAST)
+    parameters, limit = _filters_of(filters, _DEAD_KIND, LAST), filters.get("limit", 20)
+
+    def position(item: Run) -> tuple[datetime, str, str]:
+        return item.started_at, item.thread_id, item.run_id
+
+    return read_page("list_dead_letters", parameters, limit, Run, _DEAD_KIND, position)
 
 
-def _page_of_runs(filters: DeadLetterFilter, kind: str, first: str) -> dict[str, Any]:
+def _filters_of(filters: DeadLetterFilter, kind: str, first: str) -> dict[str, Any]:
     """Return the parameters that both lists have."""
     at, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), (first, "", ""))
-    return {
-        **texts_of(filters, "queue", "graph"),
-        "scope": request_scope(filters.get("scope")),
-        "cursor_at": at,
-        "cursor_thread": cursor_thread,
-        "cursor_run": cursor_run,
-        "page_size": page_size(filters.get("limit", 20)) + 1,
-    }
-
-
-async def list_dead_letters(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Run]:
-    """Return a page of runs that failed for good and can be retried, newest first. One round trip."""
-    rows = await db.fetch(queries.list_dead_letters, parameters)
-    return page_of(
-        rows,
-        parameters["page_size"] - 1,
-        lambda row: Run(*row),
-        _DEAD_KIND,
-        lambda item: (item.started_at, item.thread_id, item.run_id),
-    )
+    position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_run": cursor_run}
+    return {**texts_of(filters, "queue", "graph"), "scope": request_scope(filters.get("scope")), **position}
 
 
 async def list_workers(db: Connection, queries: Queries, limit: int = 100) -> tuple[WorkerStatus, ...]:

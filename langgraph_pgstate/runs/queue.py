@@ -42,9 +42,7 @@ class AsyncRunQueue(AsyncRunHistory):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return await self._database.run(
-            listing.list_dead_letters, self._queries, listing.request_dead_letters(**filters)
-        )
+        return await self._database.read(self._queries, listing.list_dead_letters(**filters))
 
     async def queued(self, **filters: Unpack[QueueFilter]) -> Page[QueuedRun]:
         """Return a page of the runs in the queue, oldest first. One round trip; reads the whole queue.
@@ -55,7 +53,7 @@ class AsyncRunQueue(AsyncRunHistory):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return await self._queue.run(listing.list_queue, self._queries, listing.request_queue(**filters))
+        return await self._queue.read(self._queries, listing.list_queue(**filters))
 
     async def repair(self) -> int:
         """Make runs ready that are due and that nothing has made ready. `PGState.maintain` calls it.

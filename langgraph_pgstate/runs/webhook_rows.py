@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 from langgraph_pgstate.arguments import identifier
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
-from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.runs.types import Delivery, Webhook
 from langgraph_pgstate.schema.queries import Queries
 
@@ -162,25 +162,15 @@ async def sweep(db: Connection, queries: Queries) -> int:
     return await db.execute(queries.sweep_webhooks, {"seconds": repr(KEPT_FOR.total_seconds())})
 
 
-def request_failed(*, limit: int = 20, cursor: str | None = None) -> dict[str, Any]:
-    """Validate a request for webhooks that have failed, and return its query parameters.
+def list_failed(limit: int = 20, cursor: str | None = None) -> Read[Page[Webhook]]:
+    """Return the reading of a page of webhooks that have failed, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     at, cursor_thread, cursor_run = decode_cursor(_KIND, cursor, (LAST, "", ""))
-    return {
-        "cursor_at": at,
-        "cursor_thread": cursor_thread,
-        "cursor_run": cursor_run,
-        "page_size": page_size(limit) + 1,
-    }
-
-
-async def list_failed(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Webhook]:
-    """Return a page of webhooks that have failed, newest first. One round trip."""
-    rows = await db.fetch(queries.list_webhooks, parameters)
-    return page_of(rows, parameters["page_size"] - 1, lambda row: Webhook(*row), _KIND, _place)
+    position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_run": cursor_run}
+    return read_page("list_webhooks", position, limit, Webhook, _KIND, _place)
 
 
 def _place(webhook: Webhook) -> Sequence[Any]:

@@ -71,8 +71,7 @@ class AsyncWebhooks:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = webhooks.request_failed(limit=limit, cursor=cursor)
-        return await self._database.run(webhooks.list_failed, self._queries, parameters)
+        return await self._database.read(self._queries, webhooks.list_failed(limit, cursor))
 
     async def retry(self, webhook: Webhook) -> bool:
         """Let a webhook that has failed be tried again, as often as the first time. Safe to repeat.

@@ -115,8 +115,7 @@ class AsyncSchedules:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = schedules.request_sorted(**filters)
-        return await self._database.run(schedules.list_sorted, self._queries, self._runs.encoder.codec, parameters)
+        return await self._database.read(self._queries, schedules.list_sorted(self._runs.encoder.codec, **filters))
 
     async def count(self, **filters: Unpack[ScheduleSelection]) -> int:
         """Return the number of schedules. One round trip.
@@ -127,7 +126,7 @@ class AsyncSchedules:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        return await self._database.run(schedules.count, self._queries, schedules.request_count(**filters))
+        return await self._database.read(self._queries, schedules.count(**filters))
 
     async def list(self, *, graph: str | None = None, limit: int = 20, cursor: str | None = None) -> Page[Schedule]:
         """Return a page of schedules, by name. One round trip.
@@ -140,8 +139,8 @@ class AsyncSchedules:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        parameters = schedules.request_schedules(graph=graph, limit=limit, cursor=cursor)
-        return await self._database.run(schedules.list_schedules, self._queries, parameters)
+        found = schedules.list_schedules(graph=graph, limit=limit, cursor=cursor)
+        return await self._database.read(self._queries, found)
 
     async def get(self, name: str) -> Schedule | None:
         """Return a schedule, or `None` if there is none of this name. One round trip."""

@@ -12,11 +12,10 @@ from zoneinfo import ZoneInfo
 from langgraph_pgstate.arguments import json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
 from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Read, Row, number, read, read_all
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
-from langgraph_pgstate.heavy import HEAVY_BYTES
 from langgraph_pgstate.options import check_ttl
-from langgraph_pgstate.paging import Page, check_filters, decode_cursor, page_of, page_size, sorting_of
+from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page, sorting_of
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.runs.arguments import name_of
 from langgraph_pgstate.runs.inputs import RunInput, change_input, merge_inputs, open_input, read_field
@@ -254,7 +253,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
 
 async def get(db: Connection, queries: Queries, name: str) -> Schedule | None:
     """Return a schedule, or `None`. One round trip."""
-    found = await list_schedules(db, queries, request_schedules(name=name, limit=1))
+    found = await read(db, queries, list_schedules(name=name, limit=1))
     return found.items[0] if found.items else None
 
 
@@ -270,47 +269,43 @@ async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
     return found
 
 
-def request_schedules(
+def list_schedules(
     *, name: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
-) -> dict[str, Any]:
-    """Validate a request for schedules, and return its query parameters.
+) -> Read[Page[Schedule]]:
+    """Return the reading of a page of schedules by name.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     (after,) = decode_cursor(_KIND, cursor, ("",))
-    return {
-        "name": text_of("name", name),
-        "graph": text_of("graph", graph),
-        "cursor_name": after,
-        "page_size": page_size(limit) + 1,
-    }
+    parameters = {"name": text_of("name", name), "graph": text_of("graph", graph), "cursor_name": after}
+    return read_page("list_schedules", parameters, limit, lambda *row: _shown(row), _KIND, lambda item: (item.name,))
 
 
-async def list_schedules(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Schedule]:
-    """Return a page of schedules by name. One round trip."""
-    rows = await db.fetch(queries.list_schedules, parameters)
-    return page_of(rows, parameters["page_size"] - 1, _shown, _KIND, lambda item: (item.name,))
-
-
-def request_sorted(**filters: Unpack[SortedSchedules]) -> dict[str, Any]:
-    """Validate a request for schedules by offset, and return its query parameters.
+def list_sorted(codec: ValueCodec, **filters: Unpack[SortedSchedules]) -> Read[tuple[Schedule, ...]]:
+    """Return the reading of schedules from an offset, with the arguments of their runs.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, SortedSchedules)
-    return {**_selection(filters), **sorting_of(filters, "schedules", SORT_KEYS)}
+    parameters = {**_selection(filters), **sorting_of(filters, "schedules", SORT_KEYS)}
+
+    def shown(*row: Any) -> Schedule:
+        return replace(_shown(row[:-1]), arguments=_arguments(codec, row[0], row[-1]))
+
+    found = read_all("sort_schedules", parameters, shown)
+    return replace(found, weigh=lambda rows: sum(content_size(row[-1]) for row in rows))
 
 
-def request_count(**filters: Unpack[ScheduleSelection]) -> dict[str, Any]:
-    """Validate a request for the number of schedules, and return its query parameters.
+def count(**filters: Unpack[ScheduleSelection]) -> Read[int]:
+    """Return the reading of the number of schedules. It reads all.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, ScheduleSelection)
-    return _selection(filters)
+    return Read("sort_schedules_count", _selection(filters), number)
 
 
 def _selection(filters: ScheduleSelection) -> dict[str, Any]:
@@ -333,23 +328,6 @@ def request_access(access: ScheduleAccess) -> dict[str, Any]:
         "scope": request_scope(access.get("scope")),
         "thread_scope": request_scope(access.get("thread_scope")),
     }
-
-
-async def list_sorted(
-    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any]
-) -> tuple[Schedule, ...]:
-    """Return schedules from an offset, with the arguments of their runs. One round trip."""
-    rows = await db.fetch(queries.sort_schedules, parameters)
-
-    def shown() -> tuple[Schedule, ...]:
-        return tuple(replace(_shown(row[:-1]), arguments=_arguments(codec, row[0], row[-1])) for row in rows)
-
-    return await db.compute(shown) if sum(content_size(row[-1]) for row in rows) > HEAVY_BYTES else shown()
-
-
-async def count(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
-    """Return the number of schedules. One round trip; reads all."""
-    return int((await db.fetch(queries.sort_schedules_count, parameters))[0][0])
 
 
 async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:

@@ -20,6 +20,7 @@ from langgraph_pgstate.arguments import thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.record.types import CompensationReport, ToolExecution
@@ -369,8 +370,8 @@ class ToolLedger(_Ledger):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = listing.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return run_blocking(self._executor.run(listing.list_recent, self._queries, request))
+        found = listing.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return run_blocking(self._executor.run(read, self._queries, found))
 
     def result(self, reference: str) -> Any:
         """Return the whole result that a summary refers to.
@@ -521,8 +522,8 @@ class AsyncToolLedger(_Ledger):
         cursor: str | None = None,
     ) -> Page[ToolExecution]:
         """Async twin of `ToolLedger.recent`."""
-        request = listing.request_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return await self._executor.run(listing.list_recent, self._queries, request)
+        found = listing.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return await self._executor.run(read, self._queries, found)
 
     async def result(self, reference: str) -> Any:
         """Async twin of `ToolLedger.result`."""

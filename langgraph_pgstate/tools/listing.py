@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from langgraph_pgstate.arguments import request_scope, text_of
-from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.db.protocol import Connection, Read
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
@@ -43,43 +42,27 @@ async def list_executions(
     return [execution_of(row) for row in rows]
 
 
-def request_recent(
+def list_recent(
     *,
     tool: str | None = None,
     unknown: bool = False,
     scope: Scope | None = None,
     limit: int = 20,
     cursor: str | None = None,
-) -> dict[str, Any]:
-    """Validate a request for executions of all threads, and return its parameters.
+) -> Read[Page[ToolExecution]]:
+    """Return the reading of a page of the executions of all threads, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
     """
     at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
-    return {
-        "tool": text_of("tool", tool),
-        "unknown": unknown,
-        "scope": request_scope(scope),
-        "cursor_at": at,
-        "cursor_thread": cursor_thread,
-        "cursor_key": cursor_key,
-        "page_size": page_size(limit) + 1,
-    }
-
-
-async def list_recent(db: Connection, queries: Queries, request: Mapping[str, Any]) -> Page[ToolExecution]:
-    """Return a page of the executions of all threads, newest first. One round trip."""
-    query = queries.list_recent_executions
-    if request["unknown"]:
-        query = queries.list_unknown_executions
-    elif request["tool"] is not None:
-        query = queries.list_recent_executions_of_tool
-    rows = await db.fetch(query, {name: value for name, value in request.items() if name != "unknown"})
-    return page_of(
-        rows,
-        request["page_size"] - 1,
-        execution_of,
+    position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_key": cursor_key}
+    query = "list_recent_executions" if tool is None else "list_recent_executions_of_tool"
+    return read_page(
+        "list_unknown_executions" if unknown else query,
+        {"tool": text_of("tool", tool), "scope": request_scope(scope), **position},
+        limit,
+        lambda *row: execution_of(row),
         _KIND,
         lambda item: (item.started_at, item.thread_id, item.idempotency_key),
     )

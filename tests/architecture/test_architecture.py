@@ -56,12 +56,10 @@ from langgraph_pgstate.record.types import Price
 from langgraph_pgstate.runs.claiming import claim
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.limits import request_limit
-from langgraph_pgstate.runs.listing import request_dead_letters, request_queue
 from langgraph_pgstate.runs.requests import RunRequest, request_run
 from langgraph_pgstate.runs.types import Delivery, EventBatch, RunKey, Wanted, WantedRuns, Webhook
-from langgraph_pgstate.runs.webhook_rows import request_failed
 from langgraph_pgstate.schedules import rows as schedules
-from langgraph_pgstate.schedules.rows import ScheduleRequest, request_schedule, request_schedules
+from langgraph_pgstate.schedules.rows import ScheduleRequest, request_schedule
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads.branches import request_fork
 from langgraph_pgstate.threads.creating import request_thread
@@ -71,7 +69,6 @@ from langgraph_pgstate.threads.search import request_change
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
-from langgraph_pgstate.tools.listing import request_recent
 
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
@@ -532,7 +529,6 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "tools.executions.take_over": lambda bench: (bench.intent(), bench.recorded(), "holder", 15.0),
     "tools.executions.task_interrupts": lambda bench: ("t", "task"),
     "tools.listing.list_executions": lambda bench: ("t", None, 10),
-    "tools.listing.list_recent": lambda bench: (request_recent(),),
     "tools.executions.list_effects": lambda bench: ("t", None, bench.address.checkpoint_id),
     "runs.adopting.adopt": lambda bench: (bench.codec, lambda holder: False),
     "runs.enqueue.enqueue": lambda bench: ([request_run(bench.codec, "graph", {"x": 1}, thread_id="t")],),
@@ -561,10 +557,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "runs.cancelling.promote_and_set_status": lambda bench: ("t",),
     "runs.cancelling.retry": lambda bench: ("t", bench.enqueued().run_id),
     "runs.cancelling.discard": lambda bench: ("t", bench.enqueued().run_id),
-    "runs.listing.list_queue": lambda bench: (request_queue(),),
     "runs.listing.list_workers": lambda bench: (),
     "runs.listing.count_queue": lambda bench: (),
-    "runs.listing.list_dead_letters": lambda bench: (request_dead_letters(),),
     "runs.streams.append": lambda bench: ([EventBatch(bench.claimed(), 1, 0, 1, 0, b"")],),
     "runs.streams.read": lambda bench: ([Wanted("t", "run", 0)], 10),
     "runs.streams.read_threads": lambda bench: ([WantedRuns("t", None, None)],),
@@ -577,21 +571,14 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "assistants.operations.delete": lambda bench: (bench.assistant(),),
     "assistants.operations.get": lambda bench: (bench.codec, bench.assistant()),
     "assistants.operations.get_existing": lambda bench: (bench.codec, bench.assistant()),
-    "assistants.operations.list_sorted": lambda bench: (bench.codec, assistants.request_sorted()),
-    "assistants.operations.count": lambda bench: (assistants.request_count(),),
-    "assistants.operations.list_versions": lambda bench: (bench.codec, assistants.request_versions(bench.assistant())),
     "runs.webhook_rows.claim": lambda bench: (10, 60.0),
     "runs.webhook_rows.end": lambda bench: (bench.delivery(),),
     "runs.webhook_rows.retry": lambda bench: (bench.webhook(),),
     "runs.webhook_rows.discard": lambda bench: (bench.webhook(),),
     "runs.webhook_rows.sweep": lambda bench: (),
-    "runs.webhook_rows.list_failed": lambda bench: (request_failed(),),
     "schedules.rows.put": lambda bench: (bench.schedule(),),
     "schedules.rows.get": lambda bench: ("s",),
     "schedules.rows.get_existing": lambda bench: (bench.scheduled(),),
-    "schedules.rows.list_schedules": lambda bench: (request_schedules(),),
-    "schedules.rows.list_sorted": lambda bench: (bench.codec, schedules.request_sorted(name=bench.scheduled())),
-    "schedules.rows.count": lambda bench: (schedules.request_count(),),
     "schedules.rows.change": lambda bench: (
         bench.codec,
         schedules.request_changes(bench.codec, bench.scheduled(), {"cron": "0 8 * * *"}),

@@ -12,13 +12,11 @@ from support.queue import CODEC, Queue
 from langgraph_pgstate.assistants import operations as assistants
 from langgraph_pgstate.assistants.operations import (
     Access,
-    request_count,
     request_fields,
-    request_sorted,
-    request_versions,
 )
 from langgraph_pgstate.assistants.types import Assistant
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import AssistantExistsError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.runs.requests import request_run
 from langgraph_pgstate.schedules import rows as schedules
@@ -52,7 +50,7 @@ def change(queue: Queue, id: str = "a", scope: list[str] | None = None, **fields
 
 
 def names(queue: Queue, **filters: Any) -> list[str]:
-    return [one.assistant_id for one in queue.do(assistants.list_sorted, CODEC, request_sorted(**filters))]
+    return [one.assistant_id for one in queue.do(read, assistants.list_sorted(CODEC, **filters))]
 
 
 def test_each_change_is_a_version(queue: Queue) -> None:
@@ -65,9 +63,9 @@ def test_each_change_is_a_version(queue: Queue) -> None:
     first = queue.do(assistants.set_version, CODEC, "a", 1)
     assert (first.version, first.context, first.name, first.graph) == (1, {"c": 1}, "mine", "graph")
     assert change(queue, description=None).version == 4
-    found = queue.do(assistants.list_versions, CODEC, request_versions("a", limit=3))
+    found = queue.do(read, assistants.list_versions(CODEC, "a", limit=3))
     assert [(one.version, one.name) for one in found] == [(4, "mine"), (3, "yours"), (2, "mine")]
-    found = queue.do(assistants.list_versions, CODEC, request_versions("a", metadata={"n": 2}, offset=1))
+    found = queue.do(read, assistants.list_versions(CODEC, "a", metadata={"n": 2}, offset=1))
     assert [one.version for one in found] == [2]
     with pytest.raises(NotFoundError, match="no version 9"):
         queue.do(assistants.set_version, CODEC, "a", 9)
@@ -95,7 +93,7 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(queue: Queue) ->
     other = {"assistant_id": "0", "graph": "graph", "name": "x", "metadata": {}}
     others = [{**other, "created_at": "2026-01-01T00:00:00Z"}]
     assert names(queue, others=others, by="assistant_id", ascending=True) == ["0", "a", "b"]
-    assert queue.do(assistants.count, request_count(others=others)) == 3
+    assert queue.do(read, assistants.count(others=others)) == 3
     assert queue.do(assistants.get, CODEC, "b", EVES) is None
     for refused in (
         lambda: change(queue, "b", SCOPE, name="mine"),
@@ -146,4 +144,4 @@ def test_what_is_no_assistant_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(SerializationError, match="context"):
         request_fields(CODEC, {"context": lambda: None})
     with pytest.raises(ConfigurationError, match="sorted by"):
-        request_sorted(by="data")  # type: ignore[arg-type]
+        assistants.list_sorted(CODEC, by="data")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from support.queue import Queue
 
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import listing, tending
 
@@ -22,15 +23,15 @@ def test_dead_letters_are_paged_and_filtered(queue: Queue) -> None:
         queue.finish(queue.claim_one(graphs=["graph", "other"]), "timeout" if number % 2 else "error")
     found, cursor = [], None
     while True:
-        page = queue.do(listing.list_dead_letters, listing.request_dead_letters(limit=2, cursor=cursor))
+        page = queue.do(read, listing.list_dead_letters(limit=2, cursor=cursor))
         found += [run.run_id for run in page.items]
         cursor = page.next
         if cursor is None:
             break
     assert found == ids[::-1]
-    page = queue.do(listing.list_dead_letters, listing.request_dead_letters(graph="other"))
+    page = queue.do(read, listing.list_dead_letters(graph="other"))
     assert [run.run_id for run in page.items] == ids[:1]
-    assert queue.do(listing.list_dead_letters, listing.request_dead_letters(queue="none")).items == ()
+    assert queue.do(read, listing.list_dead_letters(queue="none")).items == ()
 
 
 def test_the_queue_tells_which_runs_no_living_worker_accepts(queue: Queue) -> None:
@@ -38,7 +39,7 @@ def test_the_queue_tells_which_runs_no_living_worker_accepts(queue: Queue) -> No
     queue.add("t")
     queue.add("u", graph="removed")
     queue.add("v", queue="elsewhere")
-    page = queue.do(listing.list_queue, listing.request_queue())
+    page = queue.do(read, listing.list_queue())
     assert [(run.thread_id, run.is_accepted) for run in page.items] == [("t", True), ("u", False), ("v", False)]
     found = queue.do(listing.count_queue)
     assert [(one.queue, one.graph, one.count, one.ready, one.is_accepted) for one in found] == [
@@ -54,15 +55,15 @@ def test_the_queue_is_paged_and_filtered(queue: Queue) -> None:
     ids = [queue.add("t") for _ in range(3)] + [queue.add("u", graph="other")]
     found, cursor = [], None
     while True:
-        page = queue.do(listing.list_queue, listing.request_queue(limit=3, cursor=cursor))
+        page = queue.do(read, listing.list_queue(limit=3, cursor=cursor))
         found += [run.run_id for run in page.items]
         cursor = page.next
         if cursor is None:
             break
     assert found == ids
-    assert len(queue.do(listing.list_queue, listing.request_queue(thread_id="t")).items) == 3
-    assert len(queue.do(listing.list_queue, listing.request_queue(graph="other")).items) == 1
+    assert len(queue.do(read, listing.list_queue(thread_id="t")).items) == 3
+    assert len(queue.do(read, listing.list_queue(graph="other")).items) == 1
     queue.claim_one()
-    assert len(queue.do(listing.list_queue, listing.request_queue(status="running")).items) == 1
+    assert len(queue.do(read, listing.list_queue(status="running")).items) == 1
     with pytest.raises(ConfigurationError):
-        listing.request_queue(status="success")
+        listing.list_queue(status="success")

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from support.queue import CODEC, Queue
 
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import webhook_rows as webhooks
 from langgraph_pgstate.runs.requests import request_run
@@ -50,7 +51,7 @@ def fail(queue: Queue, delivery: Delivery, error: str = "it answered 500", **opt
 
 
 def failed(queue: Queue) -> list[Webhook]:
-    found: list[Webhook] = queue.do(webhooks.list_failed, webhooks.request_failed()).items
+    found: list[Webhook] = queue.do(read, webhooks.list_failed()).items
     return list(found)
 
 

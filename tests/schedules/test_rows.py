@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.queue import CODEC, Queue
 
 from langgraph_pgstate import DefaultAnswer
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.runs.inputs import open_input
 from langgraph_pgstate.runs.requests import request_run
@@ -46,7 +47,7 @@ class Clock:
         return found
 
     def sorted(self, **filters: Any) -> tuple[Schedule, ...]:
-        found: tuple[Schedule, ...] = self.do(schedules.list_sorted, CODEC, schedules.request_sorted(**filters))
+        found: tuple[Schedule, ...] = self.do(read, schedules.list_sorted(CODEC, **filters))
         return found
 
     def fire(self, name: str = "s") -> list[str]:
@@ -133,7 +134,7 @@ def test_putting_it_again_keeps_its_next_tick_and_its_pause(clock: Clock) -> Non
     assert clock.put(timezone="Asia/Kathmandu", cron="30 * * * *").next_at != moved.next_at
     clock.do(schedules.pause, "s")
     assert clock.put(cron="10 * * * *").next_at is None
-    assert len(clock.do(schedules.list_schedules, schedules.request_schedules()).items) == 1
+    assert len(clock.do(read, schedules.list_schedules()).items) == 1
 
 
 def test_a_paused_schedule_does_not_tick_and_goes_on_from_now(clock: Clock) -> None:
@@ -210,9 +211,8 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(clock: Clock) ->
     assert [one.name for one in clock.sorted(limit=1, offset=1)] == ["b"]
     assert clock.sorted(scope=scope, name="b") == clock.sorted(scope=scope, metadata={"owner": "adam"}) == ()
     assert [one.name for one in clock.sorted(thread_id="b")] == ["b"]
-    count = schedules.request_count
-    assert clock.do(schedules.count, count(scope=scope)) == 2
-    assert clock.do(schedules.count, count(paused=True)) == 0
+    assert clock.do(read, schedules.count(scope=scope)) == 2
+    assert clock.do(read, schedules.count(paused=True)) == 0
     with pytest.raises(NotFoundError):
         clock.change("b", paused=True, scope=scope)
     assert not clock.do(schedules.delete, "b", ['{"owner": "eve"}'])
@@ -221,17 +221,17 @@ def test_what_a_caller_may_not_see_is_neither_found_nor_changed(clock: Clock) ->
     assert found.arguments is not None
     assert (found.arguments["input"], found.arguments["metadata"]["name"]) == ({"x": 1}, "b")
     with pytest.raises(ConfigurationError, match="sorted by"):
-        schedules.request_sorted(by="data")  # type: ignore[arg-type]
+        schedules.list_sorted(CODEC, by="data")  # type: ignore[arg-type]
 
 
 def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
     for name in ("b", "a", "č", "B"):
         clock.put(name)
-    first = clock.do(schedules.list_schedules, schedules.request_schedules(limit=3))
-    rest = clock.do(schedules.list_schedules, schedules.request_schedules(limit=3, cursor=first.next))
+    first = clock.do(read, schedules.list_schedules(limit=3))
+    rest = clock.do(read, schedules.list_schedules(limit=3, cursor=first.next))
     assert [one.name for one in (*first.items, *rest.items)] == ["B", "a", "b", "č"]
     assert rest.next is None
-    assert clock.do(schedules.list_schedules, schedules.request_schedules(graph="other")).items == ()
+    assert clock.do(read, schedules.list_schedules(graph="other")).items == ()
     clock.make_due("a")
     assert [clock.do(schedules.delete, "a") for _ in range(2)] == [True, False]
     assert clock.do(schedules.get, "a") is None
@@ -265,7 +265,7 @@ def test_schedules_are_listed_by_name_and_deleted(clock: Clock) -> None:
 def test_what_cannot_be_scheduled_is_refused_at_once(options: dict[str, Any], message: str, clock: Clock) -> None:
     with pytest.raises(ConfigurationError, match=message):
         clock.put(**options)
-    assert clock.do(schedules.list_schedules, schedules.request_schedules()).items == ()
+    assert clock.do(read, schedules.list_schedules()).items == ()
 
 
 def test_values_that_cannot_be_stored_are_named(clock: Clock) -> None:

@@ -14,6 +14,7 @@ from psycopg import sql
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.errors import DatabaseError
 from langgraph_pgstate.runs import cancelling, claiming, ending, enqueue, listing, tending
 from langgraph_pgstate.runs.ending import RunError
@@ -110,7 +111,7 @@ class Queue:
         return bool(self.do(cancelling.retry, thread_id, run_id))
 
     def dead_letters(self) -> list[str]:
-        page = self.do(listing.list_dead_letters, listing.request_dead_letters())
+        page = self.do(read, listing.list_dead_letters())
         return [run.run_id for run in page.items]
 
     def expire(self, *runs: ClaimedRun) -> None:
