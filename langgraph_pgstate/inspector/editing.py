@@ -29,11 +29,13 @@ _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
 # A value that is not there.
 _NOTHING: Final = object()
-# Characters and fields of a form, and of one field.
-_MOST: Final = 48_000
+# Characters and fields of a form, and of one field. Escaped, a character can be five of HTML.
+_MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
+# Changes that are carried one by one.
+_MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
 
@@ -67,7 +69,13 @@ class Edit:
     def fields(self) -> dict[str, str]:
         """Fields that make the same change of the state."""
         found = {}
-        for path, before, after in _differences(self.before, self.after):
+        places = [path for path, _, _ in _differences(self.before, self.after)]
+        for depth in (3, 2, 1):
+            # Of very many, what they are in.
+            if len(places) > _MOST_CARRIED:
+                places = [*dict.fromkeys(path[:depth] for path in places)]
+        for path in places:
+            before, after = _at(self.before, path), _at(self.after, path)
             is_text = _is_text(before) and _is_text(after) and "\r" not in after
             found[_name("text" if is_text else "json", path)] = after if is_text else json.dumps(after)
         return found | {_name("remove", path): "1" for path in sorted(self.removed, key=repr)}
@@ -125,7 +133,7 @@ class Node:
         hidden: Of messages, how many are before those that are shown.
         later: Of messages, how many are after those that are shown.
         problem: Why what was written cannot be read.
-        about: Of a message its name and id.
+        about: Of a message its name.
     """
 
     path: str
@@ -371,7 +379,7 @@ class _Maker:
         self._removable.add(path)
         self._fields -= 1
         role = str(message.get("type") or message.get("role"))
-        about = " ".join(str(message[key]) for key in ("name", "id") if message.get(key))
+        about = str(message.get("name") or "")
         more = {"is_removed": path in self._edit.removed, "about": about, "text": role, "is_json": is_json}
         return self._group(path, str(path[-1]), "message", parts, message, **more)
 

@@ -37,9 +37,10 @@ from langgraph_pgstate.threads.types import Thread
 _TITLE: Final = "Edit the state"
 # Time that the second of two edits waits for the first.
 _WAIT_SECONDS: Final = 5.0
-# Changes that a page shows, and characters of one.
+# Changes that a page shows, and characters of one and of all.
 _MOST_CHANGES: Final = 60
 _MOST_CHANGE: Final = 1200
+_MOST_OF_ALL: Final = 12_000
 
 
 async def ask(call: PageCall) -> Page:
@@ -211,8 +212,10 @@ async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any
 def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return changes as a page shows them: the place, and one text with what differs marked, or two texts."""
     found = []
+    left = _MOST_OF_ALL
     for one in [*changes][:_MOST_CHANGES]:
         texts = texts_of(one)
+        most = max(80, min(_MOST_CHANGE, left))
         before, after = texts
         words = None if before is None or after is None else words_of(before, after)
         found.append(
@@ -220,13 +223,14 @@ def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str
                 "channel": str(one.path[0]),
                 "place": place_of(one, state),
                 "change": "added" if one.is_added else "removed" if one.is_removed else "changed",
-                "words": None if words is None else [(kind, text[:_MOST_CHANGE]) for kind, text in words],
-                "before": None if before is None else before[:_MOST_CHANGE],
-                "after": None if after is None else after[:_MOST_CHANGE],
-                "is_whole": all(len(text or "") <= _MOST_CHANGE for text in texts),
+                "words": None if words is None else [(kind, text[:most]) for kind, text in words],
+                "before": None if before is None else before[:most],
+                "after": None if after is None else after[:most],
+                "is_whole": all(len(text or "") <= most for text in texts),
                 "both": False,
             }
         )
+        left -= sum(len(text[:most]) for text in texts if text is not None)
     return found
 
 

@@ -206,6 +206,46 @@ async def test_two_persons_answer(dsn: str, schema: str) -> None:
         assert (answer.answered_by, decision["edited_action"]["args"]) == ("Eve", {"to": "eve", "copies": 3})
 
 
+async def test_an_open_form_says_when_another_person_edits(dsn: str, schema: str) -> None:
+    first = 'textarea[name=\'text ["messages",0,"content"]\']'
+    async with two(dsn, schema) as (state, eve, adam):
+        (at, *_) = await travel(state)
+        for page, text in ((eve, "A weekend in **Porto**."), (adam, "A month in **Lisbon**.")):
+            await page.goto(f"threads/t/edit?at={at}")
+            await page.fill(first, text)
+        places = [await adam.locator(one).bounding_box() for one in (first, "button:text-is('Preview the change')")]
+        await eve.click("button:text-is('Preview the change')")
+        await eve.wait_for_selector("del:text-is('Lisbon')")
+        await eve.click("button:text-is('Change')")
+        await eve.wait_for_selector("text=The state is changed.")
+        await adam.focus(first)
+        await refresh(adam)
+        await adam.wait_for_selector(".meanwhile :text('This thread was edited just now by Eve.')")
+        # Nothing has moved, and what was typed is there.
+        assert places == [
+            await adam.locator(one).bounding_box() for one in (first, "button:text-is('Preview the change')")
+        ]
+        assert await adam.input_value(first) == "A month in **Lisbon**."
+        assert await adam.evaluate(f"document.activeElement.matches({first!r})")
+        # Who leaves by a slip is asked.
+        asked = []
+        adam.on("dialog", lambda dialog: (asked.append(dialog.type), asyncio.ensure_future(dialog.dismiss())))
+        await adam.click("nav >> text=Runs", no_wait_after=True)
+        while not asked:
+            await asyncio.sleep(0.05)
+        await adam.click("button:text-is('Preview the change')")
+        await adam.wait_for_selector("[role=alert]:has-text('edited just now by Eve')")
+        await adam.wait_for_selector("pre:has-text('A weekend in **Porto**.')")
+        async with adam.expect_navigation():
+            await adam.click("button:text-is('Make my change on top')")
+        await adam.wait_for_selector("text=The state is changed.")
+        assert asked == ["beforeunload"]
+        edits = [one.payload["by"] for one in (await state.events.list("t", kind="action")).items]
+        assert edits == ["Eve", "Adam"]
+        found = await state.threads.state_at({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
+        assert found.values["messages"][0].text == "A month in **Lisbon**."
+
+
 async def test_a_card_that_is_gone_says_who_answered(dsn: str, schema: str) -> None:
     async with two(dsn, schema) as (state, eve, adam):
         await travel(state)

@@ -199,6 +199,14 @@ def test_a_large_state_is_shown_in_part_and_stays_whole() -> None:
     assert hidden == {'text ["messages",199,"content"]': "other", 'remove ["messages",198]': "1"}
 
 
+def test_very_many_changes_are_few_fields() -> None:
+    before = {"plan": {str(number): {"a": [1] * 100} for number in range(100)}, "messages": TALK}
+    after = {"plan": {str(number): {"a": [2] * 100} for number in range(100)}, "messages": TALK}
+    edit = Edit(before, after, frozenset({("messages", 0)}))
+    assert len(edit.fields) == 101
+    assert read_edit(before, edit.fields) == edit
+
+
 def test_the_changes_of_two_are_both_made() -> None:
     before = {"messages": TALK, "plan": {"city": "Lisbon", "nights": 2}, "note": "n", "count": 1}
     mine = read_edit(

@@ -257,6 +257,22 @@ async def test_a_change_of_an_older_checkpoint_is_made_there(dsn: str, schema: s
         assert (found.parent_checkpoint_id, found.values["messages"][0].text) == (ids[2], "mine")
 
 
+async def test_pages_of_a_large_state_are_small(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await visitor.introduce()
+    values = {"booking": {f"key {number}": {"a": '"' * 2000, "b": ["<"] * 100} for number in range(100)}}
+    made = await visitor.act(
+        EDIT, {"accept": "application/json"}, at=ids[0], values=json.dumps(values), as_node="approve"
+    )
+    form = await opened(visitor, made.json()["checkpoint_id"])
+    changed = {name: text.replace("<", "&").replace('"""', "&") for name, text in form.items() if "[" in name}
+    preview = await visitor.act(EDIT, **{**form, **changed}, step="preview")
+    assert (preview.status_code, len(preview.content) <= 300_000) == (200, True), len(preview.content)
+    done = await visitor.act(EDIT, **form_in(preview))
+    assert done.status_code == 303, done.text.partition('role="alert"')[2][:300]
+
+
 async def test_a_fork_is_edited_at_once(place: Place) -> None:
     server, visitor = place
     ids = await travel(state_of(server))
