@@ -114,6 +114,9 @@ async def test_a_filtered_list_says_which_threads_and_models_cost_most(place: Pl
     assert "<strong>4 runs</strong>: cost <strong>8.00</strong>, <strong>360</strong> tokens" in page
     assert 'href="/ui/runs?user=eve&amp;by=cost&amp;model=big"' in page
     assert "<script>alert" not in page
+    page = await visitor.page("/runs", user="eve", model="small")
+    assert "<strong>1 run</strong>: cost <strong>1.00</strong>, <strong>120</strong> tokens of small" in page
+    assert "<option selected>cost</option>" in page
     # Those of the other filters; the list of all runs has none.
     of_model = (await visitor.data("/runs", user="eve", model="small"))["sums"]
     assert (of_model["total"]["cost"], of_model["total"]["runs"]) == (1, 1)
