@@ -523,7 +523,7 @@ class AlreadyAnsweredError(PGStateError):
         interrupt_id: The interrupt.
         answered_by: Name of the answerer, if it was given.
         answered_at: Time of the answer.
-        is_default: Whether nobody answered in time, and the run had a default answer.
+        is_default: Whether it is the default answer of the run, because no other was given in time.
     """
 
     def __init__(

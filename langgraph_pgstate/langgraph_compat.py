@@ -331,7 +331,7 @@ def event_handler(send: Callable[[dict[str, Any]], None]) -> BaseCallbackHandler
     has its events. Events of chunks of the run itself are left out, because `stream` yields these chunks.
 
     Args:
-        send: Called on the event loop or in the thread of whatever the event is of.
+        send: Called on the event loop or in the thread that the event is of.
     """
     from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
 

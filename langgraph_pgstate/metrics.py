@@ -43,7 +43,7 @@ _OPERATIONS: Final[dict[Callable[..., Any], str]] = {
 # Our names, and what psycopg's pool calls them.
 _POOL: Final = {
     "pool_connections": ("pool_size", "Connections of the pool."),
-    "pool_idle_connections": ("pool_available", "Connections of the pool that nobody uses."),
+    "pool_idle_connections": ("pool_available", "Connections of the pool that are not in use."),
     "pool_max_connections": ("pool_max", "Connections that the pool may have."),
     "pool_waiting_requests": ("requests_waiting", "Calls that wait for a connection of the pool."),
 }

@@ -298,7 +298,7 @@ class SaverOptions(TypedDict, total=False):
         allowed_types: Types that are built beyond LangGraph's own and data types (dataclasses, pydantic models, enums,
             named tuples, attrs classes, subclasses of the standard library's values) of modules that this process has
             imported: classes, or names like `"shop.state:Order"`, whose modules are imported now. A class that is
-            allowed is called, whatever it does. `["*"]` allows all types and trusts whoever can write to the database.
+            allowed is called. `["*"]` allows all types and trusts whoever can write to the database.
         strict: Whether only LangGraph's own types and `allowed_types` are built, as with
             `LANGGRAPH_STRICT_MSGPACK=true`.
         retry: How operations are repeated when a connection is lost.
@@ -312,7 +312,7 @@ class SaverOptions(TypedDict, total=False):
         on_corrupt: `"raise"` for a damaged checkpoint, or `"previous"` to go on from its nearest good ancestor, with
             an entry in the log and an event of the thread.
         guard: Writes that are refused: `"head"`, a checkpoint whose branch another process has advanced since it was
-            read; `"lease"`, whatever a run writes without its thread's lease, which it takes when it starts; or both
+            read; `"lease"`, all that a run writes without its thread's lease, which it takes when it starts; or both
             in a tuple. By default none, as in LangGraph.
         lease_ttl: Seconds after which a lease expires that is not renewed; a live process renews it.
         on_busy: What a run does when another holds the lease: `"raise"` or `"wait"`.

@@ -57,7 +57,7 @@ class StartedWork:
         return task
 
     def follow_run(self, run: Any, loop: AbstractEventLoop) -> bool:
-        """Follow the threads that nodes of a run of LangGraph start, in whatever task: `current_run` is this run.
+        """Follow the threads that nodes of a run of LangGraph start, in any task: `current_run` is this run.
 
         Returns:
             False if the run is followed already.
@@ -170,7 +170,7 @@ class _Thread:
             raise asyncio.CancelledError("it was stopped, and may not start this function")
 
     def begin(self) -> None:
-        """Note that a thread runs the function.
+        """Remember that a thread runs the function.
 
         Raises:
             CancelledError: If it was refused.
@@ -195,7 +195,7 @@ class _Thread:
         return True
 
     def end(self) -> None:
-        """Note that the function has ended."""
+        """Remember that the function has ended."""
         for work in self._works:
             work._remove(self)
         self.ended.set_result(None)

@@ -111,12 +111,13 @@ class StateOptions(SaverOptions, total=False):
     """Options of a state, besides those of its saver.
 
     Attributes:
-        project: Channels of the root graph that are kept readable as JSON, in clear text, whatever the serializer.
+        project: Channels of the root graph that are stored as JSON, too, in clear text, also with a serializer of
+            yours.
         recording: What is recorded of inputs and outputs, and how often; by default no contents if the serializer is
             not LangGraph's own.
         tools: Time limits and sizes of the ledger of tool executions.
         tool_policy: Policy of tools that have none of their own.
-        thread_ttl: How long new threads are kept after they were touched last, unless `threads.set_ttl` or
+        thread_ttl: How long new threads are kept after their last activity, unless `threads.set_ttl` or
             `threads.expire` says otherwise; for ever by default. `maintain` deletes them then.
         thread_ttl_strategy: What `maintain` does then: `delete`, the default, or `keep_latest`, which prunes all but
             their newest checkpoints.

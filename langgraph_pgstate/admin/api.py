@@ -150,7 +150,7 @@ class Admin:
         return schemas.setup_script(check_schema_name(schema))
 
     def sizes(self) -> SchemaSizes:
-        """Return the sizes of the tables, whatever their version. Rows are counted where all have less than 256 MB."""
+        """Return the sizes of the tables, of any version. Rows are counted where all have less than 256 MB."""
         tables = self._database.run(sizes.list_table_sizes, self._queries)
         orphans = self._database.run(sizes.count_orphan_writes, self._queries, tables)
         return SchemaSizes(self._database.run(sizes.get_server_version, self._queries), tuple(tables), orphans)

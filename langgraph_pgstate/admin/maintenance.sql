@@ -1,5 +1,5 @@
 -- name: note_maintenance
--- Store what maintenance did, with the bytes of the tables; delete notes that are older than 400 days.
+-- Store what maintenance did, with the bytes of the tables; delete rows that are older than 400 days.
 WITH old AS (
     DELETE FROM /*schema*/maintenance WHERE maintained_at < now() - interval '400 days'
 )

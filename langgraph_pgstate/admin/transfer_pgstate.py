@@ -46,8 +46,8 @@ class _Portion:
 
 
 class PGStateStore:
-    """One thread in this package's tables. Its caches assume that nobody else writes to the thread; each write checks
-    that.
+    """One thread in this package's tables. Its caches assume that no other process writes to the thread; each write
+    checks that.
 
     Args:
         db: The connection.

@@ -23,7 +23,7 @@ class AsyncAssistants:
     """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
 
     `scope` is metadata that an assistant must contain, and `owner_id` the user of the server whose it must be: what the
-    caller may see or change. An assistant of nobody is seen by all of them.
+    caller may see or change. An assistant without an owner is seen by all of them.
 
     Args:
         database: The database.
@@ -49,7 +49,7 @@ class AsyncAssistants:
             assistant_id: Its id; a new one by default.
             if_exists: `raise` an error if there is one under the id, or `do_nothing` and return that one.
             scope: See `Assistants`.
-            owner_id: The user of the server whose a new one is; nobody's by default.
+            owner_id: The user of the server who owns a new one; none by default.
             fields: See `AssistantFields`; with a graph.
 
         Raises:

@@ -37,7 +37,7 @@ class Access(NamedTuple):
 
     Attributes:
         scope: Metadata that they must contain, as `request_scope` returns it.
-        owner_id: User whose they must be; to be seen they may also be nobody's.
+        owner_id: User who must own them; to be seen they may also have no owner.
     """
 
     scope: list[str] | None = None

@@ -19,10 +19,10 @@ class AssistantSelection(TypedDict, total=False):
     Attributes:
         assistant_id: Only the assistant of this id.
         graph: Only assistants of this graph.
-        name: Only assistants whose name contains this, whatever the case.
+        name: Only assistants whose name contains this, in upper or lower case.
         metadata: Only assistants whose metadata contain this, as by jsonb's `@>`.
         scope: Only assistants whose metadata contain this, too: what the caller may see.
-        owner_id: Only assistants of this user of the server, and those of nobody.
+        owner_id: Only assistants of this user of the server, and those without an owner.
         others: Assistants that are not stored, but among the others: `assistant_id`, `graph`, `name`, `metadata` and
             `created_at` of each, as JSON types.
     """
@@ -87,7 +87,7 @@ class Assistant:
         version: Number of the version, from 1.
         created_at: Time it was made.
         updated_at: Time of its last change.
-        owner_id: User of the server who made it; `None` if it is nobody's.
+        owner_id: User of the server who made it; `None` if it has no owner.
     """
 
     assistant_id: str

@@ -85,7 +85,7 @@ def _learn(name: str, channel: DeltaChannel[Any]) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two reducers are the same function; factories of graphs may make a function anew for each."""
+    """Return whether two reducers are the same function; factories of graphs may make another function for each."""
     code = getattr(one, "__code__", None)
     return one is other or (code is not None and code is getattr(other, "__code__", None) and not one.__closure__)
 

@@ -99,7 +99,7 @@ def build_agent(
 
 
 def payment(ledger: ToolLedger | AsyncToolLedger, seconds: float = 0.1) -> Callable[..., str]:
-    """Return a tool that nobody can ask whether it took effect, so that the ledger asks a person.
+    """Return a tool whose effect cannot be looked up, so that the ledger asks a person.
 
     Args:
         ledger: The ledger of the tool.

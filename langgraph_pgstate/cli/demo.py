@@ -227,7 +227,7 @@ class Demo:
             self._show_ledger(f"Not printed again: {_lines(file)}.")
 
     def _leave_unknown(self) -> None:
-        """Kill a payment that nobody can ask about; the next process asks a person, and the run waits."""
+        """Kill a payment that cannot be looked up; the next process asks a person, and the run waits."""
         with started(self._job("pay", "p6", pay_seconds=_HANGING_SECONDS)) as child:
             _title("5  An effect that only a person knows of", f"process p6, pid {child.pid}")
             _line("you", f"“{PAYMENT_WISH}”")

@@ -46,7 +46,7 @@ def schedule(
         str,
         typer.Option(
             metavar="NAME",
-            help="Ticks that nobody was there for: skip them, run once, or all.",
+            help="Ticks at which no worker was there: skip them, run once, or all.",
             callback=one_of("skip", "once", "all"),
         ),
     ] = "skip",

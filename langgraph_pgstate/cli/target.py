@@ -97,7 +97,7 @@ class Target:
 
     @contextmanager
     def admin(self, *, create: bool = False, serde: SerializerProtocol | None = None) -> Iterator[Admin]:
-        """Connect for work on the tables themselves, whatever their version.
+        """Connect for work on the tables themselves, of any version.
 
         Args:
             create: Whether an embedded database may be made if there is none.

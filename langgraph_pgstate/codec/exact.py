@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import SHAPES
 from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# Whatever is not JSON is left to a function, or raises.
+# What is not JSON is left to a function, or raises.
 _SURE_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME

@@ -189,7 +189,7 @@ def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
 def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iterator[ConnectionPool[Any]]:
     """Open a pool, and close it at the end of the block.
 
-    It connects once first, because a pool retries in the background until its timeout, whatever the error.
+    It connects once first, because a pool retries in the background until its timeout, after any error.
 
     Args:
         dsn: The connection string.
@@ -273,7 +273,7 @@ class _BlockingPool(ConnectionPool[Any]):
 
 
 class _Wait:
-    """A wait for a pooled connection in another thread, which gives it back if nobody takes it.
+    """A wait for a pooled connection in another thread, which returns the connection if it is not taken.
 
     Args:
         pool: Where it waits.

@@ -143,7 +143,7 @@ class Database(_Connected):
     """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently.
 
     Attributes:
-        observer: Measures operations; `None` if nobody does.
+        observer: Measures operations, if there is one.
         is_borrowed: Whether the only connection is the caller's, who may also use it between calls.
     """
 

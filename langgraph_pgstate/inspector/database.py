@@ -32,13 +32,13 @@ async def database(call: PageCall) -> Page:
         "line": line([float(sum(one.sizes.values())) for one in oldest_first]),
         "largest": max((one.bytes for one in found.tables), default=0),
     }
-    # The JSON has the notes that are shown.
+    # The JSON has the rows that are shown.
     data["overview"] = replace(found, maintenance=data["notes"])
     return Page("database.html", "Database", data)
 
 
 def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
-    """Return the newest note that is not newer than a time, or else the oldest; `None` if there is only one note."""
+    """Return the newest row that is not newer than a time, or else the oldest; `None` if there is only one."""
     if len(notes) < 2:
         return None
     return next((one for one in notes if one.maintained_at <= time), notes[-1])

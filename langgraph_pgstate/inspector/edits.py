@@ -152,7 +152,7 @@ async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, proble
 
 
 async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: str) -> Page:
-    """Return a page with the version of somebody who was first and that of the person, who may change theirs."""
+    """Return a page with the version of another person, who was first, and that of the person, who may change it."""
     head = thread.head_checkpoint_id or ""
     theirs = await _state(call, thread, head)
     # A change of an older checkpoint does not concern what came after the newest.

@@ -23,5 +23,5 @@ async def keep(call: PageCall) -> Done:
 
 
 def _back(call: PageCall, path: str | None) -> str:
-    """Return the page to return to: one of these pages, whatever a form or an address says."""
+    """Return the page to return to, which is always one of these pages."""
     return own_path(call, path) or call.link("threads")

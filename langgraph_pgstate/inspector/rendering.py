@@ -149,7 +149,7 @@ def render_refusal(
         status: HTTP status.
         detail: The reason.
         headers: Headers of the answer.
-        call: The request of somebody who may see pages; the page has the navigation then.
+        call: The request of a person who may see pages; the page has the navigation then.
         navigation: Entries of the navigation.
     """
     title = _REFUSALS.get(status, "Something went wrong")

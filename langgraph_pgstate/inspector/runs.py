@@ -238,7 +238,7 @@ async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
 
 
 async def _what_happened(call: PageCall, run: Run) -> str | None:
-    """Return what a person did to a run last; `None` if nobody did."""
+    """Return what a person did to a run last; `None` if there was nothing."""
     event = await last_action(call, run.thread_id, ("retry", "discard", "cancel"), run_id=run.run_id)
     return None if event is None else told(event)
 

@@ -99,7 +99,7 @@ async def value(call: PageCall) -> Response:
         value = value[item]
         if call.query("part") is not None:
             return _file(value, call.number("part", 0))
-    # As a file: whatever is in it, no browser shows it as a page.
+    # As a file, so that no browser shows its content as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
 

@@ -46,7 +46,7 @@ class AnswerRequest:
         answer_id: Random id of this call, with which a retry recognizes its own answer; also the id of the run that
             resumes the thread with it.
         plain: The answer as it was given.
-        is_default: Whether nobody has answered in time.
+        is_default: Whether it is given because no other answer came in time.
     """
 
     value: tuple[str, bytes]
@@ -189,7 +189,7 @@ async def find_due_defaults(
 async def answer_by_default(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, run_id: str
 ) -> list[Answer]:
-    """Give a run's default answer to those of its interrupts that nobody has answered in time. One transaction.
+    """Give a run's default answer to those of its interrupts that were not answered in time. One transaction.
 
     As `answer` does, it enqueues runs that resume the thread, and records events, which say that it is the default.
     Safe to repeat and in many processes. Nothing is done if another transaction has locked the thread. An answer that

@@ -67,7 +67,7 @@ class Answer:
         value: The answer.
         answered_by: Name of the answerer, if it was given.
         answered_at: Time of the answer, by the database's clock.
-        is_default: Whether nobody answered in time, and this is the run's default answer.
+        is_default: Whether this is the run's default answer, because no other was given in time.
         run_id: The run that resumes the thread with it; `None` if the interrupted run was not enqueued.
     """
 

@@ -78,7 +78,7 @@ class LeaseCheck(BaseCallbackHandler):
         self.on_chain_end(run_id=run_id)
 
     def take_back(self, error: BaseException | None) -> bool:
-        """Return whether a cancellation that ended the run was that of this handler, and nobody else's."""
+        """Return whether a cancellation that ended the run was that of this handler alone."""
         if not isinstance(error, asyncio.CancelledError) or not self._cancelled:
             return False
         others = [task for task in self._cancelled if not task.done() and task.uncancel()]

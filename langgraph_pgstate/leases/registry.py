@@ -75,7 +75,7 @@ class HeldLease:
         is_lost: Whether it is known to be taken over, or could not be renewed in time. Its run writes nothing more.
         is_stopped: Whether code of its run begins nothing more, because it was lost before the run ended.
         is_deleted: Whether the holder itself has deleted the thread, and the lease with it.
-        is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and nobody has asked since.
+        is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and that was not read since.
         work: The threads that nodes of its run, or of the runs of its block, have started on an event loop.
         on_stop: Called when code of its run is stopped, by any thread.
     """
@@ -127,7 +127,7 @@ class HeldLease:
         return is_late or self.may_be_left(asker)
 
     def end(self) -> None:
-        """Note that the run or block has ended."""
+        """Remember that the run or block has ended."""
         self.has_ended = True
         if self.run is not None and self.run.holder_id == self.lease.holder_id:
             # Later leases of the same run need another holder.
@@ -164,12 +164,13 @@ class HeldLease:
         return self.has_ended or lease_clock() < self.confirmed_until
 
     def confirm(self, asked_at: float, ttl: float) -> None:
-        """Note that the database has renewed it for `ttl` seconds at the earliest at `asked_at`, by `lease_clock`."""
+        """Remember that the database has renewed it for `ttl` seconds at the earliest at `asked_at`, by
+        `lease_clock`."""
         self.confirmed_until = max(self.confirmed_until, confirmed_end(asked_at, ttl))
         self.asked_at = max(self.asked_at, asked_at)
 
     def lose(self) -> None:
-        """Note that it is lost. Code of its run then begins nothing more, and writes nothing."""
+        """Remember that it is lost. Code of its run then begins nothing more, and writes nothing."""
         self.is_lost = True
         if not self.has_ended:
             self.stop()
@@ -325,7 +326,7 @@ class LeaseRegistry:
         return held
 
     def _note_failed_read(self, call_site: CallSite) -> None:
-        """Note that a read failed or was cancelled, so that its lease is released, now or once it is taken."""
+        """Remember that a read failed or was cancelled, so that its lease is released, now or once it is taken."""
         call_site.has_failed = True
         if call_site.taken is not None:
             call_site.taken.end()
@@ -358,7 +359,7 @@ class LeaseRegistry:
                 run.holder_id = next_holder()
 
     def note_deleted(self, thread_id: str) -> None:
-        """Note that the current code deleted a thread. Its own lease of the thread then does not count as lost."""
+        """Remember that the current code deleted a thread. Its own lease of the thread then does not count as lost."""
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:
             held.is_deleted = True

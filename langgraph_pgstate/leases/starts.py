@@ -21,11 +21,11 @@ class ToolStarts:
         self._is_allowed: dict[UUID, bool] = {}
 
     def allow(self, run_id: UUID) -> None:
-        """Note that a check has let a tool begin."""
+        """Remember that a check has let a tool begin."""
         self._is_allowed.setdefault(run_id, True)
 
     def refuse(self, run_id: UUID, refusal: LeaseLostError) -> None:
-        """Note that a check has refused to let a tool begin."""
+        """Remember that a check has refused to let a tool begin."""
         self._refusal = refusal
         self._is_allowed[run_id] = False
 

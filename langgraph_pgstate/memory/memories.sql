@@ -179,7 +179,7 @@ FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::
 WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: sweep_memories
--- Delete some items that have expired and that nobody holds a lock of, with their versions, and return the number.
+-- Delete some items that have expired and that are not locked, with their versions, and return the number.
 WITH expired AS MATERIALIZED (
     SELECT m.namespace, m.key FROM /*schema*/memories m WHERE m.expires_at <= now()
     ORDER BY m.expires_at LIMIT :count::integer FOR UPDATE SKIP LOCKED

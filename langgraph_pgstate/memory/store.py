@@ -249,7 +249,7 @@ class AsyncPGMemoryStore(_Store):
     ) -> list[FoundItem]:
         """Return items below a namespace; with a query those that fit it best first, else those stored last first.
 
-        `limit` items are returned if they exist, at any offset, whatever the filter. One round trip.
+        `limit` items are returned if they exist, at any offset, with any filter. One round trip.
 
         Args:
             namespace_prefix: Labels with which the namespaces begin; none for all.

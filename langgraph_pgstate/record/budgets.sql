@@ -13,7 +13,7 @@ SELECT scope, name, amount FROM /*schema*/budgets ORDER BY scope, name;
 
 -- name: read_spending
 -- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), also of those that were
--- deleted, except some spans; after a row that tells whether there are any budgets, and when the day began.
+-- deleted, except some spans; after a row with whether there are any budgets, and when the day began.
 WITH day AS MATERIALIZED (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS began_at
 ), ruled AS MATERIALIZED (

@@ -117,12 +117,12 @@ async def check_not_done(
         queries: The queries of the schema.
         action: What is to be done.
         thread_id: The thread, as for `note_action`.
-        within: Time before this transaction in which nobody may have done it.
+        within: Time before this transaction in which no person may have done it.
         checkpoint_id: The checkpoint; all of the thread by default.
         run_id: The run that is to be made: to make it again is no other action.
 
     Raises:
-        AlreadyDoneError: If somebody has.
+        AlreadyDoneError: If a person has.
     """
     await db.fetch(queries.lock_action, {"key": f"{action} {thread_id}"})
     key = {"action": action, "thread_id": thread_id, "within": within}

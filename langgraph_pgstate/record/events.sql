@@ -13,7 +13,7 @@ ORDER BY v.event_id --!newest
 LIMIT :page_size;
 
 -- name: add_event
--- Record an event of a thread, unless the last hour has it: the suffix of its id tells a call that is repeated.
+-- Record an event of a thread, unless the last hour has it: a repeated call is found by the suffix of its id.
 INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id::text,
     to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text, :kind,

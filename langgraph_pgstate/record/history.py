@@ -166,7 +166,7 @@ class AsyncRunHistory:
     ) -> Analytics:
         """Return what agents did in a time: threads by status, outcomes, durations and cost of runs, and feedback.
 
-        Three round trips. Each reads at most 100,000 rows, the newest; `is_complete` tells whether that was enough.
+        Three round trips. Each reads at most 100,000 rows, the newest; `is_complete` is false if there were more.
 
         Args:
             by: One or several of `agent`, `release`, `tenant`, `user` and `day`, for the runs. Threads are always by

@@ -87,7 +87,7 @@ class MessageHook:
         return ()
 
     def after_put(self, plan: PutPlan) -> None:
-        """Note that the next put needs to send differences only."""
+        """Remember that the next put needs to send differences only."""
         address = plan.request.address
         if len(self._familiar) >= _FAMILIAR_LIMIT:
             self._familiar, self._doubled = set(), set()

@@ -24,7 +24,7 @@ class RecorderSettings:
         queue_size: Spans and events that wait to be written; when there are more, the graph waits.
         patience: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
         ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
-        release: Release of the application, noted with its runs. A run with `release` in its metadata has that one.
+        release: Release of the application, stored with its runs. A run with `release` in its metadata has that one.
     """
 
     content: bool = True

@@ -42,7 +42,7 @@ class RowSource(Protocol[R]):
         ...
 
     def note_moved(self, threads: dict[str, int]) -> None:
-        """Note that the journal entries of these threads were moved to the tables."""
+        """Remember that the journal entries of these threads were moved to the tables."""
         ...
 
     def own_runs(self) -> list[tuple[str, str]]:

@@ -68,7 +68,7 @@ ON CONFLICT (thread_id, run_id) DO UPDATE SET
     is_encrypted = stored.is_encrypted OR excluded.is_encrypted,
     release = excluded.release
 WHERE excluded.started_at > stored.started_at
-    -- A run begins later than it was enqueued, whatever its process's clock says.
+    -- A run begins later than it was enqueued, also if the clock of its process differs.
     OR (stored.queue IS NOT NULL AND stored.first_started_at IS NULL)
     OR (excluded.started_at = stored.started_at AND (stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL));
 

@@ -309,8 +309,8 @@ class AsyncRuns(AsyncRunQueue):
     async def retry(
         self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
     ) -> bool:
-        """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
-        checkpoint. One round trip; safe to repeat.
+        """Enqueue a run again that ended without success. Its attempts are counted from the start; it goes on from
+        its newest checkpoint. One round trip; safe to repeat.
 
         Args:
             thread_id: The thread.

@@ -135,8 +135,8 @@ async def retry(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> bool:
-    """Enqueue a run again that ended without success. Its attempts are counted anew; it goes on from its newest
-    checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
+    """Enqueue a run again that ended without success. Its attempts are counted from the start; it goes on from its
+    newest checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
 
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -169,7 +169,7 @@ async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str,
     """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
 
     One round trip, or one transaction with an event that names who did it; safe to repeat. It waits for whoever changes
-    the thread's queue, so that a run which somebody else retries at the same time keeps what it is to do.
+    the thread's queue, so that a run which another caller retries at the same time keeps what it is to do.
 
     Returns:
         Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.

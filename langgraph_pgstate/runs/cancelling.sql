@@ -66,7 +66,7 @@ WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_id
 
 -- name: set_thread_status
 -- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as the newest of
--- its runs ended that had begun. One that was cancelled before has not touched an interrupt, for example.
+-- its runs ended that had begun. One that was cancelled before has not changed an interrupt, for example.
 UPDATE /*schema*/threads SET status = found.status
 FROM (
     SELECT CASE

@@ -41,9 +41,10 @@ async def claim(
 ) -> Claims:
     """Claim runs of some graphs with the leases of their threads, by priority and position.
 
-    One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by somebody else,
-    which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If the answer is
-    lost, `tend` tells of the runs that were claimed. It waits a moment only for a lock; see `locking.is_locked`.
+    One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by other
+    processes, which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If
+    the answer is lost, `tend` returns the runs that were claimed. It waits a moment only for a lock; see
+    `locking.is_locked`.
 
     Args:
         db: The connection.
@@ -77,7 +78,7 @@ async def claim(
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         rows = await db.fetch_together([begin, *opening, (statement, parameters)])
         ended = ()
-        # `claimed` and what was left instead; the comment of `claim_runs` tells them.
+        # `claimed` and what was left instead; see the comment of `claim_runs`.
         kinds = {row[0] for row in rows}
         was_limited = claims.has_limits
         claims = Claims(

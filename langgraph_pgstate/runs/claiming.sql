@@ -81,7 +81,7 @@ candidates AS MATERIALIZED (
 --+limited     UNION ALL
 --+limited     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
 --+limited ), locked AS MATERIALIZED (
---+limited     -- The rows as they are now. Another revision than in the snapshot tells of a claim that was not counted.
+--+limited     -- The rows as they are now. Another revision than in the snapshot means a claim that was not counted.
 --+limited     SELECT u.key, u.revision FROM /*schema*/queue_keys u
 --+limited     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
 --+limited     FOR UPDATE SKIP LOCKED

@@ -72,7 +72,7 @@ async def finish(
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
-        if somebody has asked to roll the run back, which is left to `roll_back`.
+        if the run is to be rolled back, which is left to `roll_back`.
     """
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
@@ -95,7 +95,7 @@ async def finish_together(
     trip.
 
     Returns:
-        False if some were not ended; `finish` tells which.
+        False if some were not ended; `finish` says which.
     """
     return await _finish(db, queries, keys, status, events) == len(keys)
 

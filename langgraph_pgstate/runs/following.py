@@ -62,7 +62,7 @@ class _ReadTimes:
         return self._ended_at + pause - time.monotonic()
 
     def note(self, began_at: float) -> None:
-        """Note that a read has ended."""
+        """Remember that a read has ended."""
         self._ended_at = time.monotonic()
         self._took = min(1.0, self._ended_at - began_at)
 

@@ -35,7 +35,7 @@ class RunInput:
         stream_mode: Modes of the events that are kept; see `modes_of`.
         stream_subgraphs: Whether events of subgraphs are kept, too.
         on_completion: `keep` or `delete`.
-        default_answer: The answer that its interrupts get if nobody answers them in time.
+        default_answer: The answer that its interrupts get if they are not answered in time.
         expected_head: Checkpoint that must be the thread's newest when the run begins.
     """
 

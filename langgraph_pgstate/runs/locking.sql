@@ -8,5 +8,5 @@ SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_
 
 -- name: plan_lookups
 -- Have the transaction's prepared statements planned once, because those with arrays would be planned at each call, which
--- takes longer than what they do; and for lookups by key, whatever the size of the tables was when they were analyzed.
+-- takes longer than what they do; and for lookups by key, also if tables were empty when they were analyzed.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true);

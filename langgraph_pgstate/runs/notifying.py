@@ -112,7 +112,7 @@ class AsyncNotifier:
 class EndListener:
     """Calls functions when workers tell that runs have ended. Thread-safe.
 
-    The first call opens a connection that listens until `close`; without one that can, nobody is called.
+    The first call opens a connection that listens until `close`; without one that can, no function is called.
 
     Args:
         database: Names the server.

@@ -89,7 +89,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class DefaultAnswer:
-    """An answer that the interrupts of an enqueued run get if nobody answers them in time.
+    """An answer that the interrupts of an enqueued run get if they are not answered in time.
 
     Attributes:
         value: The answer; any value except `None` that the serializer can store.
@@ -139,7 +139,7 @@ class EnqueueOptions(TypedDict, total=False):
         stream_subgraphs: Whether events of subgraphs are kept, too; not by default.
         on_completion: `keep` the thread, the default, or `delete` it when the run succeeds, unless another run of the
             thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
-        default_answer: The answer that its interrupts get if nobody answers them in time; none by default. The runs
+        default_answer: The answer that its interrupts get if they are not answered in time; none by default. The runs
             that resume it have the same.
         webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by
             default.
@@ -218,7 +218,7 @@ class WebhookSettings:
         secret: Secret with which they are signed; unsigned without. What follows `whsec_` is base64.
         allowed_networks: Networks that are not public, but that webhooks may be delivered to, like `10.1.0.0/16`.
         timeout: Seconds that a receiver has to answer.
-        headers: Headers that each request has, whatever its URL.
+        headers: Headers that each request has, to any URL.
         allowed_hosts: The hosts that webhooks may be delivered to; `*.example.com` stands for all hosts below that one.
             All hosts by default.
         allowed_ports: The ports that they may be delivered to; all by default.
@@ -277,7 +277,7 @@ class WebhookSettings:
 
     @property
     def claim_seconds(self) -> float:
-        """Seconds after which another process delivers what this one has claimed, and not noted."""
+        """Seconds after which another process delivers what this one has claimed without storing an outcome."""
         return 2 * self.timeout + 30
 
 

@@ -107,7 +107,7 @@ class AsyncRunQueue(AsyncRunHistory):
 
         Args:
             queue: The queue.
-            key: The key that is limited, whatever the limit of each key is; `*` for each key; the whole queue by
+            key: The key that is limited, in place of the limit of each key; `*` for each key; the whole queue by
                 default. Runs without a key are under the limit of the queue only.
             concurrency: Runs that run at once at most; 0 for none.
             rate: Attempts that begin in a time at most. With neither, the limit is removed.

@@ -326,7 +326,7 @@ def read_options(text: str, where: str) -> dict[str, Any]:
     """Return the options of a run, as `run_requests` has them, or of a schedule's runs.
 
     Raises:
-        CorruptStateError: If they are not those of a run: statements of somebody else may have changed them.
+        CorruptStateError: If they are not those of a run: other programs may have changed them.
     """
     try:
         found: dict[str, Any] = json.loads(text)

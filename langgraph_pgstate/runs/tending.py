@@ -67,7 +67,7 @@ async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bo
 
 
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
-    """Renew the leases of a worker's runs, note that it is alive, and read which runs are to be cancelled.
+    """Renew the leases of a worker's runs, store that it is alive, and read which runs are to be cancelled.
 
     One statement; safe to repeat. A lease that another transaction has locked is left to the next call: a write of the
     run itself, which renews it when that is due, or a deletion of the thread.

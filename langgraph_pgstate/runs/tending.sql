@@ -160,7 +160,7 @@ SELECT DISTINCT thread_id FROM (
 ) AS due;
 
 -- name: make_due
--- Note that runs of some threads are due, and since when they wait, and give them their order among the runs of their
+-- Store that runs of some threads are due, and since when they wait, and give them their order among the runs of their
 -- thread. Runs after `lock_threads_for_no_key_update`.
 UPDATE /*schema*/queue SET
     run_after = NULL, number = due.number, enqueued_at = greatest(queue.enqueued_at, queue.run_after)

@@ -105,7 +105,7 @@ def host_of(url: str) -> str:
 async def claim(
     db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
 ) -> list[Delivery]:
-    """Claim webhooks that are due, so that nobody else delivers them for some seconds. One statement.
+    """Claim webhooks that are due, so that no other process delivers them for some seconds. One statement.
 
     Args:
         db: The connection.

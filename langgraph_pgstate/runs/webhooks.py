@@ -57,7 +57,7 @@ class AsyncWebhooks:
         processes at once. A webhook is delivered at least once, and each time with the same id.
 
         Raises:
-            PGStateError: If the database cannot be used. What was not noted is delivered again.
+            PGStateError: If the database cannot be used. What was not stored is delivered again.
         """
         return await _deliver_due(self._database.run, self._queries, self.settings)
 
@@ -135,7 +135,7 @@ class WebhookThread:
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop, and wait for deliveries that go on, but not long: others deliver what is not noted."""
+        """Stop, and wait for deliveries that go on, but not long: other processes deliver what is not stored."""
         self._until = min(self._until, time.monotonic() + _STOP_SECONDS)
         self._is_stopped = True
         self._wake.set()
@@ -145,7 +145,7 @@ class WebhookThread:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            # Read first, so that what was noted before the stop is delivered.
+            # Read first, so that what was stored before the stop is delivered.
             is_last = self._is_stopped
             try:
                 asyncio.run(_deliver_due(self._run, self._queries, self.settings, lambda: self._until))
@@ -178,7 +178,7 @@ async def _deliver_due(
     settings: WebhookSettings,
     until: Callable[[], float] = lambda: float("inf"),
 ) -> int:
-    """Deliver webhooks, noting each outcome as it comes, until none is due, and return how many were taken.
+    """Deliver webhooks, storing each outcome as it comes, until none is due, and return how many were taken.
 
     Args:
         run: Runs an operation on the database.
@@ -224,7 +224,7 @@ async def _deliver_due(
                     del tasks[task]
                     delivered += task.result()
         except PGStateError:
-            # What is being delivered may still be noted.
+            # Outcomes of deliveries in progress may still be stored.
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:

@@ -15,7 +15,7 @@ WHERE webhooks.thread_id = due.thread_id AND webhooks.run_id = due.run_id AND we
 RETURNING webhooks.thread_id, webhooks.run_id, webhooks.ended_at, webhooks.url, webhooks.attempts, webhooks.run, now();
 
 -- name: delete_webhook
--- Delete a webhook that was delivered, or is not wanted any more; one that somebody else has claimed since stays.
+-- Delete a webhook that was delivered, or is not wanted any more; one that another process has claimed since stays.
 DELETE FROM /*schema*/webhooks
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND (:attempts::integer IS NULL OR attempts = :attempts);

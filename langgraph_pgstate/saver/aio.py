@@ -180,7 +180,7 @@ class AsyncPGStateSaver(CommonSaver):
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # Nobody may run between two steps of a put on a connection that the caller uses, too.
+        # No other code may run between two steps of a put on a connection that the caller uses, too.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 

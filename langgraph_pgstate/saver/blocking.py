@@ -208,7 +208,7 @@ class PGStateSaver(CommonSaver):
         """Return the checkpoint a config names, or the latest of its thread and namespace. One round trip.
 
         Its row is always read; segments that this process stored or read last are taken from memory if the row is as it
-        was then. Values are built anew for each caller.
+        was then. Values are built again for each caller.
 
         Raises:
             ConfigurationError: If the config names no thread.

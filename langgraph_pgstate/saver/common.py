@@ -79,7 +79,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _passes_damage: bool
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
-    # A worker resumes runs by itself: a task that failed must run again, whatever it wrote before.
+    # A worker resumes runs by itself: a task that failed must run again, also if it wrote something before.
     _drops_failed_output: bool = False
 
     def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:

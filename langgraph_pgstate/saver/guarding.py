@@ -47,7 +47,7 @@ class GuardPolicy:
         head = self._guards_head(held) and not is_explicit_fork(config, request.merged_metadata.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
-            # Noted before it is sent, because writes of the run's tasks may arrive at the same time.
+            # Remembered before it is sent, because writes of the run's tasks may arrive at the same time.
             advance = (str(request.address.checkpoint_id), run)
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
@@ -82,7 +82,7 @@ class GuardPolicy:
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
 
     def note_stored(self, guard: Guard, held: HeldLease | None) -> None:
-        """Note that a write was stored, and the lease renewed with it if that was due."""
+        """Remember that a write was stored, and the lease renewed with it if that was due."""
         if held is not None and guard.renew_for is not None:
             held.confirm(guard.asked_at, guard.renew_for)
 
@@ -92,7 +92,7 @@ class GuardPolicy:
         return child_id
 
     def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
-        """Note that a checkpoint was refused. Its tasks' writes are refused, too."""
+        """Remember that a checkpoint was refused. Its tasks' writes are refused, too."""
         self._remember(self._refused, address, error)
 
     def _guards_head(self, held: HeldLease | None) -> bool:

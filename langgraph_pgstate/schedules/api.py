@@ -35,7 +35,7 @@ from langgraph_pgstate.scopes import Scope
 class AsyncSchedules:
     """Schedules, each of which enqueues a run of a graph at its ticks.
 
-    Workers fire them, whatever graphs they run. An application without a worker calls `fire`.
+    Workers fire them, of any graph. An application without a worker calls `fire`.
 
     Args:
         database: The database.
@@ -220,7 +220,7 @@ class AsyncSchedules:
         """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
 
         Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
-        call, and one whose time zone this machine does not know, which its `last_error` tells, to another machine.
+        call, and one whose time zone this machine does not know, which its `last_error` says, to another machine.
 
         Returns:
             The runs that this call has enqueued.

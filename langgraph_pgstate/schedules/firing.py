@@ -46,7 +46,7 @@ async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[s
 
 
 def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
-    """Return whether it is noted that this machine cannot tell the ticks of a schedule."""
+    """Return whether a schedule is known to have ticks that this machine cannot compute."""
     try:
         first_tick(cron, zone_of(timezone), datetime.now(UTC))
     except ConfigurationError as unknown:

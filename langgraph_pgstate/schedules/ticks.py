@@ -73,7 +73,7 @@ def due_ticks(
     Args:
         cron: The expression.
         zone: Its time zone.
-        next_at: The first tick that nobody has looked at.
+        next_at: The first tick that no process has handled.
         now: The time.
         missed: Which of the ticks until now are left out: with `skip` those that are a minute late, with `once` all but
             the newest, with `all` only those before the newest hundred.

@@ -69,13 +69,13 @@ class ScheduleOptions(EnqueueOptions, total=False):
 
     Attributes:
         timezone: IANA name of the time zone of `cron`, UTC by default. Where clocks are changed, each tick comes once.
-        missed: What becomes of ticks at which nobody enqueued runs for a minute: `skip` them, the default; enqueue one
-            run, for the newest (`once`); or `all`, the newest hundred at most.
+        missed: What becomes of ticks at which no process enqueued runs for a minute: `skip` them, the default;
+            enqueue one run, for the newest (`once`); or `all`, the newest hundred at most.
         end_at: Time of the last tick at most; no end by default.
         paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
-        thread_ttl: How long the new threads of its runs are kept after they were touched last; for ever by default.
+        thread_ttl: How long the new threads of its runs are kept after their last activity; for ever by default.
         scope: Metadata that a schedule which is changed must contain: what the caller may see.
-        owner_id: User of the server whose it is; nobody by default.
+        owner_id: User of the server who owns it; none by default.
     """
 
     timezone: str

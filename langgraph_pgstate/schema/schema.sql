@@ -312,7 +312,7 @@ CREATE TABLE /*schema*/workers (
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
 -- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
 -- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
--- days. Days are dropped as a whole; `runs.last_event` tells what was.
+-- days. Days are dropped as a whole; `runs.last_event` has the number of the last one.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -576,7 +576,7 @@ CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, 
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
--- with `frame/`. `fingerprint` tells apart actions under one tool-call id. `intent_id` is random for each attempt; only
+-- with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random for each attempt; only
 -- its owner may write the outcome. `answers` is the number of resume values of its task that were used to settle it.
 -- `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id. As
 -- long as it was not begun again here (`is_copy`), it is compensated on that thread.
@@ -1353,7 +1353,7 @@ COMMENT ON TABLE /*schema*/tool_executions IS
 COMMENT ON COLUMN /*schema*/tool_executions.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/tool_executions.idempotency_key IS
     'identity of the action: the same key is the same action';
-COMMENT ON COLUMN /*schema*/tool_executions.fingerprint IS 'tells apart actions under one tool-call id';
+COMMENT ON COLUMN /*schema*/tool_executions.fingerprint IS 'distinguishes actions under one tool-call id';
 COMMENT ON COLUMN /*schema*/tool_executions.intent_id IS 'random for each attempt; only its owner writes the outcome';
 COMMENT ON COLUMN /*schema*/tool_executions.tool IS 'name of the tool';
 COMMENT ON COLUMN /*schema*/tool_executions.status IS

@@ -252,7 +252,7 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
     access = await call.access("crons", "search", value)
-    # A cron on a thread tells what is said there.
+    # A cron on a thread shows the contents of that thread.
     threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:

@@ -36,7 +36,7 @@ M = TypeVar("M")
 
 
 class ClosingResponse(StreamingResponse):
-    """A response whose source is closed when the client goes, whatever it was waiting for."""
+    """A response whose source is closed when the client disconnects, also while it waits."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; without its end if the server stops, which closes the connection."""

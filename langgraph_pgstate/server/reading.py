@@ -174,7 +174,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # Nobody gets it. As an error, whoever breaks bodies off would fill the log.
+        # The client is gone. An error in the log for each broken body would let clients fill it.
         raise refuse(400, "the body breaks off") from None
     raw = b"".join(parts)
     parts.clear()

@@ -31,7 +31,7 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import Reader, kept_modes, location, with_client
 from langgraph_pgstate.threads.types import Thread
 
-# The thread of a stateless run is deleted with its answer; if nobody waited for that, or the process died, later.
+# The thread of a stateless run is deleted with its response; later, if no client waited for that, or the process died.
 _STATELESS_TTL: Final = timedelta(hours=1)
 _NONE_TO_CANCEL: Final = "no run to cancel was found"
 _UNFINISHED: Final = ("pending", "running")

@@ -56,7 +56,7 @@ class Service:
         headers: Headers that runs have in their config.
         limits: What bodies may have at most.
         stopping: Set when open streams are to end, because the process is about to.
-        metrics: The metrics, once somebody has asked for them.
+        metrics: The metrics; made at the first request for them.
     """
 
     state: AsyncPGState

@@ -216,7 +216,7 @@ class _Stall(NamedTuple):
 
 
 class _Server(uvicorn.Server):
-    """A server that tells its application of a signal at once, so that open streams end.
+    """A server that reports a signal to its application at once, so that open streams end.
 
     Attributes:
         exit_code: The exit code of the process.

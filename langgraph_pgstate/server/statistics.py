@@ -23,7 +23,7 @@ async def metrics(call: Call) -> Response:
         raise refuse(403, f"metrics are those of all users: they need the permission {METRICS_PERMISSION!r}")
     service = call.service
     if service.metrics is None:
-        # Made at the first request, so that a server that nobody scrapes measures nothing.
+        # Made at the first request, so that a server that is not scraped measures nothing.
         service.metrics = Metrics(service.state)
     body, content_type = await service.metrics.expose(call.request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

@@ -168,7 +168,7 @@ async def _chunks(
         async for heartbeat in thread.until_there():
             yield heartbeat
         async for batch in batches_of(call, events, encode):
-            # The thread may be somebody else's by now: checked after the events were read, before they are sent.
+            # The thread may have another owner now: checked after the events were read, before they are sent.
             is_due = time.monotonic() - checked_at >= pacing.HEARTBEAT_SECONDS
             if not batch or is_due or any(one.mark != run_id for one in batch):
                 if not await thread.is_there():

@@ -311,7 +311,7 @@ async def _described(call: Call, state: ThreadState, names: Sequence[str] | None
     error = None
     if snapshot is None and unreadable is not None:
         kind = type(unreadable).__name__
-        # What other code says may be meant for nobody outside.
+        # Messages of other errors may contain what clients must not see.
         reason = str(unreadable) if isinstance(unreadable, PGStateError) else kind
         error = {"error": kind, "message": f"the values cannot be read: {reason}"}
     elif thread.status == "error" and (names is None or "error" in names):

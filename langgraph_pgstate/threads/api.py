@@ -172,7 +172,7 @@ class AsyncThreads:
     async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
-        The status follows from the runs of a thread; a state that somebody else has changed may wait for nothing more.
+        The status follows from the runs of a thread; a state that another caller has changed may wait for nothing more.
 
         Args:
             thread_id: The thread.

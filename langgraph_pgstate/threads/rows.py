@@ -66,7 +66,7 @@ async def delete_thread(
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
-        # Their next runs would be on a thread that somebody else may make under the same id.
+        # Their next runs would be on a thread that another user may make under the same id.
         await db.execute(queries.delete_schedules_of, key)
         if by is not None and result.threads:
             await note_action(db, queries, "delete", by, thread_id)

@@ -59,7 +59,7 @@ class Claimer:
         return min(self._retry_at.values(), default=float("inf"))
 
     def ended(self, claimed: ClaimedRun) -> None:
-        """Note that a run has ended, which may leave its key below its limit."""
+        """Remember that a run has ended, which may leave its key below its limit."""
         if claimed.queue in self._limited and claimed.queue_key:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 

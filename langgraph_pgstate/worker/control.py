@@ -167,7 +167,7 @@ class Control:
     def _work(self) -> None:
         settings = self._settings
         listener: Listener | None = None
-        # Short, so that an outage does not keep the thread from noting what else happens.
+        # Short, so that an outage does not block the thread for long.
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
         # At once: it runs the same few statements for as long as it lives.
         prepare = None if self._prepare_threshold is None else 0

@@ -30,7 +30,7 @@ class Ender:
         seconds: Time after which a call ends no further runs one by one, so that leases are renewed.
         note_end: Called with each execution whose run has ended in the queue, or was given back.
         leave: Called with each whose run is left until its lease expires.
-        left: Tells for which runs a lease is kept because their code still runs.
+        left: Knows for which runs a lease is kept because their code still runs.
         ttl: Seconds for which it is.
 
     Attributes:

@@ -20,7 +20,7 @@ class Isolation:
         self._alone: object = None
 
     def enter(self, worker: object) -> bool:
-        """Note that a worker begins to run something. Return false if another one has a run that is alone."""
+        """Remember that a worker begins to run something. Return false if another one has a run that is alone."""
         with self._lock:
             if self._alone not in (None, worker):
                 return False
@@ -28,7 +28,7 @@ class Isolation:
             return True
 
     def enter_alone(self, worker: object) -> bool:
-        """Note that a worker begins a run that is alone. Return false if another one runs something."""
+        """Remember that a worker begins a run that is alone. Return false if another one runs something."""
         with self._lock:
             if self._alone not in (None, worker) or self._busy - {worker}:
                 return False
@@ -37,7 +37,7 @@ class Isolation:
             return True
 
     def leave(self, worker: object) -> None:
-        """Note that a worker runs nothing. Safe to repeat."""
+        """Remember that a worker runs nothing. Safe to repeat."""
         with self._lock:
             self._busy.discard(worker)
             if self._alone is worker:

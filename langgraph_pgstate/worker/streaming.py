@@ -196,11 +196,11 @@ class RunStream:
         return batches
 
     def note_commit(self, transaction: Hashable) -> None:
-        """Note that a transaction has committed."""
+        """Remember that a transaction has committed."""
         self.note_stored(self._sent.pop(transaction, 0))
 
     def note_stored(self, upto: int) -> None:
-        """Note that the first events of this execution are stored.
+        """Remember that the first events of this execution are stored.
 
         Args:
             upto: Their number.
@@ -316,7 +316,7 @@ class StreamWriter:
         return self._statements(plan.request.address.thread_id, id(plan))
 
     def after_put(self, plan: PutPlan) -> None:
-        """Note that they are stored."""
+        """Remember that they are stored."""
         self._note_commit(plan.request.address.thread_id, id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
@@ -327,7 +327,7 @@ class StreamWriter:
         return self._statements(request.address.thread_id, id(request))
 
     def after_writes(self, request: WritesRequest) -> None:
-        """Note that they are stored."""
+        """Remember that they are stored."""
         self._note_commit(request.address.thread_id, id(request))
 
     def _statements(self, thread_id: str, transaction: int) -> Sequence[Statement]:

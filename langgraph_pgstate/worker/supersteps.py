@@ -11,7 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 
 class SuperstepClock(BaseCallbackHandler):
-    """A callback handler that tells when the current superstep of a graph has taken too long.
+    """A callback handler that finds when the current superstep of a graph has taken too long.
 
     A superstep begins with its first node, and has no time limit while none of its nodes runs. Those of subgraphs are
     part of it.
@@ -45,7 +45,7 @@ class SuperstepClock(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note that the graph or one of its nodes begins."""
+        """Remember that the graph or one of its nodes begins."""
         with self._lock:
             if self._graph_id is None:
                 self._graph_id = run_id
@@ -56,10 +56,10 @@ class SuperstepClock(BaseCallbackHandler):
                 self._nodes.add(run_id)
 
     def on_chain_end(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Note that a node has ended."""
+        """Remember that a node has ended."""
         with self._lock:
             self._nodes.discard(run_id)
 
     def on_chain_error(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Note that a node has failed."""
+        """Remember that a node has failed."""
         self.on_chain_end(run_id=run_id)

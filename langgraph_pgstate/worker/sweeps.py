@@ -126,7 +126,7 @@ class Sweeps:
         self._do_each(firing.fire, [(name,) for name in due])
 
     def _answer_by_default(self) -> None:
-        """Answer interrupts that nobody has answered in time."""
+        """Give default answers to interrupts that were not answered in time."""
         due = self._database.run(answers.find_due_defaults, self._queries, self._graphs, _BACKLOG)
         self._do_each(answers.answer_by_default, due)
 

@@ -115,7 +115,7 @@ class Worker(_Worker):
         try:
             self._control.start()
         except BaseException:
-            # The thread may go on, and nobody would close the worker.
+            # The thread may go on, and the worker would never be closed.
             self._control.drain()
             raise
         return self
@@ -194,7 +194,7 @@ class AsyncWorker(_Worker):
         try:
             await asyncio.to_thread(self._control.start)
         except BaseException:
-            # The thread goes on if the call is cancelled, and nobody would close the worker.
+            # The thread goes on if the call is cancelled, and the worker would never be closed.
             self._control.drain()
             raise
         return self

@@ -80,7 +80,7 @@ async def test_a_named_person_answers(dsn: str, schema: str) -> None:
         assert "/threads/t/run" not in forms_of(await visitor.page("/interrupts", thread="t", id=interrupt_id))
         (answer,) = await state.interrupts.answers("t")
         assert (answer.value, answer.answered_by) == ({"ok": True}, "Eve")
-        assert "Nobody waits for an answer" in await visitor.page("/interrupts")
+        assert "No thread waits for an answer" in await visitor.page("/interrupts")
         events = await state.events.list("t", kind="answer")
         assert [one.payload["by"] for one in events.items] == ["Eve"]
 

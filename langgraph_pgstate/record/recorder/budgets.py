@@ -105,7 +105,7 @@ class Budgets:
             now = time.monotonic()
             if now < self._unchecked_until:
                 return True
-            # While somebody reads, others go on with what they know.
+            # While one thread reads, others go on with what they know.
             oldest = now - self._fresh_for * (2 if self._in_progress else 1)
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)

@@ -47,7 +47,7 @@ class RecordingHandler(GraphCallbackHandler):
     """The callbacks shared by both recorders. Subclasses handle the ends of chains, where a run may end."""
 
     run_inline = True
-    """Call the handler in the graph's own thread or task, so that spans are noted in the order of their start."""
+    """Call the handler in the graph's own thread or task, so that spans are recorded in the order of their start."""
 
     _tracker: Tracker
     _budgets: Budgets
@@ -331,7 +331,7 @@ class _Recorded:
 
 
 class _OwnerNote(BaseCallbackHandler):
-    """A callback handler that tells a graph's recorders, when a run begins, what `configurable` says of its owner.
+    """A callback handler that passes the owner in `configurable` to a graph's recorders when a run begins.
 
     Metadata would do so, too, but streams and tracers show it, and graphs within this one store it as theirs.
     """

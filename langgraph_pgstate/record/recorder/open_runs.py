@@ -14,7 +14,7 @@ enqueued_run: Final[ContextVar[tuple[str, str] | None]] = ContextVar("enqueued_r
 """Thread and id of the enqueued run that a worker executes here. It has a row already, unless it was deleted."""
 
 attempt_is_lost: Final[ContextVar[Callable[[], bool]]] = ContextVar("attempt_is_lost", default=lambda: False)
-"""Returns whether the attempt that a worker executes here is not its own any more: it then tells no status."""
+"""Returns whether the attempt that a worker executes here is not its own any more; then it reports no status."""
 
 
 class OpenRuns:

@@ -104,7 +104,7 @@ class WriteQueue:
             run.is_changed = False
 
     def note_journaled(self, thread_id: str) -> None:
-        """Note that an entry was added to the journal of a thread."""
+        """Remember that an entry was added to the journal of a thread."""
         with self._lock:
             self._journaled[thread_id] = self._journaled.get(thread_id, 0) + 1
 
@@ -114,7 +114,7 @@ class WriteQueue:
             return dict(self._journaled)
 
     def note_moved(self, threads: dict[str, int]) -> None:
-        """Note that the journal entries of these threads were moved to the tables."""
+        """Remember that the journal entries of these threads were moved to the tables."""
         with self._lock:
             for thread_id, number in threads.items():
                 if self._journaled.get(thread_id) == number:
