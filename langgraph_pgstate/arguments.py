@@ -274,7 +274,7 @@ def configurable_of(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     # Test for a plain dict first: `isinstance` of the abstract class takes a microsecond.
     if config is not None and type(config) is not dict and not isinstance(config, Mapping):
         raise ArgumentTypeError(
-            f'a config is a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
+            f'a config must be a dict such as {{"configurable": {{"thread_id": "..."}}}}, not {type(config).__name__}'
         )
     configurable = (config or {}).get("configurable")
     return configurable if type(configurable) is dict or isinstance(configurable, Mapping) else {}

@@ -492,7 +492,7 @@ def parts_of(value: Any) -> tuple[int, list[Any]] | None:
     if kind is deque and value.maxlen is not None:
         return jsonplus.EXT_CONSTRUCTOR_POS_ARGS, ["collections", "deque", [[*value], value.maxlen]]
     if isinstance(value, BaseModel):
-        # Not its dump, which makes dicts of objects.
+        # `model_dump` would make dicts of objects.
         fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
         return jsonplus.EXT_PYDANTIC_V2, [kind.__module__, kind.__name__, fields, "model_validate_json"]
     return None

@@ -42,7 +42,7 @@ def check_options(owner: type, options: Mapping[str, Any], known: type) -> None:
             raise ArgumentTypeError(
                 f"{owner.__name__} has no option {name!r}; it has {', '.join(sorted(known.__annotations__))}"
             )
-        # As text, because most settings are imported only by those who use them.
+        # Names as text, because most settings are imported only when they are used.
         expected = getattr(known.__annotations__[name], "__forward_arg__", "")
         kinds = {"None"} if value is None else {kind.__name__ for kind in type(value).__mro__}
         if _SETTINGS.search(expected) and kinds.isdisjoint(expected.split(" | ")):
@@ -57,11 +57,11 @@ def age(text: str) -> timedelta:
     """
     match = _AGE.fullmatch(text.strip().lower())
     if match is None:
-        raise ConfigurationError(f"{text!r} is no age: write a number and s, m, h, d or w, like 30d or 12h")
+        raise ConfigurationError(f"the age must be a number and s, m, h, d or w, like 30d or 12h, not {text!r}")
     try:
         return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])
     except OverflowError:
-        raise ConfigurationError(f"{text!r} is longer than any calendar") from None
+        raise ConfigurationError(f"the age must be a time that a calendar has, not {text!r}") from None
 
 
 def check_ttl(name: str, ttl: Any) -> timedelta:
@@ -122,7 +122,7 @@ def dsn_from_environment(environment: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Size and patience of a connection pool.
+    """Size and timeout of a connection pool.
 
     Attributes:
         min_size: Connections kept open.
@@ -261,12 +261,12 @@ class GuardSettings:
         wait_timeout = options.get("wait_timeout", _DEFAULT_WAIT_TIMEOUT)
         tombstones_for = options.get("tombstones_for")
         if guard is not None and not isinstance(guard, str | list | tuple | set | frozenset):
-            raise ArgumentTypeError(f'guard is "head", "lease" or both in a tuple, not {guard!r}')
+            raise ArgumentTypeError(f'guard must be "head", "lease" or both in a tuple, not {guard!r}')
         names = () if guard is None else (guard,) if isinstance(guard, str) else tuple(guard)
         if unknown := [name for name in names if name not in ("head", "lease")]:
-            raise ConfigurationError(f'guard is "head", "lease" or both in a tuple, not {unknown[0]!r}')
+            raise ConfigurationError(f'guard must be "head", "lease" or both in a tuple, not {unknown[0]!r}')
         if on_busy not in ("raise", "wait"):
-            raise ConfigurationError(f'on_busy is "raise" or "wait", not {on_busy!r}')
+            raise ConfigurationError(f'on_busy must be "raise" or "wait", not {on_busy!r}')
         for name, value in (("lease_ttl", lease_ttl), ("wait_timeout", wait_timeout)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEASE_SECONDS:
                 raise ConfigurationError(f"{name} must be seconds, more than 0 and less than a year, not {value!r}")

@@ -53,7 +53,7 @@ def contains(metadata: Any, wanted: Any, comparisons: Comparisons | None = None)
         )
     if isinstance(wanted, list):
         return isinstance(metadata, list) and _contains_items(metadata, wanted, comparisons)
-    # To JSON 1 and 1.0 are one number, and `true` is none.
+    # In JSON, 1 and 1.0 are the same number, and `true` is not a number.
     return isinstance(metadata, bool) == isinstance(wanted, bool) and bool(metadata == wanted)
 
 

@@ -198,7 +198,7 @@ class _State:
             members.append(ProjectionHook(self._queries, project))
         if thread_ttl is not None:
             members.append(ExpiryHook(self._queries, thread_ttl, options.get("thread_ttl_strategy", "delete")))
-        # After the projector has checked them.
+        # The projector has checked them.
         self._project = tuple(project)
         return PutHooks(*members)
 
@@ -291,7 +291,7 @@ class PGState(_State):
         self.saver = PGStateSaver.over(database, self._saver_options(options), self._hooks(options))
         # A graph or a ledger keeps the state, which would close the connections that they use.
         database.owner = self
-        # What `close` closes, besides its own parts.
+        # Objects that `close` closes, besides its own parts.
         self._resources, self._at_exit = ExitStack(), AtExit(self, type(self).close)
 
     @classmethod
@@ -776,7 +776,7 @@ class AsyncPGState(_State):
 
 
 class Core(NamedTuple):
-    """What a state stands on, for the worker, the server and the metrics."""
+    """The parts of a state that the worker, the server and the metrics use."""
 
     database: Database | AsyncDatabase
     queries: Queries

@@ -11,7 +11,7 @@ from langgraph_pgstate.schema.types import AppliedMigration
 
 _NOTES: Final = 400
 _STATEMENTS: Final = 20
-# Not readable, not loaded, of another version.
+# The view cannot be read, or is of another version.
 _NOT_THERE: Final = ("42501", "55000", "42P01", "42703")
 _STATEMENT_LENGTH: Final = 600
 

@@ -67,7 +67,7 @@ def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool =
     if unknown := fields.keys() - AssistantFields.__annotations__.keys():
         raise ArgumentTypeError(f"an assistant has no field {min(unknown)!r}")
     if is_new and "graph" not in fields:
-        raise ConfigurationError("an assistant names its graph")
+        raise ConfigurationError("an assistant must name its graph")
     given: Any = fields
     found: dict[str, Any] = {name: name_of(name, given[name]) for name in ("graph", "name") if name in given}
     if "description" in fields:

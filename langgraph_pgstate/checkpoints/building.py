@@ -54,7 +54,7 @@ def build_put(
     entry: JournalEntry | None = None
     if hook is not None:
         entry = plan.journal_entry = JournalEntry()
-        # Before the parameters, because a hook may set the run and the owner.
+        # Hooks come before the parameters, because one may set the run and the owner.
         others = hook.before_put(plan, config or {})
     statements = [] if guard is None else guard.before_put(queries, request.address, request.parent)
     parameters = row_parameters(plan)
@@ -63,7 +63,7 @@ def build_put(
         name = "put_checkpoint_based"
         ((parameters["base_id"], parameters["base_revision"]),) = plan.base_revisions.items()
     elif plan.base_revisions:
-        # For values from several checkpoints, which LangGraph does not produce.
+        # LangGraph does not produce checkpoints that inherit from several others.
         base_parameters = {"base_ids": list(plan.base_revisions), "base_revisions": list(plan.base_revisions.values())}
         statements.append((queries.hold_bases, {**parameters, **base_parameters}))
     if replaces:

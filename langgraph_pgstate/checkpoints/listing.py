@@ -179,7 +179,7 @@ class Page:
             if segments.content_size > PAGE_BYTES:
                 segments.contents.clear()
             yield states.upcast(item, row.state_version)
-            # Not held while the next one is decoded.
+            # Let go of this one before the next one is decoded.
             del item
 
 
@@ -200,7 +200,7 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
-    # Of one checkpoint, all is read.
+    # A list of one checkpoint reads all of it.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
         found = await db.fetch(

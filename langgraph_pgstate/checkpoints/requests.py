@@ -135,7 +135,7 @@ def request_put(
         if not channel.isascii() or "\0" in channel:
             identifier("channel name", channel)
     merged = get_serializable_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
-    # Of what LangGraph has merged it has taken out NUL.
+    # LangGraph removes NUL from the metadata that it merges.
     for given in (config.get("metadata"), config.get("configurable"), metadata):
         if given:
             check_names(given, keys)

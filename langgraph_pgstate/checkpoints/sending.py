@@ -95,7 +95,7 @@ async def put(
             is_heavy = hook is not None and plan.is_heavy
             batch = await db.compute(build) if is_heavy else build()
             if gives_way:
-                # What other tasks change meanwhile is not in the batch.
+                # Changes that other tasks make meanwhile are not in the batch.
                 await db.give_way()
             try:
                 if await _send(db, batch):

@@ -132,7 +132,7 @@ def label(
 ) -> None:
     """Give a checkpoint a label, like "before refund". A prune keeps it."""
     if remove == (text is not None):
-        raise typer.BadParameter("give a label, or --remove")
+        raise typer.BadParameter("a label or --remove must be given")
     target: Target = ctx.obj
     with target.connect() as state:
         config = _step_of(state.threads, place).config

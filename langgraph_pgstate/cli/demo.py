@@ -253,7 +253,7 @@ class Demo:
         """Enqueue a run, kill the worker that runs it, and let another one finish it."""
         runs = self._state.runs
         thread_id = f"{self._thread_id}-queue"
-        # In a queue of its own: a server of this database may have a worker, too.
+        # A queue of its own, because a server of this database may have a worker, too.
         wish = {"messages": [HumanMessage(FIRST_WISH)]}
         run = runs.enqueue(AGENT, wish, thread_id=thread_id, queue=thread_id)
         with started(replace(self._job("work", "p8", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:

@@ -64,7 +64,7 @@ def settle(
 ) -> None:
     """Decide the outcome of an action of the tool ledger. Of one whose outcome is unknown, or that failed."""
     if result is not None and decision != "done":
-        raise typer.BadParameter("--result goes with the decision done")
+        raise typer.BadParameter("--result needs the decision done")
     given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}
     target: Target = ctx.obj
     with target.connect() as state:

@@ -60,7 +60,7 @@ LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
 # Threads of nodes that block end with the process if they take longer.
 _THREAD_SECONDS: Final = 1.0
-# Whoever waits for a run is told so often why it does not begin.
+# Seconds between two lines that say why a run does not begin.
 _TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
@@ -319,7 +319,7 @@ def resume(
     target: Target = ctx.obj
     if thread is None:
         if checkpoint is not None or wait:
-            raise ConfigurationError("--checkpoint and --wait go with a THREAD")
+            raise ConfigurationError("--checkpoint and --wait need a THREAD")
         if not everything and not graph:
             raise ConfigurationError("say what goes on: THREAD, or crashed runs by --all or --graph NAME")
         with target.connect() as state:
@@ -332,7 +332,7 @@ def resume(
         console.print(f"{count(len(found), 'crashed run')} enqueued")
         return
     if everything or len(graph or ()) > 1:
-        raise ConfigurationError("THREAD goes without --all, and with one --graph")
+        raise ConfigurationError("a THREAD takes no --all, and one --graph at most")
     with target.connect() as state:
         handle = _resume(state, thread, graph[0] if graph else None, checkpoint, queue)
         values = _wait(target, state, handle) if wait else ...

@@ -75,7 +75,7 @@ def runs(
     if failed and (thread or status):
         raise typer.BadParameter("--failed goes without --thread and --status")
     if queued and (failed or status or since or user or agent or min_steps):
-        raise typer.BadParameter("--queued goes with --thread and --limit only")
+        raise typer.BadParameter("--queued takes only --thread and --limit beside it")
     target: Target = ctx.obj
     if queued:
         _queued(target, thread, limit)
@@ -268,9 +268,9 @@ def expire(
 ) -> None:
     """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
-        raise typer.BadParameter("give one of --ttl, --after and --never")
+        raise typer.BadParameter("one of --ttl, --after and --never must be given")
     if keep_latest and ttl is None:
-        raise typer.BadParameter("--keep-latest goes with --ttl")
+        raise typer.BadParameter("--keep-latest needs --ttl")
     target: Target = ctx.obj
     with target.connect() as state:
         if after is not None:

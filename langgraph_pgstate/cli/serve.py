@@ -78,7 +78,7 @@ def serve(
     if config is not None:
         from langgraph_pgstate.worker.graphs import load_environment
 
-        # Before the database is opened, which its variables may name.
+        # Read before the database is opened, because its variables may name that.
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:

@@ -41,7 +41,7 @@ def encode_surely(value: Any) -> bytes | None:
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)
         if any(one in data for one in _BYTES):
-            # Of an array of bytes, msgpack makes bytes.
+            # msgpack makes bytes of a bytearray.
             orjson.dumps(value, default=_pass_message)
     except (ormsgpack.MsgpackEncodeError, TypeError):
         return None

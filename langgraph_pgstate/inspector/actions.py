@@ -42,7 +42,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # Not by this form, and maybe by a person who may not see the thread.
+        # Another form made it, maybe for a person who may not see the thread.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -108,7 +108,7 @@ async def delete(call: PageCall) -> Done:
     if call.field("saw_busy") is None and call.seen_at is not None:
         await check_free(call, found)
     await call.state.saver.adelete_thread(found.thread_id, by=call.actor)
-    # Of several persons, the first one is recorded.
+    # Only the first of several persons is recorded.
     event = await last_action(call, found.thread_id, ("delete",))
     if event is not None and not is_by(event, call.actor):
         raise await gone(call, found.thread_id)

@@ -37,7 +37,7 @@ def mount() -> Mount:
 
 
 class _Unknown:
-    """Answers requests for which there is no page, as pages do.
+    """Responds to requests for which there is no page, as pages do.
 
     Args:
         app: The pages.
@@ -47,7 +47,7 @@ class _Unknown:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         try:
             return await self._app(scope, receive, send)
         except HTTPException as error:
@@ -113,7 +113,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
 async def _question(route: PageRoute, call: PageCall) -> Page:
     """Return the page that asks whether an action shall be done, and sends the same form if it shall."""
     back = urlsplit(call.request.headers.get("referer", ""))
-    # Only the path and the query: it leads to this site.
+    # Only the path and the query, so that it leads to this site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
     noun, _, verb = route.name.partition(".")
@@ -131,7 +131,7 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
 
 
 def _ended(route: PageRoute, request: Request, done: Done) -> Response:
-    """Answer an action: a browser goes on to the page that shows its result."""
+    """Respond to an action: a browser goes on to the page that shows its result."""
     if wants_json(request):
         response = answer({"location": done.location, **done.data})
     else:
@@ -145,7 +145,7 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Answer a request that was refused or that failed, with the words of the server's other operations."""
+    """Respond to a request that was refused or that failed, with the words of the server's other operations."""
     handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
     refused: Response = await handler(request, error)
     if wants_json(request):

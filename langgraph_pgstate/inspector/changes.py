@@ -130,7 +130,7 @@ async def since(call: Call, thread_id: str) -> str:
     found += [(one.created_at, told(one)) for one in events if one is not None]
     latest = max(found, default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
-        # One that an action has made at the same time is told of by that.
+        # One that an action has made at the same time is in the text of that.
         if latest is None or began_at(run) > latest[0] + _SAME_ACTION:
             latest = began_at(run), _told_of_run(run)
     return "" if latest is None else f": {latest[1]}"

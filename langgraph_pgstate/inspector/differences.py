@@ -24,7 +24,7 @@ _MOST_WORDS: Final = 400
 # Characters that a page shows of one text and of all.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
-# Of the same words, so many characters are shown beside a difference.
+# Characters of equal words that are shown beside a difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
 # The share of the longer text that is the same in two versions of one text.
@@ -35,7 +35,7 @@ _FACT: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What differs in a value, or in one field of a message.
+    """The differences in a value, or in one field of a message.
 
     Attributes:
         name: The field; empty for a value, and for the content of a message.
@@ -215,7 +215,7 @@ def _compared(before: str, after: str) -> Iterable[tuple[str, str]]:
     removed = added = ""
     for kind, a, b, c, d in SequenceMatcher(None, first, second, False).get_opcodes():
         same = "".join(first[a:b]) if kind == "equal" else ""
-        # What lies between two words that differ is no text of its own.
+        # A space between two words that differ belongs to the difference.
         if same and (same.strip() or not (removed or added)):
             yield from _pair(removed, added)
             yield "same", same

@@ -105,12 +105,12 @@ class Change:
 
     @property
     def is_added(self) -> bool:
-        """Whether there was no value before."""
+        """Whether the value is new."""
         return self.before is _NOTHING
 
     @property
     def is_removed(self) -> bool:
-        """Whether there is none after."""
+        """Whether the value is removed."""
         return self.after is _NOTHING
 
 
@@ -202,7 +202,7 @@ def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
     Where both have changed the same value, it is the person's own. Messages are found by their ids: changes of those
     that are gone are left out.
     """
-    # What was added and removed again is in neither.
+    # An entry that was added and removed again is in neither.
     own = Edit(edit.before, edit.after, frozenset(one for one in edit.removed if _at(edit.before, one) is _NOTHING))
     after = _merged(edit.before, own.written, theirs)
     removed = (_moved(edit.before, after, path) for path in edit.removed - own.removed)
@@ -282,7 +282,7 @@ def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -
         before = values.get(name)
         holds_messages = is_conversation(before) and all(isinstance(one, BaseMessage) for one in before or ())
         new = _messages(name, value, before) if holds_messages else _kept(value, before)
-        # What was written replaces the value; a reducer would add it.
+        # The written value replaces the old one; a reducer would add it.
         found[name] = (
             Overwrite(new) if isinstance(graph.channels.get(name), BinaryOperatorAggregate | DeltaChannel) else new
         )

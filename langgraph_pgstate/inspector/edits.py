@@ -281,7 +281,7 @@ def _values(call: PageCall) -> dict[str, Any] | None:
     try:
         values = json.loads(call.form["values"])
     except (ValueError, RecursionError) as error:
-        raise refuse(422, f"the values are no JSON: {error}") from None
+        raise refuse(422, f"the values must be JSON: {error}") from None
     if not isinstance(values, dict):
         raise refuse(422, "the values are a JSON object with a field for each channel that changes")
     return values

@@ -11,7 +11,7 @@ from langgraph_pgstate.server.json import to_json
 
 
 class FormError(ValueError):
-    """What a person has written in a form cannot be used. The message says what is missing or wrong."""
+    """A field of a form that cannot be used. The message says what is missing or wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def from_json(text: str, what: str) -> Any:
     """
 
     def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} must be JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)

@@ -39,7 +39,7 @@ class PageCall(Call):
     may_act: bool = False
     token: str = ""
 
-    # Not `super()`, which a class with slots does not find.
+    # `super()` does not work in a dataclass with slots.
     def path(self, name: str) -> str:
         """Return a part of the path, as `segment` has encoded it."""
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))
@@ -59,7 +59,7 @@ class PageCall(Call):
         """Return a thread that the caller may see.
 
         Raises:
-            HTTPException: 404 if there is none. Who may see all threads is told who deleted it.
+            HTTPException: 404 if there is none. A person who may see all threads sees who deleted it.
         """
         found = await self.state.threads.get(thread_id, scope=scope)
         if found is None:

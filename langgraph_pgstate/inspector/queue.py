@@ -41,7 +41,7 @@ async def queue(call: PageCall) -> Page:
     elif show == "webhooks":
         await check_sees_all(call)
         failed = await call.state.webhooks.failed(limit=_PAGE, cursor=cursor)
-        # What follows the path may be a secret.
+        # The query of a URL may be a secret.
         data["webhooks"] = [replace(one, url=one.url.partition("?")[0]) for one in failed.items]
         data["next"] = failed.next
     else:
@@ -63,7 +63,7 @@ async def drain(call: PageCall) -> Done:
     await check_sees_all(call)
     worker_id = call.path("worker_id")
     is_known = await call.state.runs.drain(worker_id, by=call.actor)
-    # Of several persons, the first one is recorded. The worker may have ended since.
+    # Only the first of several persons is recorded. The worker may have ended since.
     event = await last_action(call, f"worker:{worker_id}", ("drain",))
     if not is_known and event is None:
         raise missing("worker", worker_id)
@@ -104,7 +104,7 @@ async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Sche
     name = call.path("name")
     await check_sees_crons(call, "update", name)
     found = await method(name, by=call.actor)
-    # Of several persons, the first one is recorded.
+    # Only the first of several persons is recorded.
     event = await last_action(call, f"schedule:{name}", (action,))
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"schedule {name!r} was {told(event)}")

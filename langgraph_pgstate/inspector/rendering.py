@@ -148,7 +148,7 @@ def render_refusal(
         request: The request.
         status: HTTP status.
         detail: The reason.
-        headers: Headers of the answer.
+        headers: Headers of the response.
         call: The request of a person who may see pages; the page has the navigation then.
         navigation: Entries of the navigation.
     """

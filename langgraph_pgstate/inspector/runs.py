@@ -190,7 +190,7 @@ async def cancel(call: PageCall) -> Done:
         )
     except AlreadyDoneError as error:
         raise done("the run", error) from None
-    # Of several persons, the first one is recorded.
+    # Only the first of several persons is recorded.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
     if status not in ("running", "cancelled", "interrupted") or event is None:
         raise refuse(409, f"the run has ended already: {status}")

@@ -85,7 +85,7 @@ async def thread(call: PageCall) -> Page | Response:
 
 
 async def value(call: PageCall) -> Response:
-    """Answer a channel's value at a checkpoint as JSON, or one item of it, whole."""
+    """Return a channel's value at a checkpoint as JSON, or one item of it, whole."""
     found = await call.thread("read")
     state = await call.state.threads.state_at(_config(call, found, call.query("at")))
     channel = call.query("channel") or ""
@@ -105,7 +105,7 @@ async def value(call: PageCall) -> Response:
 
 
 def _file(message: Any, part: int) -> Response:
-    """Answer a file of a message. No browser shows other than images."""
+    """Return a file of a message. No browser shows other than images."""
     file = file_of(message, part)
     if file is None:
         raise missing("file", str(part))

@@ -81,7 +81,7 @@ def metadata_of(text: str) -> dict[str, Any]:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise refuse(422, f"metadata {text!r} is no JSON object") from None
+            raise refuse(422, f"metadata must be a JSON object, not {text!r}") from None
         return dict(found)
     given: dict[str, Any] = {}
     for part in text.split(","):

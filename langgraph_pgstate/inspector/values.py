@@ -52,12 +52,12 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     """
     name = type(value).__name__
     data = to_json(value)
-    # As JSON has it, which replaces what no page can show.
+    # Through JSON, which replaces what a page cannot show.
     string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
         # A prefix of JSON is readable, and indenting megabytes is not needed.
         return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False, None, string)
-    # Not orjson, which reads integers of more than 64 bits as inexact numbers.
+    # orjson would read integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)
     text = json.dumps(parts, ensure_ascii=False, indent=2)
     foldable = isinstance(parts, dict | list) and _count(parts, nodes) <= nodes

@@ -68,7 +68,7 @@ def request_answer(
         UnsafeTypeError: If it could not be read again when the graph is resumed.
     """
     if value is None:
-        raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
+        raise ConfigurationError("the answer must not be None, which means no answer: use False, {} or a string")
     encoded = codec.dumps_exactly("answer", value)
     codec.loads(*encoded, "an answer")
     by, interrupt_id = text_of("by", by), text_of("interrupt_id", interrupt_id)
@@ -270,7 +270,7 @@ async def _put_answer(
             )
         return await db.execute(queries.put_answer, parameters) > 0
     async with db.transaction():
-        # Before the answer, as `answer_by_default` does.
+        # Locked before the answer, in the same order as `answer_by_default`.
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await db.execute(queries.put_answer, parameters):
             return False

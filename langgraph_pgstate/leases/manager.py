@@ -69,7 +69,7 @@ class LeaseManager(LeaseTaker):
         if held is not None and not held.has_ended:
             self._follow(held, run, call_site)
             return
-        held = self._take(thread_id, run, True, self._patience(None, None), call_site)
+        held = self._take(thread_id, run, True, self._deadline(None, None), call_site)
         check = self._follow(held, run, call_site)
         # LangGraph's own callbacks are added after this one, so this one is called last.
         if isinstance(call_site.exits, ExitStack):
@@ -104,7 +104,7 @@ class LeaseManager(LeaseTaker):
         held = self._find(thread_id, run)
         is_own = held is None and run is None
         if held is None:
-            held = self._take(thread_id, run, False, self._patience(None, None))
+            held = self._take(thread_id, run, False, self._deadline(None, None))
         try:
             yield held
         except LeaseLostError:
@@ -125,7 +125,7 @@ class LeaseManager(LeaseTaker):
             LeaseLostError: At the end of the block, if the lease was lost meanwhile.
             ThreadDeletedError: If the thread was deleted.
         """
-        deadline = self._patience(on_busy, wait_timeout)
+        deadline = self._deadline(on_busy, wait_timeout)
         around = self._around_here(thread_id)
         held = around.check() if around is not None else self._take(thread_id, None, True, deadline)
         try:
@@ -184,7 +184,7 @@ class LeaseManager(LeaseTaker):
             try:
                 await asyncio.to_thread(self._end, held)
             finally:
-                # In case it was cancelled before a thread was started.
+                # It may have been cancelled before a thread was started.
                 self._wake.put(True)
         raise_lost(check, error)
 
@@ -242,7 +242,7 @@ class AsyncLeaseManager(LeaseTaker):
         if held is not None and not held.has_ended:
             self._follow(held, run, call_site)
             return
-        held = await self._take(thread_id, run, True, self._patience(None, None), call_site)
+        held = await self._take(thread_id, run, True, self._deadline(None, None), call_site)
         check = self._follow(held, run, call_site)
         if isinstance(call_site.exits, AsyncExitStack):
             call_site.exits.push_async_exit(partial(self._exit, held, check))
@@ -269,7 +269,7 @@ class AsyncLeaseManager(LeaseTaker):
         held = self._find(thread_id, run)
         is_own = held is None and run is None
         if held is None:
-            held = await self._take(thread_id, run, False, self._patience(None, None))
+            held = await self._take(thread_id, run, False, self._deadline(None, None))
         try:
             yield held
         except LeaseLostError:
@@ -284,7 +284,7 @@ class AsyncLeaseManager(LeaseTaker):
         self, thread_id: str, on_busy: str | None = None, wait_timeout: float | None = None
     ) -> AsyncIterator[HeldLease]:
         """Async twin of `LeaseManager.hold`."""
-        deadline = self._patience(on_busy, wait_timeout)
+        deadline = self._deadline(on_busy, wait_timeout)
         around = self._around_here(thread_id)
         held = around.check() if around is not None else await self._take(thread_id, None, True, deadline)
         try:

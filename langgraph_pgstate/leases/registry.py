@@ -421,7 +421,7 @@ class LeaseRegistry:
     def _pause(self) -> float:
         return min(self._settings.lease_ttl / 3, _LOOK_SECONDS)
 
-    def _patience(self, on_busy: str | None, wait_timeout: float | None) -> float:
+    def _deadline(self, on_busy: str | None, wait_timeout: float | None) -> float:
         """Return the deadline of a wait for a lease, by `time.monotonic`."""
         settings = self._settings
         if on_busy not in (None, "raise", "wait"):

@@ -17,7 +17,7 @@ class ToolStarts:
 
     def __init__(self) -> None:
         self._refusal: LeaseLostError | None = None
-        # By the tool's run: several leases may be checked at one start.
+        # One for each lease, because several may be checked at one start.
         self._is_allowed: dict[UUID, bool] = {}
 
     def allow(self, run_id: UUID) -> None:

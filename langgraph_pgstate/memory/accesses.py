@@ -44,7 +44,7 @@ class Accesses:
         """Return the parameters of the statements that write what waits, which no longer waits then."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
-        # In one order, so that two processes do not wait for each other.
+        # Sorted, so that two processes do not wait for each other.
         rows = sorted(taken.items())
         return [_parameters(rows[start : start + _MAX_ROWS]) for start in range(0, len(rows), _MAX_ROWS)]
 

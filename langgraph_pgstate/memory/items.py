@@ -68,7 +68,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a memory has beside its value; nothing for an item of the store."""
+    """The properties of a memory beside its value; an item of the store has none."""
 
     kind: str | None = None
     user_id: str | None = None

@@ -19,7 +19,7 @@ VectorType = Literal["vector", "halfvec"]
 
 OPERATORS: Final[Mapping[str, str]] = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
 OPERATOR_CLASSES: Final[Mapping[str, str]] = {"cosine": "cosine_ops", "l2": "l2_ops", "inner_product": "ip_ops"}
-# What pgvector can index, and what fits into a page.
+# Most dimensions that pgvector can index, and that fit into a page.
 _MAX_DIMS: Final = {"vector": 2000, "halfvec": 4000}
 _KEYS: Final = ("name", "dims", "embed", "fields", "distance_type", "ann_index_config")
 _TTL_KEYS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes")
@@ -30,7 +30,7 @@ _ALL: Final = 2**30
 
 
 class IndexOptions(TypedDict, total=False):
-    """How memories are embedded and indexed: what LangGraph's `PostgresStore` takes as `index`, and a name.
+    """Options of embedding and indexing: those that LangGraph's `PostgresStore` takes as `index`, and a name.
 
     Attributes:
         name: Name of the index; `default` if left out. Give a new one to a new model.

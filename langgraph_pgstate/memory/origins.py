@@ -11,7 +11,7 @@ RunOf = Callable[[Mapping[str, Any]], str | None]
 
 
 class Origin(NamedTuple):
-    """What stored a memory."""
+    """The thread, run and checkpoint that stored a memory."""
 
     changed_by: str | None = None
     thread_id: str | None = None

@@ -64,7 +64,7 @@ class _Sorted:
         self.gets: list[tuple[int, GetOp]] = []
         self.searches: list[tuple[int, SearchOp]] = []
         self.listings: list[tuple[int, dict[str, Any]]] = []
-        # Of several puts of one item, the last one counts.
+        # The last one of several puts of one item counts.
         self.puts: dict[tuple[Namespace, str], Put | None] = {}
 
 

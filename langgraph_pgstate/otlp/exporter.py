@@ -80,7 +80,7 @@ class SpanExporter:
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
-        # Of its own for each exporter, also in one process.
+        # Each exporter has an id of its own, also in one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
         self._collector = Collector(self._endpoint)
         self._resource = resource_of_process()

@@ -338,7 +338,7 @@ class _Comparison:
         assert checkpoint_id is not None
         known = self._known.get(checkpoint_id)
         if known is None:
-            # Not in the cache, because it is far from its child or its id is greater.
+            # It is not in the cache if it is far from its child, or its id is greater.
             said: dict[str, list[RecordedMessage]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))

@@ -22,7 +22,7 @@ class RecorderSettings:
             JSON (an error: a dict of `message` and `traceback`). It runs in the background, in another thread.
         interval: Seconds between two batches; what has begun is visible after that.
         queue_size: Spans and events that wait to be written; when there are more, the graph waits.
-        patience: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
+        timeout: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
         ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
         release: Release of the application, stored with its runs. A run with `release` in its metadata has that one.
     """
@@ -32,12 +32,12 @@ class RecorderSettings:
     redact: Callable[[str, Any], Any] | None = None
     interval: float = 0.4
     queue_size: int = 10_000
-    patience: float = 10.0
+    timeout: float = 10.0
     ttl: float = 15.0
     release: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("limit", "interval", "queue_size", "patience", "ttl"):
+        for name in ("limit", "interval", "queue_size", "timeout", "ttl"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}")
 

@@ -104,7 +104,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # One that was given back may have been cancelled before.
+            # One that was requeued may have been cancelled before.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})

@@ -38,7 +38,7 @@ class Cursor:
         last_event_id: Id of the last event that the reader has; from the first one without it.
 
     Raises:
-        ConfigurationError: If the id is none.
+        ConfigurationError: If the id is malformed.
     """
 
     def __init__(self, codec: ValueCodec, thread_id: str, run_id: str, last_event_id: str | int | None) -> None:
@@ -89,7 +89,7 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            # What the reader has of the end, unless the run has gone on since.
+            # Events of the end that the reader has, unless the run has gone on since.
             known = self._known_end if is_first and self._after == self._given else ""
             if known == _END:
                 return
@@ -137,7 +137,7 @@ class ThreadCursor:
         since: Without `last_event_id`: the reader gets those of all runs that ended after this time, too.
 
     Raises:
-        ConfigurationError: If the id is none.
+        ConfigurationError: If the id is malformed.
     """
 
     has_ended: Final = False

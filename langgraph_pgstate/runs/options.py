@@ -101,7 +101,7 @@ class DefaultAnswer:
 
     def __post_init__(self) -> None:
         if self.value is None:
-            raise ConfigurationError("an answer of None cannot be told from no answer: use False, {} or a string")
+            raise ConfigurationError("the answer must not be None, which means no answer: use False, {} or a string")
         check_ttl("DefaultAnswer.after", self.after)
 
 
@@ -141,7 +141,7 @@ class EnqueueOptions(TypedDict, total=False):
             thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
         default_answer: The answer that its interrupts get if they are not answered in time; none by default. The runs
             that resume it have the same.
-        webhook: URL that is told when the run ends, however it does, and when a run that resumes it ends. None by
+        webhook: URL to which the end of the run is sent, with any status, and that of a run which resumes it. None by
             default.
         size_limit: Bytes that the encoded input may have; 16 MB by default.
         traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default

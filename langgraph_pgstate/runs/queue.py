@@ -83,7 +83,7 @@ class AsyncRunQueue(AsyncRunHistory):
         return await self._queue.run(listing.list_workers, self._queries, limit)
 
     async def drain(self, worker_id: str, *, by: str | None = None) -> bool:
-        """Ask a worker to drain: to claim no more runs, give back those that it runs, and end.
+        """Ask a worker to drain: to claim no more runs, requeue those that it runs, and end.
 
         It does so within two seconds, and at the next superstep boundaries of its runs. `pgstate worker` ends with exit
         code 0, so that its supervisor starts it again. Safe to repeat.

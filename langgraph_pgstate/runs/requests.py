@@ -268,7 +268,7 @@ class RunEncoder:
         for run in runs:
             options: Any = dict(run)
             if "graph" not in options:
-                raise ArgumentTypeError("each run of a batch names its graph")
+                raise ArgumentTypeError("each run of a batch must name its graph")
             graph, input, command = options.pop("graph"), options.pop("input", None), options.pop("command", None)
             found.append(self.one(graph, input, command, options))
         return found

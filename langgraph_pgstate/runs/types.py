@@ -29,7 +29,7 @@ class ClaimedRun:
         queue: The queue.
         graph: Name of the graph.
         queue_key: Its key in the queue; empty for none.
-        attempt: Number of this attempt, from 1. An attempt that was given back does not count.
+        attempt: Number of this attempt, from 1. An attempt of a run that was requeued does not count.
         crashes: Deaths of its workers since it last made a checkpoint.
         lease: The thread's lease, taken with the claim.
         data: The arguments of the graph, encoded; see `open_input`.
@@ -483,7 +483,7 @@ class Delivery(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Its id, the same in all attempts."""
+        """The id of the delivery, the same in all attempts."""
         return f"{self.run_id}-{round(self.ended_at.timestamp() * 1_000_000)}"
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: the URL that is told when a run ends, and the rows that are to be delivered."""
+"""Webhooks: URLs to which ends of runs are sent, and the rows that are to be delivered."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Webhooks:
 
     def deliver(self) -> int:
         """Blocking twin of `AsyncWebhooks.deliver`."""
-        # In a thread of its own, for the caller's may have a loop that runs.
+        # A thread of its own, because the caller's thread may have a running event loop.
         with ThreadPoolExecutor(1) as executor:
             due = _deliver_due(self._run, self._queries, self.settings)
             return executor.submit(asyncio.run, due).result()
@@ -210,7 +210,7 @@ async def _deliver_due(
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # So few that even if all are of one host it gets no more than its share.
+                    # Few enough that one host gets no more than its share, even if all are for it.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)
@@ -242,16 +242,16 @@ async def _try_to_post(
     except RefusedAddressError as error:
         return str(error), True
     except Exception as error:
-        # Of the resolver, of TLS, of HTTP: each has types of its own.
+        # The resolver, TLS and HTTP raise errors of different types.
         return f"{type(error).__name__}: {error}"[:_MAX_ERROR].replace("\0", ""), False
     return (None, False) if 200 <= status < 300 else (f"it answered {status}", False)
 
 
 async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: Delivery) -> int:
-    """Post a webhook to an address that was checked, and return the status of the answer, whose body is not read."""
+    """Post a webhook to an address that was checked, and return the status of the response, whose body is not read."""
     import httpx
 
-    # Of the same parser as the connection, so that both have one host.
+    # Parsed as the connection parses it, so that both have the same host.
     url = httpx.URL(delivery.url)
     port = url.port or (443 if url.scheme == "https" else 80)
     if reason := refusal_of(url.scheme, url.raw_host.decode(), port, settings):

@@ -270,7 +270,7 @@ class AsyncPGStateSaver(CommonSaver):
             if page.is_heavy:
                 while (item := await beside(partial(next, loading, None))) is not None:
                     yield item
-                    # Not held while the next one is decoded.
+                    # Let go of this one before the next one is decoded.
                     del item
             else:
                 for item in loading:

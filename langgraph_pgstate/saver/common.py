@@ -89,7 +89,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         on_corrupt = options.get("on_corrupt", "raise")
         cache_bytes = options.get("cache_bytes", DEFAULT_CACHE_BYTES)
         if on_corrupt not in ("raise", "previous"):
-            raise ConfigurationError(f'on_corrupt is "raise" or "previous", not {on_corrupt!r}')
+            raise ConfigurationError(f'on_corrupt must be "raise" or "previous", not {on_corrupt!r}')
         if type(cache_bytes) is not int or cache_bytes < 0:
             raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
         warn_if_untested()

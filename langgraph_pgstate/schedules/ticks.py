@@ -29,7 +29,7 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError):
-        raise ConfigurationError(f"there is no time zone {name!r}; one is named like 'Europe/Prague'") from None
+        raise ConfigurationError(f"the time zone must be a known one, like 'Europe/Prague', not {name!r}") from None
 
 
 def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
@@ -51,7 +51,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
-            # In the second of two equal hours CronSim begins with the first.
+            # CronSim begins with the first of two equal hours, also in the second.
             if tick > last:
                 last = tick
                 yield tick
@@ -83,7 +83,7 @@ def due_ticks(
     most = MOST_MISSED if missed == "all" else 1
     window = MISSED_AFTER
     while True:
-        # From the end, for the ticks of years may have been missed.
+        # Searched from the end, because ticks of years may have been missed.
         start = now - window
         is_first = start < next_at
         found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), until)]

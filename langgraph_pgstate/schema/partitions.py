@@ -103,7 +103,7 @@ async def _make_one(
             for statement in partition(queries.schema, kind.table, kind.column, period, first, following):
                 await db.script(statement)
         if lock_timeout is not None:
-            # In a caller's transaction the setting would stay.
+            # The setting would stay in a transaction of the caller.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 

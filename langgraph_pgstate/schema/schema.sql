@@ -311,7 +311,7 @@ CREATE TABLE /*schema*/workers (
 
 -- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
 -- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
--- and the number of events under this lease, by which a batch is told that is sent again. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
+-- and the number of events under this lease, by which a batch that is sent again is found. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
 -- days. Days are dropped as a whole; `runs.last_event` has the number of the last one.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
@@ -1093,7 +1093,7 @@ COMMENT ON COLUMN /*schema*/queue.key IS 'runs of different keys take turns, and
 COMMENT ON COLUMN /*schema*/queue.run_after IS 'not claimed before this time; null: at once';
 COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
     'time it was enqueued, or retried by hand; of a run with run_after, from that time on, the time it was due';
-COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one that was given back does not count';
+COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one of a run that was requeued does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
     'cancel, interrupt or rollback: its worker is to end it so; null: no end was asked for';
@@ -1138,7 +1138,7 @@ COMMENT ON COLUMN /*schema*/workers.concurrency IS 'number of runs it runs at on
 COMMENT ON COLUMN /*schema*/workers.versions IS
     'by graph, an array of the versions that it accepts besides runs without a version';
 COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
-    'time the worker was asked to drain: to claim no more, give its runs back and end; null: it was not';
+    'time the worker was asked to drain: to claim no more, requeue its runs and end; null: it was not';
 
 COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
@@ -1254,7 +1254,7 @@ COMMENT ON COLUMN /*schema*/memories.user_id IS 'user whom it is about';
 COMMENT ON COLUMN /*schema*/memories.agent IS 'agent that keeps it';
 COMMENT ON COLUMN /*schema*/memories.tenant_id IS 'tenant';
 COMMENT ON COLUMN /*schema*/memories.importance IS 'from 0 to 1; null: not given';
-COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times it was told again';
+COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times it was given again';
 COMMENT ON COLUMN /*schema*/memories.valid_from IS 'time from which this version is valid';
 COMMENT ON COLUMN /*schema*/memories.changed_by IS 'user or service that stored this version';
 COMMENT ON COLUMN /*schema*/memories.thread_id IS 'thread in which this version was stored';

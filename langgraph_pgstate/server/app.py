@@ -143,7 +143,7 @@ class AgentServer(Starlette):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         await (super().__call__ if self._outer is None or scope["type"] == "lifespan" else self._outer)(
             scope, receive, send
         )
@@ -235,7 +235,7 @@ def _limits_of(options: ServerOptions) -> BodyLimits:
 
 
 def _pages() -> Mount:
-    # By its name, as the inspector stands on the server.
+    # Imported by name, because the inspector is above the server.
     try:
         inspector = import_module("langgraph_pgstate.inspector.app")
     except ImportError as error:
@@ -259,7 +259,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
             503, "the server is not running: the host application has not entered its lifespan", {"Retry-After": "1"}
         )
     authority = None if operation.is_open else service.authority
-    # Before the body is read: whoever is not known must cost nothing.
+    # Authenticated before the body is read, so that unknown clients cost little.
     most = service.limits.values
     body = await json_of(request, most) if authority is not None and authority.needs_body else None
     user = None if authority is None else await authority.authenticate(request, body)

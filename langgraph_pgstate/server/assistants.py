@@ -87,7 +87,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return what a context, or what is configurable, says about what a run does."""
+    """Return the values of a context, or of `configurable`, that nodes read."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 

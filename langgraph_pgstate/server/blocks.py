@@ -45,7 +45,7 @@ class MessageParts:
 
 
 class _Message:
-    """A message that is not complete. Each part names it, because several may be told at once."""
+    """A message that is not complete. Each part names it, because several may be streamed at once."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -55,7 +55,7 @@ class _Message:
     def add(self, message: BaseMessage) -> Iterator[Part]:
         for place, block in enumerate(_blocks_of(message)):
             kind = block.get("type")
-            # Blocks without an index are told apart by type, because each chunk begins anew.
+            # Blocks without an index are distinguished by type, because each chunk begins again.
             key = block["index"] if block.get("index") is not None else (kind, place)
             known = self._blocks.get(key)
             if known is None:
@@ -84,7 +84,7 @@ def _blocks_of(message: BaseMessage) -> list[Part]:
     try:
         found: list[Any] = [*message.content_blocks]
     except Exception:
-        # Of content that is in no provider's form.
+        # Content in the form of no known provider.
         found = [{"type": "text", "text": str(message.text)}]
     return [block for block in found if isinstance(block, dict)]
 

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 # Of metadata, which are converted on the event loop, indexed, and read with each page of threads.
 _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
-# Of conditions on states and items, which are compared with each of theirs.
+# Limits of conditions on states and items, because each value is compared with all of theirs.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
 # Tasks of one superstep, all of which LangGraph prepares without a pause.
@@ -69,7 +69,7 @@ def _several(value: Any) -> Any:
 
 def _field_of_state(name: str) -> str:
     if name not in STATE_FIELDS and not name.startswith("values."):
-        raise ValueError(f"{name!r} is no field of a state: {', '.join(STATE_FIELDS)}, or values.CHANNEL")
+        raise ValueError(f"{name!r} must be a field of a state: {', '.join(STATE_FIELDS)}, or values.CHANNEL")
     return name
 
 

@@ -200,7 +200,7 @@ def _summary(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 async def _get_tree(call: Call, given: parameters.AgentTree) -> _Answer:
-    """Answer a run's status, and the subgraphs of its unfinished tasks."""
+    """Return a run's status, and the subgraphs of its unfinished tasks."""
     thread = await call.thread("read")
     if given.run_id is not None:
         run = await runs.found_run(call, thread.thread_id, given.run_id)

@@ -117,7 +117,7 @@ async def update(call: Call) -> Any:
     await _check_thread(call, schedule, "create_run", run)
     assistant = None
     if assistant_id is not None and (body.config is not None or body.context is not None):
-        # What the cron gives goes before what its assistant has.
+        # Values of the cron prevail over those of its assistant.
         assistant = await choose(call, assistant_id)
     options = _options(call, body, cron_id, assistant, schedule.arguments or {})
     if schedule.thread_id is None:

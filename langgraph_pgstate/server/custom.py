@@ -82,7 +82,7 @@ class _Inner:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         await self._app(scope, receive, send)
 
 

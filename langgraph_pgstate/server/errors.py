@@ -62,7 +62,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
 
 
 class ServerStoppingError(ConnectionError):
-    """The server ends an answer that it has begun, so that the client asks another one."""
+    """The server ends a response that it has begun, so that the client asks another one."""
 
 
 class ServerBusyError(ServerStoppingError):
@@ -131,19 +131,19 @@ def short_error(error: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def answer_refusal(_: Request, error: Exception) -> Response:
-    """Answer a request that was refused."""
+    """Respond to a request that was refused."""
     assert isinstance(error, HTTPException | AuthError)
     return answer({"detail": error.detail}, error.status_code, error.headers)
 
 
 async def answer_invalid(_: Request, error: Exception) -> Response:
-    """Answer a request whose body or query is invalid: one sentence for each place."""
+    """Respond to a request whose body or query is invalid: one sentence for each place."""
     assert isinstance(error, ValidationError)
     return answer({"detail": "; ".join(sentences(error))}, 422)
 
 
 async def answer_failure(request: Request, error: Exception) -> Response:
-    """Answer a request that failed. Only messages of expected errors are shown."""
+    """Respond to a request that failed. Only messages of expected errors are shown."""
     for kind in type(error).__mro__:
         if kind is UnavailableError:
             # Its message names the database's server.
@@ -156,7 +156,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
 
 
 async def answer_busy(_: Request, error: Exception) -> Response:
-    """Answer a request for which the server has no memory."""
+    """Respond to a request for which the server has no memory."""
     return answer({"detail": str(error)}, 503, {"Retry-After": "1"})
 
 

@@ -76,7 +76,7 @@ class ServedGraphs:
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
+        """The names of the graphs."""
         return sorted(self._sources)
 
     def of_thread(self, thread: Thread) -> str | None:

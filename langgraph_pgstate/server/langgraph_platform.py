@@ -226,7 +226,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        # In a thread, because it imports the named modules.
+        # Run in a thread, because it imports the named modules.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState.over(
             database,

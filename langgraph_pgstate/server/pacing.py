@@ -26,7 +26,8 @@ HEARTBEAT_SECONDS: Final = 5.0
 _AHEAD: Final = 64 * 1024
 # Bytes that are given to a connection at once: it waits for the client before it takes more.
 _PIECE: Final = 16 * 1024
-# Bytes of large items that wait for all clients of a process. Whose item has no room is told to ask again.
+# Bytes of large items that wait for all clients of a process. A client whose item has no room gets a 503 and asks
+# again.
 _waiting: Final = Budget(128 * 1024 * 1024)
 
 _log = logging.getLogger("langgraph_pgstate.server")
@@ -139,7 +140,7 @@ async def batches_of(
         size = 0
         async for item in source:
             found.append(Waiting(*await encode(item)))
-            # Not held while the client takes nothing.
+            # Let go of the value before waiting for the client.
             del item
             has_come.set()
             size += len(found[-1].data)
@@ -220,7 +221,7 @@ def held(response: Response, is_read: bool) -> Response:
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
-    """Answer a list of values that are read while it is sent, one by one.
+    """Stream a list of values that are read while it is sent, one by one.
 
     Args:
         values: The values.
@@ -243,7 +244,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
             async for value in values:
                 found.append(Waiting(None, b","))
                 found.append(Waiting(None, await json.encode(value)))
-                # Not held while the client takes nothing.
+                # Let go of the value before waiting for the client.
                 del value
                 if sum(len(one.data) for one in found) > _PIECE:
                     for piece in pieces(found):

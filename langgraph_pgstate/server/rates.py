@@ -67,7 +67,7 @@ class RateLimit:
             if self._users[one] == user:
                 place, known = one, max(now, self._times[one])
                 break
-            # Of those that are forgotten, the one that has sent least.
+            # The user who has sent least is forgotten.
             if self._times[one] < self._times[place]:
                 place = one
         wait = known + self._interval - now - _MINUTE

@@ -39,7 +39,7 @@ _TEXT_PART: Final = re.compile(
     re.DOTALL,
 )
 _SEPARATORS: Final = (b",", b"[", b"{")
-# Of bodies that have not been parsed yet, but for the first bytes of each.
+# Bytes of bodies that are not parsed yet, without the first ones of each.
 _unparsed: Final = Budget(128 * 1024 * 1024)
 # One: what several requests need at once in memory is bounded, too.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
@@ -92,7 +92,7 @@ def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
 
 
 class BodyLimit:
-    """Middleware that refuses to read bodies that are too large or too slow: so who is not known is told that first.
+    """Middleware that reads bodies, and refuses those that are too large or too slow, after authentication.
 
     Args:
         app: The application, which answers the refusal.

@@ -65,7 +65,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         raise UnavailableError(
             f"{host}:{port} cannot be listened on: {error.strerror or error}; choose another --port"
         ) from error
-    # Its connections inherit it. asyncio sets it only on sockets it has made itself; without it, the body of an answer
+    # Its connections inherit it. asyncio sets it only on sockets it has made itself; without it, the body of a response
     # waits for the client to acknowledge its head: 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
@@ -84,7 +84,7 @@ class LocalOnly:
         self._app: ASGIApp = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Respond to a request, or refuse it."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             origin = headers.get("origin")
@@ -138,7 +138,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # Also while the worker drains, when uvicorn has ended.
+    # It works also while the worker drains, when uvicorn has ended.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -242,7 +242,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Stop accepting requests, and end streams; at the second signal, break requests and runs off."""
-        # Later: what the signal has interrupted may hold a lock that is needed.
+        # Called later, because the interrupted code may hold a lock that this needs.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
     def follow_supervisor(self, member: Membership) -> None:

@@ -131,7 +131,7 @@ async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[T
                 except Exception as error:
                     found = ThreadState(thread, error=error)
                 yield found
-                # Not held while the next one is read.
+                # Let go of this one before the next one is read.
                 del found
 
 

@@ -226,5 +226,5 @@ def _namespace(labels: Sequence[str]) -> tuple[str, ...]:
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:
     if any(not label or "." in label for label in labels):
-        raise refuse(422, f"labels of a namespace are not empty and have no dot: {list(labels)}")
+        raise refuse(422, f"labels of a namespace must not be empty or have a dot, got {list(labels)}")
     return tuple(labels)

@@ -33,7 +33,7 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
-# What a part of a path may have unquoted (RFC 3986).
+# Characters that a part of a path may have unquoted (RFC 3986).
 _SAFE: Final = "!$&'()*+,;=:@"
 _CONTROL: Final = ("metadata", "gap", "error")
 
@@ -60,7 +60,7 @@ def stream(
     cancels: bool = False,
     deletes: bool = False,
 ) -> Response:
-    """Answer the events of a run.
+    """Stream the events of a run.
 
     Args:
         call: The request.
@@ -152,7 +152,7 @@ class Reader:
 async def with_client(
     call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
 ) -> AsyncIterator[asyncio.Event]:
-    """Answer a client that waits for a run: yield an event, which is set when the client has got the run's end.
+    """Respond to a client that waits for a run: yield an event, which is set when the client has got the run's end.
 
     Args:
         call: The request.

@@ -141,7 +141,7 @@ class Supervisor:
     def _start(self, number: int, *, is_first: bool) -> _Member:
         context: Any = multiprocessing.get_context("fork")
         reader, writer = context.Pipe(duplex=False)
-        # Not a daemon: graphs may start processes of their own.
+        # A daemon could start no processes, as graphs may.
         process = context.Process(target=self._serve, args=(is_first, writer), name=f"server-{number}")
         process.start()
         writer.close()

@@ -175,7 +175,7 @@ async def _chunks(
                     return
                 checked_at = time.monotonic()
             run_id = batch[-1].mark if batch else run_id
-            # Of events that the client does not want, nothing would be sent for long.
+            # Without this, nothing would be sent for long while the client wants none of the events.
             is_silent = not any(one.data for one in batch)
             if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
                 yield HEARTBEAT

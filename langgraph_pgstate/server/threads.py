@@ -116,7 +116,7 @@ async def search(call: Call) -> Response:
         found = selected(described, body.select)
         if body.extract is None:
             return found
-        # As the client would see it: messages are objects.
+        # Compared in the form that the client sees: messages are objects.
         plain = orjson.loads(await encode(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
@@ -128,7 +128,7 @@ async def search(call: Call) -> Response:
         async with aclosing(read_states(call, found)) as states:
             async for state in states:
                 yield await shown(await _described(call, state, wanted))
-                # Not held while the next one is read.
+                # Let go of this one before the next one is read.
                 del state
 
     return await answer_list(described(), page_headers(body.offset, len(found), len(found) == body.limit))
@@ -290,7 +290,7 @@ async def get_history(call: Call) -> Any:
                     left -= 1
                     if left == 0:
                         return
-                # Not held while the next one is read.
+                # Let go of this one before the next one is read.
                 del state
 
     return await answer_list(states())

@@ -107,7 +107,7 @@ class _Run:
         self._messages = MessageParts()
         # Namespace and node of each message, for the event that finishes it.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
-        # By namespace, whether a subgraph is still running.
+        # Whether a subgraph is still running, by namespace.
         self._subgraphs: dict[tuple[str, ...], bool] = {}
         self._calls: dict[str, str] = {}
         self._interrupt_ids: set[str] = set()

@@ -36,7 +36,7 @@ async def delete_thread(
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
         by: Name of the person who deletes it: the event that records it stays. Of several, the first has one.
-        keeps_ends: Whether ends of its runs stay that are to be told to a URL, and runs that are deleted later, with
+        keeps_ends: Whether ends of its runs stay that are to be sent to a URL, and runs that are deleted later, with
             their events.
 
     Returns:

@@ -150,7 +150,7 @@ def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> It
         if found is None or found is False or found in ({}, []) or str(name).startswith("$"):
             continue
         if path not in known and any(one.startswith(f"{path}.") for one in known):
-            # What has another type is refused by what reads it.
+            # The code that reads a value refuses another type.
             if isinstance(found, Mapping):
                 yield from _given(found, f"{path}.", known)
         else:

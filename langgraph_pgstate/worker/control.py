@@ -140,7 +140,7 @@ class Control:
         self._wake.set()
 
     def drain(self) -> None:
-        """Claim no more runs, and give back those that run, at their next superstep boundaries."""
+        """Claim no more runs, and requeue those that run, at their next superstep boundaries."""
         self._draining_since = min(self._draining_since, time.monotonic())
         self._wake.set()
 
@@ -169,7 +169,7 @@ class Control:
         listener: Listener | None = None
         # Short, so that an outage does not block the thread for long.
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
-        # At once: it runs the same few statements for as long as it lives.
+        # Prepared at once, because it runs the same few statements again and again.
         prepare = None if self._prepare_threshold is None else 0
         opening = partial(Database.open, self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare)
         try:
@@ -206,7 +206,7 @@ class Control:
                     self._wake.clear()
                 self._webhooks.stop()
                 given_back = self._ender.given_back
-                log.info("worker %s has stopped; runs given back: %d", short_holder(self.worker_id), given_back)
+                log.info("worker %s has stopped; runs requeued: %d", short_holder(self.worker_id), given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
         except PGStateError as error:
             if not self._started.is_set():
@@ -255,7 +255,7 @@ class Control:
         now = time.monotonic()
         is_busy = bool(self._executions or self._ender.reported or self._left_runs)
         if self._draining_since < float("inf"):
-            # After this time no lease of the worker is left that could be released.
+            # After this time all leases of the worker have expired.
             return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
         return is_busy or not (self._is_once and self._claimed_all)
 
@@ -288,7 +288,7 @@ class Control:
         self._ender.notify(self._database)
 
     def _note_end(self, execution: RunExecution) -> None:
-        """Forget a run that has ended in the queue, or was given back."""
+        """Forget a run that has ended in the queue, or was requeued."""
         if execution.stream is not None:
             execution.stream.close()
         execution.refuse_writes()

@@ -22,19 +22,19 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class Ender:
-    """Ends runs of one worker, or gives them back. Remembers the reports that are not in the database yet.
+    """Ends runs of one worker, or requeues them. Remembers the reports that are not in the database yet.
 
     Args:
         queries: The queries of the schema.
         recording: What is recorded of errors.
         seconds: Time after which a call ends no further runs one by one, so that leases are renewed.
-        note_end: Called with each execution whose run has ended in the queue, or was given back.
+        note_end: Called with each execution whose run has ended in the queue, or was requeued.
         leave: Called with each whose run is left until its lease expires.
         left: Knows for which runs a lease is kept because their code still runs.
         ttl: Seconds for which it is.
 
     Attributes:
-        given_back: Number of runs that were given back.
+        given_back: Number of runs that were requeued.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ender:
         self._queries, self._recording, self._seconds = queries, recording, seconds
         self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs, of which those who wait for them have not been told.
+        # Ids of ended runs whose ends have not been reported to those who wait for them.
         self._ended: list[str] = []
         self.given_back = 0
 
@@ -69,7 +69,7 @@ class Ender:
         Raises:
             PGStateError: If the queue is not available.
         """
-        # Those that come meanwhile are ended together in the next turn.
+        # Runs that end meanwhile are ended together in the next turn.
         number = len(self._reports)
         self._end_together(database)
         until = time.monotonic() + self._seconds
@@ -120,7 +120,7 @@ class Ender:
                 self._forget(execution)
 
     def try_to_end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> bool:
-        """End a run in the queue, or give it back. Return false if another transaction has locked its thread.
+        """End a run in the queue, or requeue it. Return false if another transaction has locked its thread.
 
         Raises:
             PGStateError: If the queue is not available.
@@ -138,7 +138,7 @@ class Ender:
         return True
 
     def _end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> None:
-        """End a run in the queue, or give it back."""
+        """End a run in the queue, or requeue it."""
         key, claimed = execution.key, execution.claimed
         run, queries = database.run, self._queries
         is_mine = True

@@ -146,7 +146,7 @@ def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
         ConfigurationError: If there are none, or one is not usable.
     """
     if not isinstance(graphs, Mapping) or not graphs:
-        raise ArgumentTypeError(f'graphs are given by name, like {{"agent": graph}}, not {graphs!r}')
+        raise ArgumentTypeError(f'graphs must be given by name, like {{"agent": graph}}, not {graphs!r}')
     for name in graphs:
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"the name of a graph is a string, not {name!r}")
@@ -312,7 +312,7 @@ def _import_file(file: Path) -> ModuleType:
             return known
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{file} is no Python file")
+        raise ConfigurationError(f"{file} must be a Python file")
     _search_in(file.parent)
     module = importlib.util.module_from_spec(spec)
     # Types of the state are stored under the module's name, so a process that imports it normally finds them.

@@ -41,7 +41,7 @@ _CLOSE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
-# For interrupts, and the number of the superstep.
+# Needed for interrupts, and for the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
 # Modes of what tasks have finished: streamed again when a superstep is resumed, and usually followed by a checkpoint.
@@ -232,7 +232,7 @@ class RunStream:
         return self._bytes >= _MOST_BYTES and not self._has_ended
 
     def _add(self, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> None:
-        # At once, because nodes may change it later.
+        # Encoded at once, because nodes may change it later.
         event = streams.encode_event(self._codec, mode, namespace, data, step)
         with self._changed:
             if self._has_ended:

@@ -141,7 +141,7 @@ class Worker(_Worker):
         return self._run(once=True)
 
     def drain(self) -> None:
-        """Stop claiming, give running runs back at their next superstep boundaries, and wait until that is done."""
+        """Stop claiming, requeue running runs at their next superstep boundaries, and wait until that is done."""
         self._control.drain()
         self._control.join()
 

@@ -370,7 +370,7 @@ def test_a_loop_that_stands_still_keeps_nobody_waiting(
     stands, answered = threading.Event(), threading.Event()
     name = f"stands-{schema}-{steps}"
     # A loaded machine may keep the loop standing for longer than a flush usually waits.
-    patient = replace(IDLE, patience=3 * GUARD_SECONDS)
+    patient = replace(IDLE, timeout=3 * GUARD_SECONDS)
 
     async def main() -> None:
         named = make_conninfo(dsn, application_name=name)

@@ -248,7 +248,7 @@ async def test_a_run_whose_end_the_server_does_not_take_answers_all_the_same(
     api: type, dsn: str, schema: str, connection: Connection
 ) -> None:
     """A server that stands still keeps it no longer than the settings say, and the writer comes again."""
-    settings = RecorderSettings(patience=0.1, interval=0.05)
+    settings = RecorderSettings(timeout=0.1, interval=0.05)
     if api is PGState:
         with PGState.open(dsn, schema=schema, recording=settings) as state:
             with held(dsn, schema):
@@ -290,7 +290,7 @@ async def test_a_run_whose_database_is_gone_when_it_ends_answers_and_is_recorded
 ) -> None:
     """Without a checkpoint of its own to put then, which would have to fail."""
     proxy = Gone(dsn)
-    settings = RecorderSettings(patience=0.5, interval=0.05)
+    settings = RecorderSettings(timeout=0.5, interval=0.05)
     options: Any = {"recording": settings, "pool": PoolSettings(min_size=1, max_size=4, timeout=30.0)}
 
     def leave(count: int) -> None:

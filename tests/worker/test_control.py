@@ -119,7 +119,7 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
     assert told == [
         "runs failing, waiting from default, 10 at once",
         "drains; runs to stop: 1",
-        "has stopped; runs given back: 1",
+        "has stopped; runs requeued: 1",
     ]
 
 

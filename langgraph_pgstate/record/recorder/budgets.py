@@ -96,7 +96,7 @@ class Budgets:
         self._known: dict[Owner, _Known] = {}
         self._started: dict[UUID, _Started] = {}
         self._calls: deque[_Call] = deque()
-        # What the last call of a model has cost.
+        # The cost of the last call of a model.
         self._usual: dict[str, Decimal] = {}
 
     def is_known(self, run: RunRecord) -> bool:
@@ -152,7 +152,7 @@ class Budgets:
 
         Args:
             run: The run.
-            id: The call, whose end `settle` or `release` is told.
+            id: The call, which `settle` or `release` ends.
             model: The model, as it is known before the call.
         """
         owners = owners_of(run)

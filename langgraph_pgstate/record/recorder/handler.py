@@ -276,7 +276,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
     if not isinstance(bound, _Recorded):
-        # As `Pregel.copy` makes a copy.
+        # A copy as `Pregel.copy` makes it.
         given = {name: value for name, value in vars(bound).items() if name != "__orig_class__"}
         bound = _recorded(kind)(**given)
     made: G = bound
@@ -284,7 +284,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
 
 
 class _Recorded:
-    """A graph whose recorders, which see no more than metadata, are told a run's thread and owner."""
+    """A graph whose recorders, which see only metadata, get the thread and owner of a run."""
 
     config: Mapping[str, Any] | None
 

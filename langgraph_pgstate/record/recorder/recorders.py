@@ -151,18 +151,18 @@ class Recorder(_RecorderBase):
         """
         run_blocking(self._writer.learn_clock())
 
-    def flush(self, patience: float | None = None) -> None:
+    def flush(self, seconds: float | None = None) -> None:
         """Write all queued rows and wait until they are written.
 
         Args:
-            patience: Maximum seconds to wait; by default that of the settings.
+            seconds: Maximum seconds to wait; by default the timeout of the settings.
 
         Raises:
             PGStateError: If the rows could not be written. They stay queued and are tried again.
         """
         if not self._queue.is_busy:
             return
-        if self._write(self.settings.patience if patience is None else patience):
+        if self._write(self.settings.timeout if seconds is None else seconds):
             error, self._error = self._error, None
             if error is None:
                 return
@@ -206,7 +206,7 @@ class Recorder(_RecorderBase):
                 self._is_closed = True
                 self._turn.notify_all()
             if self._thread is not None and self._thread.is_alive():
-                self._thread.join(self.settings.patience)
+                self._thread.join(self.settings.timeout)
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:
         def read() -> None:
@@ -241,13 +241,13 @@ class Recorder(_RecorderBase):
             else:
                 self._write_end(run)
         elif self._queue.waiting >= self.settings.queue_size and not _in_loop():
-            self._write(self.settings.patience)
+            self._write(self.settings.timeout)
 
     def _write_end(self, run: RunRecord) -> None:
         """Commit the remaining rows of a run. On an error or timeout they are left to the thread."""
         try:
             if self._is_borrowed or not run_blocking(self._writer.write_end(run)):
-                self._write(self.settings.patience)
+                self._write(self.settings.timeout)
         finally:
             self._started()
 
@@ -265,7 +265,7 @@ class Recorder(_RecorderBase):
             with self._turn:
                 self._turn.notify_all()
 
-    def _write(self, patience: float) -> bool:
+    def _write(self, timeout: float) -> bool:
         """Make the thread write all queued rows, and return whether it finished in time."""
         if self._is_borrowed:
             self._error = run_blocking(self._writer.write(True))
@@ -281,7 +281,7 @@ class Recorder(_RecorderBase):
             self._asked += 1
             mine = self._asked
             self._turn.notify_all()
-            return patience > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, patience)
+            return timeout > 0 and self._turn.wait_for(lambda: self._done >= mine or self._is_closed, timeout)
 
     def _work(self) -> None:
         while not self._is_closed:
@@ -345,7 +345,7 @@ class AsyncRecorder(_RecorderBase):
             return
         schema = self._owner.schema
         with Database.open(
-            bounded_dsn(self._owner.dsn, self.settings.patience), schema=schema, pool=False, retry=RetryPolicy(1)
+            bounded_dsn(self._owner.dsn, self.settings.timeout), schema=schema, pool=False, retry=RetryPolicy(1)
         ) as database:
             writer = Writer(BlockingRunner(database), queries(schema), self._queue, self._tracker)
             if (error := run_blocking(writer.write(True))) is not None:
@@ -357,12 +357,12 @@ class AsyncRecorder(_RecorderBase):
         self._loop = self._loop or asyncio.get_running_loop()
         await self._writer.learn_clock()
 
-    async def flush(self, patience: float | None = None) -> None:
+    async def flush(self, seconds: float | None = None) -> None:
         """Async twin of `Recorder.flush`."""
         if not self._queue.is_busy:
             return
         try:
-            async with asyncio.timeout(self.settings.patience if patience is None else patience):
+            async with asyncio.timeout(self.settings.timeout if seconds is None else seconds):
                 error = await self._write_now(True)
         except TimeoutError:
             error = PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
@@ -412,7 +412,7 @@ class AsyncRecorder(_RecorderBase):
         if here is not None:
             return Later(lambda: asyncio.shield(asyncio.wrap_future(writing)))
         with suppress(TimeoutError):
-            writing.result(self.settings.patience)
+            writing.result(self.settings.timeout)
         return NOTHING
 
     def _read_budgets(self, run: RunRecord, admit: Callable[[], None]) -> Awaitable[None]:

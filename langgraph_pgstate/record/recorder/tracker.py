@@ -67,7 +67,7 @@ class Tracker:
         self._abandoned: dict[UUID, None] = {}
         # Tools that went on in a thread when their run was cancelled.
         self._outliving: dict[UUID, SpanRecord] = {}
-        # What configs of runs say of their owners, until the runs begin.
+        # Owners that configs name, until the runs begin.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
         # Read /proc here, so that no callback has to.
         holder_id()
@@ -282,7 +282,7 @@ class Tracker:
             if columns.get("run_id") is None:
                 columns["run_id"] = run.run_id
             if run.is_new and run.traceparent is None:
-                # Of `configurable`, which callbacks do not see.
+                # Read from `configurable`, which callbacks do not see.
                 run.traceparent = check_traceparent(request.merged_metadata.get("traceparent"))
             if not self._owner_keys.isdisjoint(request.merged_metadata):
                 columns = request.columns

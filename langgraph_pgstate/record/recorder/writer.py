@@ -34,7 +34,7 @@ class Writer:
         runner: The database.
         queries: The queries of its schema.
         queue: The queue.
-        tracker: Is told how far the database's clock is ahead.
+        tracker: Gets how far the database's clock is ahead.
     """
 
     def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue, tracker: Tracker) -> None:
@@ -73,15 +73,15 @@ class Writer:
         Returns:
             Whether that was tried; false if the rows are too many for one entry, or there are none.
         """
-        patience = self._queue.settings.patience
+        timeout = self._queue.settings.timeout
         pending = self._queue.take(run, with_run=True)
         if pending is None or not pending.is_complete:
             return False
         entry = journal.entry_of(run.key, new_entry_id(), pending.journal_entry)
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         try:
             await self._runner.run_within(
-                patience, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
+                timeout, journal.put_entry, self._queries, entry, lambda: until - time.monotonic()
             )
         except PGStateError as error:
             self._log(error)
