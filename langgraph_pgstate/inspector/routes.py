@@ -63,7 +63,7 @@ PAGES: Final = (
         "/queue/workers/{worker_id}/drain",
         queue.drain,
         "The worker was asked to drain; it ends when its runs have stopped.",
-        question="Drain this worker? It gives its runs back and ends; its supervisor has to start it again.",
+        question="Drain this worker? It requeues its runs and ends; its supervisor has to start it again.",
         about=queue.about_worker,
     ),
     PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),

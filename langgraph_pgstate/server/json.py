@@ -25,7 +25,7 @@ _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
 """The form of a path in a JSON value."""
 MOST_LEVELS: Final = 200
-"""The levels of lists and objects that a request may have, and that an answer shows."""
+"""The levels of lists and objects that a request may have, and that a response shows."""
 # Items of lists and objects that are encoded by one call.
 _PART: Final = 500
 _OPTIONS: Final = (

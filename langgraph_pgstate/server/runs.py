@@ -395,7 +395,7 @@ async def _thread(
 
 
 def _is_temporary(call: Call) -> bool:
-    """Return whether the thread of a new run is deleted with the answer."""
+    """Return whether the thread of a new run is deleted with the response."""
     return "thread_id" not in call.request.path_params and call.body.on_completion != "keep"
 
 
@@ -449,7 +449,7 @@ async def _cancel(call: Call, thread_id: str, run_id: str, action: str) -> None:
 
 
 def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool = False) -> Response:
-    """Answer the values that a run leaves, and line feeds until then, so that the connection stays open.
+    """Stream the values that a run leaves, and line feeds until then, so that the connection stays open.
 
     Args:
         call: The request.

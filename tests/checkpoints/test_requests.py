@@ -50,7 +50,7 @@ def test_a_thread_id_that_cannot_be_stored_is_refused(thread_id: Any, saver: PGS
 @pytest.mark.parametrize("config", ["t", 7, ["t"]])
 def test_a_config_that_is_none_is_refused(config: Any, saver: PGStateSaver) -> None:
     for call in (saver.get_tuple, lambda config: list(saver.list(config))):
-        with pytest.raises(ConfigurationError, match="a config is a dict"):
+        with pytest.raises(ConfigurationError, match="a config must be a dict"):
             call(config)
 
 

@@ -143,7 +143,7 @@ async def test_a_batch_is_enqueued_at_once(api: type, dsn: str, schema: str, que
         handles = await call(state.runs.enqueue_batch, runs)
         assert [(handle.run_id, handle.is_new) for handle in handles] == [(f"r{number}", True) for number in range(3)]
         assert [row[1] for row in queue.rows()] == ["r0", "r1", "r2"]
-        with pytest.raises(ConfigurationError, match="names its graph"):
+        with pytest.raises(ConfigurationError, match="must name its graph"):
             await call(state.runs.enqueue_batch, [{"input": 1}])
     queue.check()
 

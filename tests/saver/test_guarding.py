@@ -16,7 +16,7 @@ from tests.leases.test_guards import rows
 
 @pytest.mark.parametrize("guard", [True, False, 1, 0.5, {}, {"head": True}, b"head", object(), ("head", True), "both"])
 def test_nonsense_for_a_guard_is_refused(guard: Any, dsn: str) -> None:
-    with pytest.raises(ConfigurationError, match="guard is"), PGState.open(dsn, guard=guard):
+    with pytest.raises(ConfigurationError, match="guard must be"), PGState.open(dsn, guard=guard):
         pass
 
 

@@ -153,7 +153,7 @@ def test_what_it_cannot_serve_is_refused() -> None:
     for state in (None, "postgresql://localhost/app"):
         with pytest.raises(ConfigurationError, match="state is an AsyncPGState or a function"):
             create_app(state, graphs())  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="graphs are given by name"):
+    with pytest.raises(ConfigurationError, match="graphs must be given by name"):
         create_app(lambda: AsyncPGState.open(""), {})
     with pytest.raises(ConfigurationError, match="color"):
         create_app(lambda: AsyncPGState.open(""), graphs(), color="red")  # type: ignore[call-arg]

@@ -177,7 +177,7 @@ def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, mon
     run("expire", "nobody", "--never", code=1)
     # An empty variable of a shell's says nothing, and does not keep a thread for ever.
     for option in ("--ttl", "--after"):
-        assert "is no age" in run("expire", "t", option, "", code=1)
+        assert "must be a number and s, m" in run("expire", "t", option, "", code=1)
     assert run("expire", "t", "--never") == "t expires never"
     assert run("expire", "t", "--ttl", "30d").startswith("t expires 20")
     assert expiring(connection, schema) is not None
