@@ -218,7 +218,7 @@ def test_schedules_that_cannot_be_fired_here_keep_no_other_from_being_found(cloc
         for name in find():
             if name == "known":
                 break
-            with pytest.raises(ConfigurationError, match="no time zone"):
+            with pytest.raises(ConfigurationError, match="time zone must be"):
                 clock.fire(name)
         ((noted,),) = clock.queue.execute("SELECT count(*) FROM {}.schedules WHERE last_error LIKE 'there is no%%'")
         assert noted == told
