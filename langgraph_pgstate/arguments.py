@@ -91,7 +91,7 @@ def _has_nul(value: Any) -> bool:
 
 
 def request_scope(scope: Scope | None) -> list[str] | None:
-    """Return what a caller may see as JSON texts, one of which metadata must contain; `None` for all.
+    """Return the scope of a caller as JSON texts, one of which metadata must contain; `None` for all.
 
     Raises:
         ConfigurationError: If it cannot be represented as JSON.

@@ -36,7 +36,7 @@ _executors: dict[int, ThreadPoolExecutor] = {}
 
 
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a function returns that runs in a thread, in the caller's context."""
+    """Run a function in a thread, in the caller's context, and return its result."""
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
     loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a function returns, which runs beside the event loop if some values make it take milliseconds."""
+    """Return the result of a function, which runs in a thread if some values make it take milliseconds."""
     return await beside(function, *args, **kwargs) if is_heavy(weighed) else function(*args, **kwargs)
 
 

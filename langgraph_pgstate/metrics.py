@@ -95,7 +95,7 @@ class GaugeReader:
         self._error = ""
 
     def wait(self) -> Snapshot:
-        """Return what was read last, or is being read."""
+        """Return the last reading, or wait for the one in progress."""
         reading, seconds = self._ask()
         # Python's own `TimeoutError`, since 3.11.
         with suppress(TimeoutError):

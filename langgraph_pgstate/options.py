@@ -225,7 +225,7 @@ class ThreadKeys:
         for name in ("tenant", "user", "agent"):
             keys = getattr(self, name)
             if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-                raise ArgumentTypeError(f"ThreadKeys.{name} is a sequence of metadata keys, not {keys!r}")
+                raise ArgumentTypeError(f"ThreadKeys.{name} must be a sequence of metadata keys, not {keys!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +384,9 @@ def check_allowed_types(
         ConfigurationError: If one is neither a class nor named like `shop.state:Order`.
     """
     if isinstance(allowed, str) or not isinstance(allowed, Iterable):
-        raise ConfigurationError(f"{option} is a list of classes and of names like shop.state:Order, not {allowed!r}")
+        raise ConfigurationError(
+            f"{option} must be a list of classes and of names like shop.state:Order, not {allowed!r}"
+        )
     given = list(allowed)
     if given == ["*"]:
         return True

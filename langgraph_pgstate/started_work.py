@@ -87,7 +87,7 @@ class StartedWork:
 
     @property
     def was_refused(self) -> bool:
-        """Whether it asked for a thread before it waited for anything else, and no thread of it has begun."""
+        """Whether its first wait was for a thread, and none of its threads has begun."""
         return self._has_refused and not self._has_begun
 
     def tasks(self) -> set[asyncio.Task[Any]]:

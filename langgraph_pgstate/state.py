@@ -215,7 +215,7 @@ class _State:
         """Return a copy of a graph whose runs, spans and events are recorded.
 
         Raises:
-            ConfigurationError: If the graph runs elsewhere, or if a channel named in `project=` is none of the graph's
+            ConfigurationError: If the graph runs elsewhere, or if the graph lacks a channel named in `project=`,
                 or does not fit JSON.
         """
         if self._project:
@@ -788,6 +788,6 @@ class Core(NamedTuple):
 
 
 def core_of(state: PGState | AsyncPGState) -> Core:
-    """Return what a state stands on."""
+    """Return the parts of a state that the worker, the server and the metrics use."""
     keys, memory = state._keys or ThreadKeys(), state._memory_options
     return Core(state._database, state._queries, state._codec, keys, state._project, memory, state._run_of)

@@ -305,7 +305,7 @@ def _city(messages: Sequence[BaseMessage]) -> str:
 
 
 def _hotel_price(messages: Sequence[BaseMessage]) -> int:
-    """Return what the hotel that was booked last costs."""
+    """Return the price of the hotel that was booked last."""
     booked = [message for message in messages if isinstance(message, ToolMessage) and message.name == "book_hotel"]
     return _euros(str(booked[-1].content)) if booked else 0
 

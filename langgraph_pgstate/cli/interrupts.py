@@ -99,7 +99,7 @@ def answer(
 
 
 def value_of(text: str) -> Any:
-    """Return what JSON text holds; other text as it is."""
+    """Return the value of JSON text; other text as it is."""
     try:
         return json.loads(text)
     except ValueError:

@@ -125,4 +125,4 @@ def _amount(name: str, text: str) -> Decimal:
     try:
         return Decimal(text)
     except ArithmeticError:
-        raise ConfigurationError(f"--{name.replace('_', '-')} is a price like 3 or 0.15, not {text!r}") from None
+        raise ConfigurationError(f"--{name.replace('_', '-')} must be a price like 3 or 0.15, not {text!r}") from None

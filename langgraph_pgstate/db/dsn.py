@@ -57,7 +57,7 @@ def _parse(dsn: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _reason(message: str) -> str:
-    """Return what libpq says of a string that it cannot read, without what it quotes."""
+    """Return libpq's message about a string that it cannot read, without the parts that it quotes."""
     if message.startswith('missing "="'):
         return f"it must be {_FORM}"
     if message.startswith("invalid percent-encoded token"):

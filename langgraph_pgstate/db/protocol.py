@@ -114,7 +114,7 @@ class Connection(Protocol):
         ...
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns that takes milliseconds, in a thread beside the event loop if there is one."""
+        """Return the result of a function that takes milliseconds, run in a thread if there is an event loop."""
         ...
 
     async def script(self, text: str) -> None:

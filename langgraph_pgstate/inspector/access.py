@@ -58,7 +58,7 @@ class Access(NamedTuple):
 
 
 async def access_of(service: Service, request: Request, form: Mapping[str, str]) -> Access:
-    """Return what the sender of a request may do.
+    """Return the rights of the sender of a request.
 
     With `Auth` it is what the user's permissions say. Without, everybody may read, as with the server's other
     operations; only programs of the same machine may act, under a name that they give themselves.

@@ -466,7 +466,7 @@ def _written(state: Any, path: Path, kind: str, text: str) -> Any:
 
 
 def _at(state: Any, path: Path) -> Any:
-    """Return what is at a place of a state, or `_NOTHING`."""
+    """Return the value at a place of a state, or `_NOTHING`."""
     for key in path:
         has_key = isinstance(state, dict) and isinstance(key, str) and key in state
         if not has_key and not (isinstance(state, list) and isinstance(key, int) and 0 <= key < len(state)):

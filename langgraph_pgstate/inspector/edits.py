@@ -125,7 +125,7 @@ async def _form(
 
 
 def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
-    """Return what a form changes, without what names no place of the state."""
+    """Return the changes of a form, without fields that name no place of the state."""
     try:
         return read_edit(before, form)
     except HTTPException:

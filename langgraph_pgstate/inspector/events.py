@@ -250,7 +250,7 @@ def _short(value: Any) -> str:
 
 
 def _facts(event: Event, payload: Mapping[str, Any]) -> list[str]:
-    """Return what else is to be said of an event."""
+    """Return further details of an event."""
     action = _action(event)
     if action == "edit" and isinstance(payload.get("channels"), list):
         return [", ".join(map(str, payload["channels"]))]

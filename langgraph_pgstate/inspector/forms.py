@@ -163,7 +163,7 @@ def asked_of(value: Any) -> str:
 
 
 def title_of(form: Form) -> str:
-    """Return what is asked, in a few words; empty for what has no title of its own."""
+    """Return the question in a few words; empty if it has no title."""
     first = form.reviews[0].title if form.reviews else ""
     return f"{first} and {len(form.reviews) - 1} more" if len(form.reviews) > 1 else first
 

@@ -304,7 +304,7 @@ def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
 
 
 def _reasoning(part: Mapping[str, Any]) -> str:
-    """Return what a part of a message says of the model's reasoning, in the forms of several providers."""
+    """Return the reasoning of the model in a part of a message, in the forms of several providers."""
     if part.get("type") == "redacted_thinking":
         return "(encrypted by the provider)"
     for name in ("reasoning", "thinking", "text", "reasoning_content"):

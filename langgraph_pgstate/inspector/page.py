@@ -199,7 +199,7 @@ class PageRoute:
 
     @property
     def is_read(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the page only reads."""
         return self.method == "GET"
 
 

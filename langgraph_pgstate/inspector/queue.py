@@ -52,7 +52,7 @@ async def queue(call: PageCall) -> Page:
 
 
 async def about_worker(call: PageCall) -> dict[str, Any]:
-    """Return what the page that asks whether a worker shall be drained says of it."""
+    """Return the values of the page that asks whether to drain a worker."""
     await check_sees_all(call)
     workers = await call.state.runs.workers(limit=_WORKERS)
     return {"worker": next((one for one in workers if one.worker_id == call.path("worker_id")), None)}

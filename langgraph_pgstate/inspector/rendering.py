@@ -100,7 +100,7 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
 
 
 def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
-    """Return what the template of a page uses. It needs no connection."""
+    """Return the variables of a page's template. It needs no connection."""
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
     for left_out in ("notice", "of", "answered", "waits", "format"):

@@ -163,7 +163,7 @@ async def run(call: PageCall) -> Page | Response:
 
 
 async def about(call: PageCall) -> dict[str, Any]:
-    """Return what the page that asks whether a run shall be cancelled or discarded says of it.
+    """Return the values of the page that asks whether to cancel or discard a run.
 
     Raises:
         HTTPException: 404 if there is no such run.
@@ -203,7 +203,7 @@ async def retry(call: PageCall) -> Done:
     """Enqueue a run again that failed."""
     thread, run_id = await call.thread("update"), call.path("run_id")
     found = await _check_end(call, thread.thread_id, run_id)
-    # A run without checkpoints would go on from what another one has left.
+    # A run without checkpoints would go on from the state of another run.
     if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         if any(one.run_id != run_id for one in newest):
@@ -336,7 +336,7 @@ def _since(call: PageCall) -> datetime | None:
     except ValueError:
         found = None
     if text is not None and (found is None or found.tzinfo is None):
-        raise refuse(422, f"since is a time with a time zone, not {text!r}")
+        raise refuse(422, f"since must be a time with a time zone, not {text!r}")
     return found
 
 

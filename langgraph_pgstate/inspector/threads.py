@@ -47,7 +47,7 @@ async def threads(call: PageCall) -> Page:
 
 
 def _hit(found: MessageHit) -> dict[str, str | None]:
-    """Return what the list says of a message, and the parameters of the page that shows it."""
+    """Return the text of a message in the list, and the parameters of the page that shows it."""
     message = found.message
     return {
         "snippet": found.snippet,
@@ -87,7 +87,7 @@ def metadata_of(text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            raise refuse(422, f"metadata is a JSON object or key=value, not {text!r}")
+            raise refuse(422, f"metadata must be a JSON object or key=value, not {text!r}")
         given[name.strip()] = _plain(value.strip())
     return given
 
@@ -104,7 +104,7 @@ def time_of(call: PageCall, name: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise refuse(422, f"{name} is a date like 2027-01-31, or a time, not {text!r}") from None
+        raise refuse(422, f"{name} must be a date like 2027-01-31, or a time, not {text!r}") from None
     if not 2 <= found.year <= 9998:
         raise refuse(422, f"{name} must be in the years 2 to 9998, not {text!r}")
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -38,7 +38,7 @@ class ValueView:
 
     @property
     def is_foldable(self) -> bool:
-        """Whether it is shown by its parts."""
+        """Whether the parts of the value are shown."""
         return isinstance(self.parts, dict | list) and bool(self.parts)
 
 

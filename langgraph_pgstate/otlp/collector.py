@@ -53,7 +53,7 @@ def endpoint_of(url: str) -> str:
     except ValueError:
         is_usable = False
     if not is_usable:
-        raise ConfigurationError(f"an OTLP endpoint is an address like http://localhost:4318, not {url!r}")
+        raise ConfigurationError(f"an OTLP endpoint must be an address like http://localhost:4318, not {url!r}")
     path = parts.path.rstrip("/")
     return urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
 

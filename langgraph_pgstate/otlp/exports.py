@@ -149,7 +149,7 @@ async def queue_runs(
 
 
 async def list_exports(db: Connection, queries: Queries, most_spans: int) -> list[Export]:
-    """Return what was queued first, with about as many spans as are asked for. One statement."""
+    """Return the batches that were queued first, with about as many spans as asked for. One statement."""
     return [Export(*row) for row in await db.fetch(queries.list_exports, {"most_spans": most_spans})]
 
 

@@ -63,7 +63,7 @@ def request_budget(amount: Decimal | float | str | None, **owner: str | None) ->
     except InvalidOperation:
         exact = Decimal("NaN")
     if exact is not None and not (exact.is_finite() and exact >= 0):
-        raise ConfigurationError(f"a budget is an amount of 0 or more, not {amount!r}")
+        raise ConfigurationError(f"a budget must be an amount of 0 or more, not {amount!r}")
     return {"scope": scope, "name": name, "amount": None if exact is None else str(exact)}
 
 
@@ -87,7 +87,7 @@ async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
 async def read_spending(
     db: Connection, queries: Queries, owners: Collection[Owner], counted: Callable[[], Collection[str]]
 ) -> Spending:
-    """Return what was spent of the budgets of some owners. One statement, or two if there are budgets.
+    """Return the amounts spent of the budgets of some owners. One statement, or two if there are budgets.
 
     Args:
         db: The connection.

@@ -61,7 +61,7 @@ class AsyncRunHistory:
         return await self._database.read(self._queries, runs_operations.list_runs(only_failed=True, **given))
 
     async def sums(self, *, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunSums:
-        """Return what the models cost that runs have called, by thread and by model. One round trip.
+        """Return the cost of the model calls of runs, by thread and by model. One round trip.
 
         Of the newest 1,000 runs that pass the filters; with `model=`, only of the calls of that one.
 

@@ -1,6 +1,6 @@
 -- name: put_runs
 -- Start and end runs. A run whose row or thread was deleted is not inserted again: rows are locked, so that none is
--- deleted meanwhile. Late entries do not reopen an ended run. Runs that were enqueued have a row until they are deleted, so that they come as not new; the queue writes
+-- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the queue writes
 -- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
 -- spans do not change.
 INSERT INTO /*schema*/runs AS stored (

@@ -82,7 +82,7 @@ def request_costs(
 
 
 async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Costs:
-    """Return what model calls cost by day, model, agent and user, and together. Two round trips."""
+    """Return the cost of model calls by day, model, agent and user, and together. Two round trips."""
     query = queries.sum_costs
     if parameters["scope"] is not None:
         query = queries.sum_costs_owned_scoped

@@ -137,7 +137,7 @@ def stream_modes_of(value: Any) -> list[str] | None:
 def flag_of(name: str, value: Any) -> bool:
     """Return a value that is true or false."""
     if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name} is true or false, not {value!r}")
+        raise ArgumentTypeError(f"{name} must be true or false, not {value!r}")
     return value
 
 

@@ -152,7 +152,7 @@ class ThreadCursor:
         if last_event_id:
             self._given, _, id = last_event_id.rpartition(":")
             if not self._given or _number_of(id) is None:
-                raise ConfigurationError(f"last_event_id is like RUN:12, not {last_event_id!r}")
+                raise ConfigurationError(f"last_event_id must have the form RUN:12, not {last_event_id!r}")
             self._last[self._given] = id
         # Runs whose end is reported whenever it was, besides those that end after `_after`.
         self._expected: set[str] = set()
@@ -249,7 +249,7 @@ def _number_of(last_event_id: str | int | None) -> int | None:
             raise ValueError
         return max(0, number)
     except ValueError:
-        raise ConfigurationError(f"last_event_id is the id of an event, not {last_event_id!r}") from None
+        raise ConfigurationError(f"last_event_id must be the id of an event, not {last_event_id!r}") from None
 
 
 AnyCursor = Cursor | ThreadCursor

@@ -43,7 +43,7 @@ class _Request:
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has its page, or an error."""
+        """Whether the read has ended, with a page or an error."""
         return self.page is not None or self.error is not None
 
 

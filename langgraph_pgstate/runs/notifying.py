@@ -110,7 +110,7 @@ class AsyncNotifier:
 
 
 class EndListener:
-    """Calls functions when workers tell that runs have ended. Thread-safe.
+    """Calls functions when workers report that runs have ended. Thread-safe.
 
     The first call opens a connection that listens until `close`; without one that can, no function is called.
 

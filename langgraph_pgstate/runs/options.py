@@ -245,9 +245,9 @@ class WebhookSettings:
         for name, kind in (("allowed_hosts", str), ("allowed_ports", int)):
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Sequence) or not all(type(one) is kind for one in given):
-                raise ArgumentTypeError(f"WebhookSettings.{name} is a list, not {given!r}")
+                raise ArgumentTypeError(f"WebhookSettings.{name} must be a list, not {given!r}")
         if not isinstance(self.require_https, bool):
-            raise ArgumentTypeError(f"WebhookSettings.require_https is true or false, not {self.require_https!r}")
+            raise ArgumentTypeError(f"WebhookSettings.require_https must be true or false, not {self.require_https!r}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:

@@ -54,7 +54,7 @@ async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
 
 
 async def _resolve(host: str, port: int) -> list[Any]:
-    """Return what `socket.getaddrinfo` does; one who cancels it does not wait for the resolver."""
+    """Return the result of `socket.getaddrinfo`; a cancellation does not wait for the resolver."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()
 

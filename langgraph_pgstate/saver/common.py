@@ -91,7 +91,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         if on_corrupt not in ("raise", "previous"):
             raise ConfigurationError(f'on_corrupt must be "raise" or "previous", not {on_corrupt!r}')
         if type(cache_bytes) is not int or cache_bytes < 0:
-            raise ConfigurationError(f"cache_bytes is a number of bytes, 0 or more, not {cache_bytes!r}")
+            raise ConfigurationError(f"cache_bytes must be a number of bytes, 0 or more, not {cache_bytes!r}")
         warn_if_untested()
         self._codec = ValueCodec(serde)
         super().__init__(serde=self._codec.serde)

@@ -162,7 +162,7 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
         found["end_at"] = stored_time_of("end_at", given["end_at"])
     if given.get("paused") is not None:
         if not isinstance(given["paused"], bool):
-            raise ArgumentTypeError(f"paused is true or false, not {given['paused']!r}")
+            raise ArgumentTypeError(f"paused must be true or false, not {given['paused']!r}")
         found["is_paused"] = given["paused"]
     if "owner_id" in given:
         found["owner_id"] = text_of("owner_id", given["owner_id"])

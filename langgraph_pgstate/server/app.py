@@ -107,7 +107,7 @@ class AgentServer(Starlette):
         self._memory = options.get("memory")
         self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
-            raise ArgumentTypeError(f"rate_limit is a RateLimit, not {type(self._rate_limit).__name__}")
+            raise ArgumentTypeError(f"rate_limit must be a RateLimit, not {type(self._rate_limit).__name__}")
         self._limits = _limits_of(options)
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
@@ -222,7 +222,9 @@ def create_app(
     if isinstance(state, AsyncPGState):
         return AgentServer(lambda: state, graphs, options)
     if not callable(state):
-        raise ArgumentTypeError(f"state is an AsyncPGState or a function that opens one, not {type(state).__name__}")
+        raise ArgumentTypeError(
+            f"state must be an AsyncPGState or a function that opens one, not {type(state).__name__}"
+        )
     return AgentServer(state, graphs, options)
 
 

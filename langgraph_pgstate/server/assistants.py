@@ -192,7 +192,7 @@ async def _crons(call: Call, assistant_id: str) -> ScheduleAccess | None:
         access = await call.access("crons", "delete", {"assistant_id": assistant_id, "cron_id": None})
         threads = await call.authorize("threads", "update", {"thread_id": None, "metadata": {}})
     except (HTTPException, AuthError):
-        # None of its crons has them: it is deleted if it has none.
+        # It can be deleted only if it has no crons.
         return {"scope": {"assistant_id": None}}
     return {"scope": access.scope, "owner_id": access.owner_id, "thread_scope": threads}
 

@@ -102,7 +102,7 @@ class Authority:
 
     def __init__(self, auth: Auth) -> None:
         if not isinstance(auth, Auth):
-            raise ArgumentTypeError(f"auth is an object of langgraph_sdk.Auth, not {type(auth).__name__}")
+            raise ArgumentTypeError(f"auth must be an object of langgraph_sdk.Auth, not {type(auth).__name__}")
         self._authenticate, self._handlers, self._default = auth_handlers(auth)
         if self._authenticate is None:
             raise ConfigurationError("auth has no authentication handler: decorate one with @auth.authenticate")
@@ -187,7 +187,7 @@ class Authority:
 
 
 def scope_of(filters: Any) -> Alternatives:
-    """Return what a handler's filters demand of the metadata.
+    """Return the conditions of a handler's filters on the metadata.
 
     Raises:
         TypeError: If a filter is not of LangGraph's form.
@@ -212,14 +212,14 @@ def _both(one: Alternatives, other: Alternatives) -> Alternatives:
 
 
 def _alternatives(name: str, value: Any) -> Alternatives:
-    """Return what one entry of a filter demands.
+    """Return the conditions of one entry of a filter.
 
     Raises:
         TypeError: If it is not of LangGraph's form.
     """
     if name in _COMBINING:
         if not isinstance(value, list | tuple) or not value:
-            raise TypeError(f"{name} of a filter is a list of at least one filter, not {value!r}")
+            raise TypeError(f"{name} of a filter must be a list of at least one filter, not {value!r}")
         parts = [scope_of(one) for one in value]
         return tuple(one for part in parts for one in part) if name == "$or" else reduce(_both, parts)
     if not isinstance(name, str) or name.startswith("$"):

@@ -49,7 +49,7 @@ def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
         options["inspector"] = False
     if prefix := http.get("mount_prefix"):
         if not isinstance(prefix, str) or not prefix.startswith("/") or prefix.endswith("/"):
-            raise ConfigurationError(f"http.mount_prefix of langgraph.json is a path like /api, not {prefix!r}")
+            raise ConfigurationError(f"http.mount_prefix of langgraph.json must be a path like /api, not {prefix!r}")
         options["prefix"] = prefix
     if (headers := http.get("configurable_headers")) is not None:
         options["configurable_headers"] = _headers(headers)
@@ -79,7 +79,7 @@ def _with_embeddings(store: Mapping[str, Any], directory: Path) -> Mapping[str, 
 def _flag(http: Mapping[str, Any], name: str) -> bool:
     found = http.get(name) or False
     if not isinstance(found, bool):
-        raise ConfigurationError(f"http.{name} of langgraph.json is true or false, not {found!r}")
+        raise ConfigurationError(f"http.{name} of langgraph.json must be true or false, not {found!r}")
     return found
 
 
@@ -97,7 +97,7 @@ def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
     found = http.get("middleware_order") or "middleware_first"
     if found not in ("middleware_first", "auth_first"):
         raise ConfigurationError(
-            f"http.middleware_order of langgraph.json is middleware_first or auth_first, not {found!r}"
+            f"http.middleware_order of langgraph.json must be middleware_first or auth_first, not {found!r}"
         )
     return "auth_first" if found == "auth_first" else "middleware_first"
 
@@ -105,7 +105,7 @@ def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = config.get(name) or {}
     if not isinstance(found, Mapping):
-        raise ConfigurationError(f"{name!r} of langgraph.json is an object, not {found!r}")
+        raise ConfigurationError(f"{name!r} of langgraph.json must be an object, not {found!r}")
     return found
 
 

@@ -265,7 +265,7 @@ async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
 def _options(
     call: Call, body: CronChange, cron_id: str, assistant: Chosen | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what a body says about a schedule and its runs, whose arguments were others before."""
+    """Return the changes of a schedule and of its runs that a body names."""
     names = ("input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability")
     given = {name: getattr(body, name) for name in names if name in body.model_fields_set}
     found = {name: value for name, value in given.items() if value is not None}

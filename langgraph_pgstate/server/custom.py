@@ -57,7 +57,7 @@ def around(
         ConfigurationError: If it is no such application, or there is nothing that authenticates.
     """
     if not isinstance(app, Starlette):
-        raise ArgumentTypeError(f"app is a Starlette or FastAPI application, not {type(app).__name__}")
+        raise ArgumentTypeError(f"app must be a Starlette or FastAPI application, not {type(app).__name__}")
     health = Route(_HEALTH, _Inner(inner))
     app.router.routes.insert(0, health)
     if place != "none":

@@ -151,7 +151,7 @@ def selected(value: Mapping[str, Any], names: Iterable[str] | None) -> dict[str,
 
 
 def extracted(value: Any, path: str) -> Any:
-    """Return what is at a path like `values.messages[-1].content` of a JSON value; `None` if there is nothing."""
+    """Return the value at a path like `values.messages[-1].content` of a JSON value; `None` if there is nothing."""
     for number, name in _STEP.findall(path):
         if name:
             value = value.get(name) if isinstance(value, Mapping) else None

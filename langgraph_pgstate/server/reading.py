@@ -46,7 +46,7 @@ _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
 
 
 class BodyLimits(NamedTuple):
-    """What a body may have at most.
+    """The limits of a body.
 
     Attributes:
         size: Its bytes.

@@ -150,7 +150,7 @@ async def begin(
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
             return 0, recorded
-        # Others take it for an attempt of a dead process. It has not begun.
+        # Other processes count it as an attempt of a dead process, although it has not begun.
         await finish(db, queries, intent, Outcome("pending"))
 
 

@@ -57,7 +57,7 @@ class Rest(Protocol):
 
     @property
     def was_refused(self) -> bool:
-        """Whether it did nothing but ask for a thread to run its code in, and none has begun to do so."""
+        """Whether it has only asked for a thread, and no thread has begun to run its code."""
         ...
 
     def outcome(self) -> Any:

@@ -99,7 +99,7 @@ NOTES: Final[Mapping[str, str]] = {
     "http.mount_prefix": "like /api, before every path",
     "webhooks": "each key is used or refused; url.max_url_length is refused",
 }
-"""What is worth knowing of a key."""
+"""Notes about keys, for the reference."""
 
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
 # Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file is.

@@ -149,7 +149,7 @@ def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
         raise ArgumentTypeError(f'graphs must be given by name, like {{"agent": graph}}, not {graphs!r}')
     for name in graphs:
         if not isinstance(name, str) or not name:
-            raise ArgumentTypeError(f"the name of a graph is a string, not {name!r}")
+            raise ArgumentTypeError(f"the name of a graph must be a string, not {name!r}")
     return {
         name: value if isinstance(value, GraphSource) else GraphSource(name, value) for name, value in graphs.items()
     }
@@ -172,7 +172,7 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
         given, _, place = spec.rpartition("=")
         path, colon, variable = place.rpartition(":")
         if not colon or not path or not variable:
-            raise ConfigurationError(f"a graph is named like agent.py:graph or name=agent.py:graph, not {spec!r}")
+            raise ConfigurationError(f"a graph must be named like agent.py:graph or name=agent.py:graph, not {spec!r}")
         name = given or (Path(path).stem if _is_file(path) else path.rpartition(".")[2])
         if name in found:
             raise ConfigurationError(f"two graphs are named {name!r}: give one another name, like other={place}")
@@ -188,7 +188,7 @@ def load_value(place: str, directory: Path) -> Any:
     """
     path, colon, variable = place.rpartition(":")
     if not colon or not path or not variable:
-        raise ConfigurationError(f"a value is named like ./auth.py:auth or shop.auth:auth, not {place!r}")
+        raise ConfigurationError(f"a value must be named like ./auth.py:auth or shop.auth:auth, not {place!r}")
     return _load(path, variable, directory)
 
 

@@ -36,7 +36,7 @@ class WorkerSettings:
         if "queues" in given:
             queues = [*several("queues", given["queues"])]
             if not all(isinstance(one, str) for one in queues):
-                raise ArgumentTypeError(f"queues is a list of names, not {queues!r}")
+                raise ArgumentTypeError(f"queues must be a list of names, not {queues!r}")
             given["queues"] = tuple(dict.fromkeys(queues))
         settings = cls(**given)
         for name in ("concurrency", "max_crashes"):
@@ -62,7 +62,7 @@ def accepted_versions(
         ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
     """
     if not isinstance(given, str | Mapping):
-        raise ArgumentTypeError(f"versions are text, or texts by graph, not {given!r}")
+        raise ArgumentTypeError(f"versions must be text, or texts by graph, not {given!r}")
     by_graph = dict.fromkeys(graphs, given) if isinstance(given, str) else given
     found: dict[str, tuple[str, ...]] = {}
     for graph, versions in by_graph.items():
@@ -70,6 +70,6 @@ def accepted_versions(
             raise ConfigurationError(f"versions names graph {graph!r}, which the worker does not run")
         several = (versions,) if isinstance(versions, str) else tuple(versions)
         if not all(isinstance(one, str) for one in several):
-            raise ArgumentTypeError(f"versions of graph {graph!r} are text, not {versions!r}")
+            raise ArgumentTypeError(f"versions of graph {graph!r} must be text, not {versions!r}")
         found[graph] = tuple(dict.fromkeys(one for one in several if one))
     return found

@@ -61,13 +61,13 @@ def _expiry(checkpointer: Any) -> StateConfig:
     if ttl is None:
         return {}
     if not isinstance(ttl, Mapping):
-        raise ConfigurationError(f"{_TTL} of langgraph.json is an object, not {ttl!r}")
+        raise ConfigurationError(f"{_TTL} of langgraph.json must be an object, not {ttl!r}")
     strategy = check_ttl_strategy(f"{_TTL}.strategy of langgraph.json", ttl.get("strategy") or "delete")
     minutes = ttl.get("default_ttl")
     if minutes is None:
         return {}
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < _MOST_MINUTES:
-        raise ConfigurationError(f"{_TTL}.default_ttl of langgraph.json is a number of minutes, not {minutes!r}")
+        raise ConfigurationError(f"{_TTL}.default_ttl of langgraph.json must be a number of minutes, not {minutes!r}")
     return {"thread_ttl": timedelta(minutes=minutes), "thread_ttl_strategy": strategy}
 
 

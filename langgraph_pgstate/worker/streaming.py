@@ -171,7 +171,7 @@ class RunStream:
                 await reader[1]
 
     def freeze(self) -> list[EventBatch]:
-        """Return what is not known to be stored, in batches that never change."""
+        """Return the events that may not be stored, in batches that never change."""
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
@@ -188,7 +188,7 @@ class RunStream:
             return [*self._frozen]
 
     def send(self, transaction: Hashable) -> list[EventBatch]:
-        """Return what is to be stored with a transaction of the saver; see `note_commit`."""
+        """Return the batches to store with a transaction of the saver; see `note_commit`."""
         batches = self.freeze()
         # An id may have been that of an earlier transaction, which has failed. Not up to `_frozen_to`: another thread
         # may have frozen more.

@@ -42,7 +42,7 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     given: dict[str, Any] = {_RULES[name]: value for name, value in url.items() if name in _RULES}
     headers, prefix = _object("webhooks.headers", config.get("headers")), config.get("env_prefix", _PREFIX)
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"webhooks.env_prefix of langgraph.json is text, not {prefix!r}")
+        raise ConfigurationError(f"webhooks.env_prefix of langgraph.json must be text, not {prefix!r}")
     if headers:
         given["headers"] = {name: _resolved(name, value, prefix) for name, value in headers.items()}
     return replace(WebhookSettings.from_environment(), **given)
@@ -50,14 +50,14 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
 
 def _object(name: str, value: Any) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} of langgraph.json is an object, not {value!r}")
+        raise ConfigurationError(f"{name} of langgraph.json must be an object, not {value!r}")
     return value or {}
 
 
 def _resolved(name: str, value: Any, prefix: str) -> str:
     """Return a header's value with the variables that it names."""
     if not isinstance(value, str):
-        raise ConfigurationError(f"header {name!r} of webhooks is text, not {type(value).__name__}")
+        raise ConfigurationError(f"header {name!r} of webhooks must be text, not {type(value).__name__}")
 
     def variable(found: re.Match[str]) -> str:
         if not found[1].startswith(prefix):

@@ -40,5 +40,5 @@ def test_prices_are_set_and_listed(run: Run) -> None:
     [line] = lines(shown, "[bedrock]")
     assert line.endswith("2.5 12 16")
     assert run("prices", "--model", "gpt") == "no prices\n"
-    assert "--input is a price" in run("price", "gpt", "--input", "much", "--output", "1", code=1)
+    assert "--input must be a price" in run("price", "gpt", "--input", "much", "--output", "1", code=1)
     assert "price of 0 or more" in run("price", "gpt", "--input", "1", "--output", "-1", code=1)

@@ -151,7 +151,7 @@ async def test_it_leaves_nothing_behind(dsn: str, schema: str, connection: psyco
 
 def test_what_it_cannot_serve_is_refused() -> None:
     for state in (None, "postgresql://localhost/app"):
-        with pytest.raises(ConfigurationError, match="state is an AsyncPGState or a function"):
+        with pytest.raises(ConfigurationError, match="state must be an AsyncPGState or a function"):
             create_app(state, graphs())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="graphs must be given by name"):
         create_app(lambda: AsyncPGState.open(""), {})

@@ -112,5 +112,5 @@ def test_what_is_no_limit_is_refused() -> None:
     for given in (0, -1, True, 1.5, "60", 10**7):
         with pytest.raises(ConfigurationError, match="per_minute"):
             RateLimit(given)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="rate_limit is a RateLimit"):
+    with pytest.raises(ConfigurationError, match="rate_limit must be a RateLimit"):
         create_app(lambda: AsyncPGState.open(""), {}, inspector=True, rate_limit=60)  # type: ignore[arg-type]

@@ -45,15 +45,15 @@ def test_headers_and_limits_are_those_of_the_file(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("webhooks", "said"),
     [
-        (["x"], "webhooks of langgraph.json is an object"),
+        (["x"], "webhooks of langgraph.json must be an object"),
         ({"secret": "x"}, "webhooks.secret of langgraph.json is not supported"),
         ({"url": {"max_url_length": 10}}, "webhooks.url.max_url_length of langgraph.json is not supported"),
         ({"url": {"disable_loopback": False}}, "disable_loopback = false"),
-        ({"url": {"allowed_domains": "example.com"}}, "allowed_hosts is a list"),
+        ({"url": {"allowed_domains": "example.com"}}, "allowed_hosts must be a list"),
         ({"headers": {"x": "${{ env.PATH }}"}}, "PATH, which does not begin with LG_WEBHOOK_"),
         ({"headers": {"x": "${{ env.LG_WEBHOOK_NOT_SET }}"}}, "LG_WEBHOOK_NOT_SET, which is not set"),
-        ({"headers": {"x": 1}}, "is text, not int"),
-        ({"env_prefix": 1}, "env_prefix of langgraph.json is text"),
+        ({"headers": {"x": 1}}, "must be text, not int"),
+        ({"env_prefix": 1}, "env_prefix of langgraph.json must be text"),
     ],
 )
 def test_what_is_malformed_or_not_supported_is_named(webhooks: Any, said: str, tmp_path: Path) -> None:
