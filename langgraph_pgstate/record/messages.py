@@ -178,7 +178,7 @@ def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, .
 
 def _words(query: str) -> str:
     if not text_of("query", query) or not query.strip():
-        raise ConfigurationError("there is nothing to search for: the query is empty")
+        raise ConfigurationError("the query must have a word to search for, and is empty")
     return query
 
 
