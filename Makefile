@@ -27,7 +27,7 @@ help: ## List the commands
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@echo "Setting up $(VENV); this takes half a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) setuptools && $(PIP) --no-build-isolation -e '.[dev]' && touch $@
+	@$(PIP) setuptools && $(PIP) --no-build-isolation -e '.[dev,deepagents]' && touch $@
 
 demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute)
 	@$(BIN)/pgstate demo
@@ -72,7 +72,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports
 
 constraints: $(STAMP) ## Write the newest versions that fit together to .ci/constraints.txt; run all tests before you commit it
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --extra dev \
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --extra dev --extra deepagents \
 		--custom-compile-command 'make constraints' --output-file $(CONSTRAINTS) pyproject.toml >/dev/null
 
 test-newest: $(STAMP) ## Run some tests with the newest versions of all dependencies, and print how they differ

@@ -1,15 +1,15 @@
-"""The run and the call site of a saver's caller, read from LangGraph's config and from the stack."""
+"""The run and the call site of a caller, read from LangGraph's config and from the stack."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.arguments import configurable_of, thread_id_of
 from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
 
 
@@ -17,6 +17,46 @@ def run_of(config: Mapping[str, Any]) -> Any:
     """Return the object that identifies a run, which its nodes and subgraphs share; `None` outside of a run."""
     runtime = configurable_of(config).get(RUNTIME)
     return None if runtime is None else getattr(runtime, "control", None) or runtime
+
+
+RunOf = Callable[[Mapping[str, Any]], str | None]
+"""Returns the id of the run that a recorder records of a config."""
+
+
+class Origin(NamedTuple):
+    """The place in a run from which something is written.
+
+    Attributes:
+        thread_id: Thread of the run; `None` outside of one.
+        checkpoint_ns: Namespace of the graph whose node writes.
+        checkpoint_id: Checkpoint, in that namespace, from which the superstep started.
+        root_checkpoint_id: Checkpoint of the root graph from which its superstep started.
+        run_id: The run.
+    """
+
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    root_checkpoint_id: str | None = None
+    run_id: str | None = None
+
+
+def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
+    """Return the place that a node's config names; an empty one if that has no thread.
+
+    Raises:
+        ConfigurationError: If the thread's id cannot be stored.
+    """
+    configurable = configurable_of(config)
+    if configurable.get("thread_id") is None:
+        return Origin()
+    thread_id = thread_id_of(configurable["thread_id"])
+    # In a node, the config names the task's namespace, whose last part is the task itself.
+    namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
+    heads: Mapping[str, str] = configurable.get("checkpoint_map") or {}
+    metadata: Mapping[str, Any] = config.get("metadata") or {}
+    run_id = (run_of(config) if run_of else None) or config.get("run_id") or metadata.get("run_id")
+    return Origin(thread_id, namespace, heads.get(namespace), heads.get(""), str(run_id) if run_id else None)
 
 
 @dataclass(slots=True, eq=False)

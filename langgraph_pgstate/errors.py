@@ -18,6 +18,7 @@
     │   └── MigrationConflictError           an applied migration differs from the one shipped
     ├── NotFoundError (LookupError)          the named object does not exist
     ├── StaleVersionError                    another process changed the thread in the meantime
+    ├── FileChangedError                     another agent or process changed the file in the meantime
     ├── StaleHeadError                       another run advanced the branch; this run's checkpoint is refused
     ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's
     ├── LeaseError
@@ -230,6 +231,24 @@ class StaleVersionError(PGStateError):
         self.thread_id, self.expected, self.found = thread_id, expected, found
         super().__init__(
             f"thread {thread_id!r} is at version {found}, not {expected}: it was changed concurrently; read it again"
+        )
+
+
+class FileChangedError(PGStateError):
+    """The file changed since it was read. Nothing was written.
+
+    Attributes:
+        namespace: Whose file it is.
+        path: The file.
+        expected: The version that the caller had read; 0 for none.
+        found: The newest version; 0 for none.
+    """
+
+    def __init__(self, namespace: tuple[str, ...], path: str, expected: int, found: int) -> None:
+        self.namespace, self.path, self.expected, self.found = namespace, path, expected, found
+        super().__init__(
+            f"file {path!r} of {namespace!r} is at version {found}, not {expected}: it was changed concurrently; read "
+            "it again"
         )
 
 

@@ -71,6 +71,7 @@ __all__ = [
     "extension_hook_of",
     "has_own_hook",
     "interrupt_counter",
+    "is_read_by_lines",
     "is_schedule_channel",
     "is_server_runtime",
     "is_strict",
@@ -534,3 +535,10 @@ def _release(version: str) -> tuple[int, ...]:
 def is_strict() -> bool:
     """Return whether `LANGGRAPH_STRICT_MSGPACK` was set when the process began."""
     return bool(_msgpack.STRICT_MSGPACK_ENABLED)
+
+
+def is_read_by_lines(path: str) -> bool:
+    """Return whether deepagents reads a file of this name by lines, and not as a whole, as it does an image."""
+    from deepagents.backends.utils import _get_backend_read_file_type
+
+    return bool(_get_backend_read_file_type(path) == "text")

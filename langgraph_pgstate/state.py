@@ -33,6 +33,7 @@ from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
@@ -244,6 +245,7 @@ class PGState(_State):
         schedules: Schedules, which enqueue runs at times.
         webhooks: Webhooks, which tell the ends of runs: those that failed, and their delivery.
         assistants: Assistants: graphs with a config and a context of their own, for the server.
+        files: Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`.
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         memory: Long-term memory, LangGraph's store.
@@ -403,6 +405,11 @@ class PGState(_State):
     def assistants(self) -> Assistants:
         """Assistants: graphs with a config and a context of their own."""
         return Assistants(self._database, self._queries, self._codec)
+
+    @cached_property
+    def files(self) -> Files:
+        """Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`."""
+        return Files(self._database, self._queries, self._codec, self._run_of)
 
     @cached_property
     def spans(self) -> Spans:
@@ -660,6 +667,11 @@ class AsyncPGState(_State):
     def assistants(self) -> AsyncAssistants:
         """Assistants: graphs with a config and a context of their own."""
         return AsyncAssistants(self._database, self._queries, self._codec)
+
+    @cached_property
+    def files(self) -> AsyncFiles:
+        """Files of agents, in versions; for deepagents as `PGFiles(state, namespace=…)`."""
+        return AsyncFiles(self._database, self._queries, self._codec, self._run_of)
 
     @cached_property
     def spans(self) -> AsyncSpans:

@@ -28,7 +28,7 @@ from langgraph_pgstate.worker.config_keys import KEYS, NOTES
 _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettings", "RetryPolicy", "ThreadKeys")
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
-_TYPES = ("admin", "assistants", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
+_TYPES = ("admin", "assistants", "files", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
 _ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
 # Variants of a statement lock as the first of them does.
 _VARIANT = re.compile(r"put_checkpoint_based_\w+")

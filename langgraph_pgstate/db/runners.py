@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read
+from langgraph_pgstate.errors import BlockingCallError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -27,6 +28,33 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
         return run_blocking(method(self, *args, **kwargs))
 
     return run
+
+
+def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[Any, Any, T], name: str, owner: str) -> T:
+    """Wait, on another thread, for a coroutine that runs on an event loop.
+
+    Args:
+        loop: The loop; `None` if none is known.
+        coroutine: The coroutine.
+        name: The async method, for the error.
+        owner: Its async class, for the error; that of the blocking twin has no `Async`.
+
+    Raises:
+        BlockingCallError: If this is the loop's own thread, or the loop does not run.
+    """
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if loop is None or running is loop or not loop.is_running():
+        coroutine.close()
+        twin = owner.removeprefix("Async")
+        if running is None:
+            raise BlockingCallError(f"{name}: the event loop of this {owner} is not running; use {twin} without one")
+        raise BlockingCallError(
+            f"a blocking call on the event loop's own thread would wait for itself: await {name}(...), or use {twin}"
+        )
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class Runner(Protocol):

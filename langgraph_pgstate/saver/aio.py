@@ -44,8 +44,8 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.db.runners import AsyncRunner
-from langgraph_pgstate.errors import BlockingCallError, CorruptStateError, StaleHeadError
+from langgraph_pgstate.db.runners import AsyncRunner, wait_on_loop
+from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.heavy import beside
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import AsyncLeaseManager
@@ -422,22 +422,8 @@ class AsyncPGStateSaver(CommonSaver):
         except BaseException:
             coroutine.close()
             raise
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if self.loop is None or running is self.loop or not self.loop.is_running():
-            name = name or getattr(coroutine, "__name__", "the method")
-            coroutine.close()
-            if running is None:
-                raise BlockingCallError(
-                    f"{name}: the event loop of this AsyncPGStateSaver is not running; use PGStateSaver without one"
-                )
-            raise BlockingCallError(
-                f"a blocking call on the event loop's own thread would wait for itself: await saver.{name}(...), or "
-                "use PGStateSaver"
-            )
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        name = name or getattr(coroutine, "__name__", "the method")
+        return wait_on_loop(self.loop, coroutine, f"saver.{name}", "AsyncPGStateSaver")
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`aget_tuple`, for callers on another thread."""

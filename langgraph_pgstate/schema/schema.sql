@@ -508,6 +508,60 @@ CREATE TABLE /*schema*/memory_indexes (
 );
 CREATE UNIQUE INDEX memory_indexes_number_idx ON /*schema*/memory_indexes (number);
 
+-- Files of agents, outside of threads. A namespace is a list of labels, compared as a whole. The row of a file names its
+-- newest version, and stays when the file is deleted: whoever changes the file locks it. It is narrow, so that lists of
+-- files read no contents.
+CREATE TABLE /*schema*/files (
+    namespace text[] COLLATE "C" NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    directory text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    size bigint NOT NULL,
+    line_count integer NOT NULL,
+    is_text boolean NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    modified_at timestamptz NOT NULL DEFAULT now(),
+    deleted_at timestamptz,
+    PRIMARY KEY (namespace, path)
+);
+CREATE INDEX files_directory_idx ON /*schema*/files (namespace, directory) WHERE deleted_at IS NULL;
+
+-- The text of each file's newest version, for searches. Files of a few kilobytes are kept in the row itself and not
+-- compressed: to search 10,000 of them takes a third to a seventh of the time. Binary files, texts with NUL, and files
+-- that a serializer of the caller's own has encoded are not here.
+CREATE TABLE /*schema*/file_texts (
+    namespace text[] COLLATE "C" NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    content text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, path)
+) WITH (toast_tuple_target = 8160);
+ALTER TABLE /*schema*/file_texts ALTER COLUMN content SET STORAGE EXTERNAL;
+
+-- Every version of every file, with the run and the checkpoint that it was written from. `change_id` is random for each
+-- attempt at a version: a write that is repeated after a lost connection finds its own version.
+CREATE TABLE /*schema*/file_versions (
+    namespace text[] COLLATE "C" NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    operation text NOT NULL,
+    change_id text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    size bigint NOT NULL,
+    line_count integer NOT NULL,
+    is_text boolean NOT NULL,
+    restored_version integer,
+    changed_by text,
+    thread_id text COLLATE "C",
+    checkpoint_ns text COLLATE "C",
+    checkpoint_id text COLLATE "C",
+    run_id text COLLATE "C",
+    value_type text,
+    data bytea,
+    PRIMARY KEY (namespace, path, version)
+) WITH (toast_tuple_target = 4080);
+ALTER TABLE /*schema*/file_versions ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX file_versions_thread_id_idx ON /*schema*/file_versions (thread_id, created_at) WHERE thread_id IS NOT NULL;
+
 -- A span is one timed operation in a run: graph, node, model call, tool call, retriever. Its row is stored within a
 -- second of its start. `setup()` and `pgstate maintain` make partitions by month; the default partition takes other
 -- months.
@@ -1299,6 +1353,47 @@ COMMENT ON COLUMN /*schema*/memory_indexes.created_at IS 'time it was made';
 COMMENT ON TABLE /*schema*/spans IS
     'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '
     'spans_default has the months without a partition.';
+
+COMMENT ON TABLE /*schema*/files IS 'Files of agents: the newest version of each, without contents. Not part of any thread.';
+COMMENT ON COLUMN /*schema*/files.namespace IS 'whose files they are: labels, compared as a whole';
+COMMENT ON COLUMN /*schema*/files.path IS 'path, from /';
+COMMENT ON COLUMN /*schema*/files.directory IS 'the path up to its last /';
+COMMENT ON COLUMN /*schema*/files.version IS 'number of the newest version, from 1; a deletion makes one, too';
+COMMENT ON COLUMN /*schema*/files.size IS 'bytes';
+COMMENT ON COLUMN /*schema*/files.line_count IS 'number of lines; 0: binary, or empty';
+COMMENT ON COLUMN /*schema*/files.is_text IS 'true: it is text, in UTF-8';
+COMMENT ON COLUMN /*schema*/files.created_at IS 'time of its first version';
+COMMENT ON COLUMN /*schema*/files.modified_at IS 'time of its newest version';
+COMMENT ON COLUMN /*schema*/files.deleted_at IS 'time it was deleted; null: it was not';
+COMMENT ON TABLE /*schema*/file_texts IS
+    'The text of the newest version of each file, for searches. Without binary files, texts with NUL, and files that a '
+    'serializer of the application has encoded.';
+COMMENT ON COLUMN /*schema*/file_texts.namespace IS 'whose files they are';
+COMMENT ON COLUMN /*schema*/file_texts.path IS 'path, from /';
+COMMENT ON COLUMN /*schema*/file_texts.content IS 'the text';
+COMMENT ON TABLE /*schema*/file_versions IS 'Versions of files, which do not change.';
+COMMENT ON COLUMN /*schema*/file_versions.namespace IS 'whose files they are';
+COMMENT ON COLUMN /*schema*/file_versions.path IS 'path, from /';
+COMMENT ON COLUMN /*schema*/file_versions.version IS 'number of the version, from 1';
+COMMENT ON COLUMN /*schema*/file_versions.operation IS 'write, edit, delete or restore';
+COMMENT ON COLUMN /*schema*/file_versions.change_id IS 'random; a write that is repeated finds its version by it';
+COMMENT ON COLUMN /*schema*/file_versions.created_at IS 'time it was written';
+COMMENT ON COLUMN /*schema*/file_versions.size IS 'bytes';
+COMMENT ON COLUMN /*schema*/file_versions.line_count IS 'number of lines; 0: binary, or empty';
+COMMENT ON COLUMN /*schema*/file_versions.is_text IS 'true: it is text, in UTF-8';
+COMMENT ON COLUMN /*schema*/file_versions.restored_version IS 'version that a restore has made the newest again';
+COMMENT ON COLUMN /*schema*/file_versions.changed_by IS 'person who changed it, if named';
+COMMENT ON COLUMN /*schema*/file_versions.thread_id IS 'thread of the run that wrote it; null: written outside of a run';
+COMMENT ON COLUMN /*schema*/file_versions.checkpoint_ns IS
+    'namespace of the graph that wrote it: an agent, or a subagent that a tool called; null: written outside of a run';
+COMMENT ON COLUMN /*schema*/file_versions.checkpoint_id IS
+    'checkpoint that the superstep which wrote it started from, in checkpoint_ns; null: none is known';
+COMMENT ON COLUMN /*schema*/file_versions.run_id IS 'run that wrote it; null: none is known';
+COMMENT ON COLUMN /*schema*/file_versions.value_type IS
+    'type that the serializer of the application gave data; null: data is a frame of the content';
+COMMENT ON COLUMN /*schema*/file_versions.data IS 'the content, encoded; null: the version is a deletion';
+
+COMMENT ON TABLE /*schema*/spans IS 'One row for each timed operation in a run. Partitioned by month of started_at.';
 COMMENT ON COLUMN /*schema*/spans.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/spans.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/spans.span_id IS 'the span';

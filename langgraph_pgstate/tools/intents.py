@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 
 from langgraph_pgstate.arguments import check_key_size, configurable_of, identifier, thread_id_of
+from langgraph_pgstate.call_site import RunOf, origin_of
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
@@ -27,9 +28,6 @@ from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
-
-RunOf = Callable[[Mapping[str, Any]], str | None]
-"""A function that returns the run id of a config."""
 
 # The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
@@ -179,17 +177,13 @@ def _intent(
     run_of: RunOf | None,
     tool_call_id: str | None,
 ) -> Intent:
-    configurable = configurable_of(config)
     metadata: Mapping[str, Any] = config.get("metadata") or {}
     try:
-        thread_id = thread_id_of(configurable.get("thread_id"))
+        thread_id = thread_id_of(configurable_of(config).get("thread_id"))
+        origin = origin_of(config, run_of)
     except ConfigurationError as error:
         raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None
     check_key_size("thread_id and idempotency key", *[thread_id, identifier("idempotency key", key)])
-    # In a node, the config names the task's namespace, whose last part is the task itself.
-    namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
-    heads: Mapping[str, str] = configurable.get("checkpoint_map") or {}
-    run_id = (run_of(config) if run_of else None) or config.get("run_id") or metadata.get("run_id")
     step = metadata.get("langgraph_step")
     agent = metadata.get("lc_agent_name")
     return Intent(
@@ -201,11 +195,11 @@ def _intent(
         arguments_json(arguments, settings),
         tool_call_id=tool_call_id,
         agent=str(to_json(agent)[0]) if agent else None,
-        run_id=str(run_id) if run_id else None,
+        run_id=origin.run_id,
         task_id=_task_of(config) or None,
-        checkpoint_ns=namespace,
-        checkpoint_id=heads.get(namespace),
-        root_checkpoint_id=heads.get(""),
+        checkpoint_ns=origin.checkpoint_ns or "",
+        checkpoint_id=origin.checkpoint_id,
+        root_checkpoint_id=origin.root_checkpoint_id,
         step=step if isinstance(step, int) else None,
     )
 

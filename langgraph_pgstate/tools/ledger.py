@@ -17,6 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 
 from langgraph_pgstate.arguments import thread_id_of
+from langgraph_pgstate.call_site import RunOf
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -33,7 +34,7 @@ from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
 from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor, has_loop
-from langgraph_pgstate.tools.intents import RunOf, intent_of_function, intent_of_request, saver_ahead_of
+from langgraph_pgstate.tools.intents import intent_of_function, intent_of_request, saver_ahead_of
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore

@@ -27,6 +27,7 @@ from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.admin.types import MaintenanceReport
 from langgraph_pgstate.arguments import Address, address_of
 from langgraph_pgstate.assistants import operations as assistants
+from langgraph_pgstate.call_site import Origin
 from langgraph_pgstate.checkpoints.journal_entry import WRITTEN
 from langgraph_pgstate.checkpoints.listing import request_list
 from langgraph_pgstate.checkpoints.planning import plan_put
@@ -37,6 +38,10 @@ from langgraph_pgstate.checkpoints.writes import put_writes, request_writes
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
+from langgraph_pgstate.files import operations as files
+from langgraph_pgstate.files import searching as files_searching
+from langgraph_pgstate.files.contents import encode_content
+from langgraph_pgstate.files.paths import place_of
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts.answers import request_answer
 from langgraph_pgstate.interrupts.pending import request_interrupted
@@ -571,6 +576,26 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "assistants.operations.delete": lambda bench: (bench.assistant(),),
     "assistants.operations.get": lambda bench: (bench.codec, bench.assistant()),
     "assistants.operations.get_existing": lambda bench: (bench.codec, bench.assistant()),
+    "files.operations.get_head": lambda bench: (("ada",), "/a"),
+    "files.operations.get_files": lambda bench: (bench.codec, ("ada",), ["/a"]),
+    "files.operations.get_version": lambda bench: (bench.codec, ("ada",), "/a", 1),
+    "files.operations.put": lambda bench: (
+        files.request_change(("ada",), "/a", 0, "write", Origin(), None),
+        encode_content(bench.codec, "text"),
+    ),
+    "files.operations.delete": lambda bench: (files.request_deletion(("ada",), "/", Origin(), None),),
+    "files.operations.list_versions": lambda bench: (files.request_history(("ada",), "/a", 10, None),),
+    "files.operations.list_changes": lambda bench: (files.request_changes("t", None, None, 10, None),),
+    "files.operations.purge": lambda bench: (files.request_purge(("ada",), "/", None),),
+    "files.searching.list_directory": lambda bench: (("ada",), place_of("/")),
+    "files.searching.list_matching": lambda bench: (("ada",), "/", files_searching.Pattern("*.md")),
+    "files.searching.search": lambda bench: (
+        bench.codec,
+        ("ada",),
+        "/",
+        None,
+        files_searching.request_search("text", False, 10),
+    ),
     "runs.webhook_rows.claim": lambda bench: (10, 60.0),
     "runs.webhook_rows.end": lambda bench: (bench.delivery(),),
     "runs.webhook_rows.retry": lambda bench: (bench.webhook(),),

@@ -64,6 +64,9 @@ TABLES = (
     "assistants",
     "assistant_versions",
     "feedback",
+    "files",
+    "file_texts",
+    "file_versions",
     "memories",
     "memory_versions",
     "large_namespaces",
@@ -221,7 +224,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
                 'deleted_costs', 'exporters',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
-                'memory_indexes')
+                'memory_indexes', 'files', 'file_texts', 'file_versions')
         """,
         [saver.schema],
     ).fetchall()

@@ -11,13 +11,14 @@ import pytest
 from support.record import PARTS
 
 import langgraph_pgstate
+from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
 from tests.architecture.test_architecture import methods, parameters
 
 pytestmark = pytest.mark.smoke
 
 
-PAIRS = [*zip(*PARTS.values(), strict=True), (Schedules, AsyncSchedules)]
+PAIRS = [*zip(*PARTS.values(), strict=True), (Schedules, AsyncSchedules), (Files, AsyncFiles)]
 PACKAGE = Path(langgraph_pgstate.__file__).parent
 
 # Written twice with equal bodies, for they call what is written twice or return another class.

@@ -66,7 +66,8 @@ QUEUE_TABLES = {
     *("exporters", "span_exports", "maintenance"),
     *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
-TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES
+FILE_TABLES = {"files", "file_texts", "file_versions"}
+TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES
 
 
 def set_up_in_a_process(dsn: str, schema: str) -> None:

@@ -1,0 +1,120 @@
+"""Contents of files as they are stored, and the literal that a regular expression needs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from langgraph_pgstate.codec.frames import MOST_BYTES, pack, unpack
+from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+_OPTIONS: Final = re.compile(r"\(\?([a-z]+)\)")
+# Escapes of characters, and references.
+_UNCLEAR: Final = re.compile(r"\\[^\WdwsDWSmMyYAZ]")
+# Each consumes what it matches: an escape, a set, a group's parts, a quantifier, or any other character.
+_TOKEN: Final = re.compile(
+    r"\\(?P<escaped>[^\w\s])|\\.|\[(?:\^?\]?)(?:\[[:.=].*?[:.=]\]|[^\]])*\]|(?P<open>\((?:\?[:=!<]+)?)|(?P<close>\))"
+    r"|(?P<optional>[*?]|\{0?,?\d*,?\d*\})\??|(?P<or>\|)|[.^$+{}]|(?P<plain>.)",
+    re.DOTALL,
+)
+
+
+class Content(NamedTuple):
+    """A content, encoded.
+
+    Attributes:
+        size: Its bytes.
+        line_count: Number of its lines; 0 if it is binary.
+        is_text: Whether it is text.
+        value_type: Type of the caller's own serializer; `None` if `data` is a frame.
+        data: The content.
+        text: The text that is searched; `None` if it is not searched in SQL.
+    """
+
+    size: int
+    line_count: int
+    is_text: bool
+    value_type: str | None
+    data: bytes
+    text: str | None
+
+
+def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
+    """Return a content as it is stored. Bytes that are UTF-8 are text.
+
+    Raises:
+        ConfigurationError: If it is neither text nor bytes, has a lone surrogate, or is too large.
+        SerializationError: If the caller's own serializer cannot store it.
+    """
+    text: str | None
+    if isinstance(content, str):
+        if not encodes_as_utf8(content):
+            raise ConfigurationError("content holds a lone surrogate, which UTF-8 cannot encode")
+        text, raw = content, content.encode()
+    elif isinstance(content, bytes | bytearray | memoryview):
+        raw = bytes(content)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = None
+    else:
+        raise ArgumentTypeError(f"content must be a string or bytes, not {type(content).__name__}")
+    if len(raw) > MOST_BYTES:
+        raise ConfigurationError(f"content must have {MOST_BYTES:,} bytes at most, not {len(raw):,}")
+    lines = 0 if text is None else len(text.splitlines())
+    if not codec.is_native:
+        # Data that a serializer may encrypt is not stored in clear text beside it.
+        return Content(len(raw), lines, text is not None, *codec.dumps("content of a file", raw), None)
+    searched = None if text is None or "\0" in text else text
+    return Content(len(raw), lines, text is not None, None, pack(raw), searched)
+
+
+def decode_content(codec: ValueCodec, value_type: str | None, data: bytes, is_text: bool, where: str) -> str | bytes:
+    """Return a stored content.
+
+    Raises:
+        CorruptStateError: If it is damaged.
+        UnreadableFormatError: If this installation cannot read it.
+    """
+    raw: bytes = unpack(data, where) if value_type is None else codec.loads(value_type, data, where)
+    return raw.decode() if is_text else raw
+
+
+def line_pattern(pattern: str) -> str:
+    """Return a regular expression of PostgreSQL whose matches do not cross lines."""
+    if pattern.startswith("***"):
+        raise ConfigurationError(f"pattern must have no director such as `***:`, got {pattern!r}")
+    options = _OPTIONS.match(pattern)
+    if options is None:
+        return f"(?n){pattern}"
+    return f"(?{options[1]}n){pattern[options.end() :]}"
+
+
+def required_literal(pattern: str) -> str:
+    """Return a text that each match of a regular expression contains; empty if none is known.
+
+    To look for it first takes a fifth of the time of the expression.
+    """
+    if pattern.startswith(("(?", "***")) or _UNCLEAR.search(pattern) or ("[" in pattern and "\\" in pattern):
+        return ""
+    runs, depth = [""], 0
+    for token in _TOKEN.finditer(pattern):
+        if token["open"]:
+            depth += 1
+            runs.append("")
+        elif token["close"]:
+            depth -= 1
+            runs.append("")
+        elif depth:
+            continue
+        elif token["or"]:
+            return ""
+        elif token["optional"]:
+            runs[-1] = runs[-1][:-1]
+            runs.append("")
+        elif (character := token["plain"] or token["escaped"]) is not None:
+            runs[-1] += character
+        else:
+            runs.append("")
+    return "" if depth else max(runs, key=len)

@@ -1,0 +1,274 @@
+"""Files: their storage, in versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from langgraph_pgstate.arguments import since_of, text_of, thread_id_of
+from langgraph_pgstate.call_site import Origin
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.errors import ArgumentTypeError, FileChangedError
+from langgraph_pgstate.files.contents import Content, decode_content
+from langgraph_pgstate.files.paths import directory_of, namespace_of, path_of, place_of
+from langgraph_pgstate.files.types import File, FileVersion, Namespace, Operation
+from langgraph_pgstate.paging import FIRST, Page, decode_cursor, page_of, page_size
+from langgraph_pgstate.schema.queries import Queries
+
+_VERSIONS: Final = "file versions"
+_CHANGES: Final = "file changes"
+MOST_VERSIONS: Final = 2**31 - 1
+
+
+class Head(NamedTuple):
+    """The newest version of a file.
+
+    Attributes:
+        version: Its number; 0 if there has never been one.
+        is_deleted: Whether there is no file now.
+        size: Its bytes.
+        is_text: Whether it is text.
+        thread_id: Thread of the run that wrote it.
+        checkpoint_ns: Namespace of the graph that wrote it.
+    """
+
+    version: int
+    is_deleted: bool
+    size: int
+    is_text: bool
+    thread_id: str | None
+    checkpoint_ns: str | None
+
+
+ABSENT: Final = Head(0, True, 0, False, None, None)
+
+
+class Change(NamedTuple):
+    """A version that is to be stored: what it follows, and who writes it.
+
+    Attributes:
+        namespace: Whose file it is.
+        path: The file.
+        expected: The newest version, which this one follows; 0 for none.
+        operation: What is done.
+        origin: The run that does it.
+        by: The person who does it.
+        restored: The version that is restored.
+        change_id: Random.
+    """
+
+    namespace: Namespace
+    path: str
+    expected: int
+    operation: Operation
+    origin: Origin
+    by: str | None
+    restored: int | None
+    change_id: str
+
+
+def request_change(
+    namespace: Sequence[str],
+    path: str,
+    expected: int,
+    operation: Operation,
+    origin: Origin,
+    by: str | None,
+    restored: int | None = None,
+) -> Change:
+    """Validate a change.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    labels = namespace_of(namespace)
+    path = path_of(labels, path)
+    version = version_of("expected_version", expected, 0)
+    return Change(labels, path, version, operation, origin, text_of("by", by), restored, uuid4().hex)
+
+
+def version_of(name: str, version: int, least: int = 1) -> int:
+    """Return a validated number of a version.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if isinstance(version, bool) or not isinstance(version, int) or not least <= version < MOST_VERSIONS:
+        raise ArgumentTypeError(f"{name} must be an integer from {least}, got {version!r}")
+    return version
+
+
+async def get_head(db: Connection, queries: Queries, namespace: Namespace, path: str) -> Head:
+    """Return the newest version of a file. One round trip."""
+    rows = await db.fetch(queries.get_file_head, {"namespace": [*namespace], "path": path})
+    return Head(*rows[0]) if rows else ABSENT
+
+
+async def get_files(
+    db: Connection, queries: Queries, codec: ValueCodec, namespace: Namespace, paths: Sequence[str]
+) -> dict[str, File]:
+    """Return the newest versions of files, by path, without those that are not there. One round trip."""
+    rows = await db.fetch(queries.get_files, {"namespace": [*namespace], "paths": [*paths]})
+    return {row[0]: _file(codec, row) for row in rows}
+
+
+async def get_version(
+    db: Connection, queries: Queries, codec: ValueCodec, namespace: Namespace, path: str, version: int
+) -> File | None:
+    """Return a version of a file, or `None` if there is none or it is a deletion. One round trip."""
+    key = {"namespace": [*namespace], "path": path, "version": version}
+    rows = await db.fetch(queries.get_file_version, key)
+    return _file(codec, rows[0]) if rows else None
+
+
+async def put(db: Connection, queries: Queries, change: Change, content: Content) -> FileVersion:
+    """Store a version that follows the newest one. One statement; safe to repeat.
+
+    Raises:
+        FileChangedError: If another version has become the newest. Nothing was written.
+    """
+    version = change.expected + 1
+    key = {"namespace": [*change.namespace], "path": change.path, "version": version, "change_id": change.change_id}
+    query = queries.put_file if change.expected else queries.put_file_first
+    facts = {
+        "directory": directory_of(change.path),
+        "operation": change.operation,
+        "size": content.size,
+        "line_count": content.line_count,
+        "is_text": content.is_text,
+        "value_type": content.value_type,
+        "data": content.data,
+        "content": content.text,
+        "restored_version": change.restored,
+        **_author(change.origin, change.by),
+    }
+    rows = await db.fetch(query, {**key, **facts}) or await db.fetch(queries.get_file_change, key)
+    if not rows:
+        head = await get_head(db, queries, change.namespace, change.path)
+        raise FileChangedError(change.namespace, change.path, change.expected, head.version)
+    return FileVersion(
+        change.namespace,
+        change.path,
+        version,
+        change.operation,
+        rows[0][0],
+        content.size,
+        content.line_count,
+        content.is_text,
+        change.restored,
+        change.by,
+        *_places(change.origin),
+    )
+
+
+def request_range(namespace: Sequence[str], path: str) -> dict[str, Any]:
+    """Validate a file or a directory, and return the query parameters of it and all that is in it.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    labels = namespace_of(namespace)
+    place = place_of(path)
+    return {"namespace": [*labels], "path": place.first[:-1] or "/", "first": place.first, "after": place.after}
+
+
+def request_deletion(namespace: Sequence[str], path: str, origin: Origin, by: str | None) -> dict[str, Any]:
+    """Validate a deletion, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {**request_range(namespace, path), "change_id": uuid4().hex, **_author(origin, text_of("by", by))}
+
+
+async def delete(db: Connection, queries: Queries, parameters: dict[str, Any]) -> tuple[str, ...]:
+    """Delete a file, or all files in a directory, and return their paths. One statement; safe to repeat."""
+    rows = await db.fetch(queries.delete_files, parameters) or await db.fetch(queries.get_deleted_files, parameters)
+    return tuple(path for (path,) in rows)
+
+
+def request_history(namespace: Sequence[str], path: str, limit: int, cursor: str | None) -> dict[str, Any]:
+    """Validate a request for versions of a file, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    labels = namespace_of(namespace)
+    (before,) = decode_cursor(_VERSIONS, cursor, (MOST_VERSIONS,))
+    key = {"namespace": [*labels], "path": path_of(labels, path)}
+    return {**key, "before": before, "page_size": page_size(limit) + 1}
+
+
+async def list_versions(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[FileVersion]:
+    """Return a page of versions of a file, newest first. One round trip."""
+    rows = await db.fetch(queries.list_file_versions, parameters)
+    return page_of(rows, parameters["page_size"] - 1, _version, _VERSIONS, lambda found: (found.version,))
+
+
+def request_changes(
+    thread_id: str, run_id: str | None, checkpoint_id: str | None, limit: int, cursor: str | None
+) -> dict[str, Any]:
+    """Validate a request for what a thread has changed, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, labels, path, version = decode_cursor(_CHANGES, cursor, (FIRST, [], "", 0))
+    return {
+        "thread_id": thread_id_of(thread_id),
+        "run_id": text_of("run_id", run_id),
+        "checkpoint_id": text_of("checkpoint_id", checkpoint_id),
+        "cursor_at": at,
+        "cursor_namespace": [*namespace_of(labels, may_be_empty=True)],
+        "cursor_path": path,
+        "cursor_version": version,
+        "page_size": page_size(limit) + 1,
+    }
+
+
+async def list_changes(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[FileVersion]:
+    """Return a page of the versions that runs of a thread have written, oldest first. One round trip."""
+    rows = await db.fetch(queries.list_file_changes, parameters)
+    return page_of(rows, parameters["page_size"] - 1, _version, _CHANGES, _position)
+
+
+def request_purge(namespace: Sequence[str], path: str, versions_before: Any) -> dict[str, Any]:
+    """Validate what is deleted for good, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    return {**request_range(namespace, path), **since_of(versions_before)}
+
+
+async def purge(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
+    """Delete files, or old versions of them, for good, and return how many they were. One statement; safe to repeat."""
+    is_of_versions = parameters["since"] is not None or parameters["age"] is not None
+    query = queries.purge_file_versions if is_of_versions else queries.purge_files
+    return await db.execute(query, parameters)
+
+
+def _author(origin: Origin, by: str | None) -> dict[str, Any]:
+    thread_id, checkpoint_ns, checkpoint_id, run_id = _places(origin)
+    places = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id, "run_id": run_id}
+    return {**places, "changed_by": by}
+
+
+def _places(origin: Origin) -> tuple[str | None, str | None, str | None, str | None]:
+    return origin.thread_id, origin.checkpoint_ns, origin.checkpoint_id, origin.run_id
+
+
+def _file(codec: ValueCodec, row: Row) -> File:
+    path, version, size, lines, is_text, created_at, modified_at, value_type, data = row
+    content = decode_content(codec, value_type, data, is_text, f"version {version} of file {path!r}")
+    return File(path, version, content, size, lines, created_at, modified_at)
+
+
+def _position(version: FileVersion) -> tuple[Any, ...]:
+    return version.created_at, [*version.namespace], version.path, version.version
+
+
+def _version(row: Row) -> FileVersion:
+    return FileVersion(tuple(row[0]), *row[1:])

@@ -1,0 +1,93 @@
+"""Namespaces and paths of files, validated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from langgraph_pgstate.arguments import identifier, several
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.files.types import Namespace
+from langgraph_pgstate.options import MAX_KEY_BYTES
+
+# Bytes of an array in an index, and of each of its elements besides their text.
+_ARRAY_BYTES, _LABEL_BYTES = 24, 8
+
+
+class Place(NamedTuple):
+    """What a list or a search looks through: all paths from `first` to before `after`.
+
+    Attributes:
+        directory: The directory that patterns start from; it ends with `/`.
+        first: The first path.
+        after: The path after the last.
+    """
+
+    directory: str
+    first: str
+    after: str
+
+
+def namespace_of(namespace: Sequence[str], *, may_be_empty: bool = False) -> Namespace:
+    """Return a validated namespace.
+
+    Raises:
+        ConfigurationError: If it has no label, an empty one, or one that PostgreSQL cannot store.
+    """
+    labels = tuple(identifier("namespace", label) for label in several("namespace", namespace))
+    if not may_be_empty and not labels:
+        raise ConfigurationError('namespace must have a label, such as ("ada",)')
+    if "" in labels:
+        raise ConfigurationError(f"namespace {labels!r} must have no empty label")
+    return labels
+
+
+def path_of(namespace: Namespace, path: str) -> str:
+    """Return the validated path of a file.
+
+    Raises:
+        ConfigurationError: If it is none, or does not fit into an index entry.
+    """
+    identifier("path", path)
+    names = path.split("/")
+    if names[0] or len(names) < 2 or not {"", ".", ".."}.isdisjoint(names[1:]):
+        raise ConfigurationError(
+            f"path must have the form /directory/name, without empty names, `.` and `..`; got {path!r}"
+        )
+    size = _ARRAY_BYTES + sum(_LABEL_BYTES + len(label.encode()) for label in namespace) + len(path.encode())
+    if size > MAX_KEY_BYTES:
+        raise ConfigurationError(
+            f"namespace and path are {size} bytes together; PostgreSQL can index {MAX_KEY_BYTES}. Use shorter ones."
+        )
+    return path
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a file's path, with its `/`."""
+    return path[: path.rindex("/") + 1]
+
+
+def place_of(directory: str) -> Place:
+    """Return a validated directory, which may end with `/`, with everything in it.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    identifier("directory", directory)
+    trimmed = directory.removesuffix("/")
+    names = trimmed.split("/")
+    if names[0] or not directory or not {"", ".", ".."}.isdisjoint(names[1:]):
+        raise ConfigurationError(
+            f"directory must be / or have the form /directory, without empty names, `.` and `..`; got {directory!r}"
+        )
+    return Place(f"{trimmed}/", f"{trimmed}/", f"{trimmed}0")
+
+
+def only(path: str) -> Place:
+    """Return a file alone."""
+    return Place(directory_of(path), path, f"{path}\x01")
+
+
+def narrowed(place: Place, prefix: str) -> Place:
+    """Return the paths of a place that begin with a prefix, which ends with `/`."""
+    return Place(place.directory, max(place.first, prefix), min(place.after, f"{prefix[:-1]}0"))

@@ -1,0 +1,177 @@
+"""Lists of files, and searches for lines. They run in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.files.contents import decode_content, line_pattern, required_literal
+from langgraph_pgstate.files.globs import compile_glob, compile_if_plain
+from langgraph_pgstate.files.paths import Place, narrowed, only, place_of
+from langgraph_pgstate.files.types import FileEntry, FoundLine, FoundLines, Namespace
+from langgraph_pgstate.schema.queries import Queries
+
+_ANY: Final = "%"
+# Encoded contents are read in pages of so many files.
+_PAGE: Final = 100
+
+Matcher = Callable[[str], bool]
+"""Whether a path from the directory of a search matches a pattern."""
+
+
+class Pattern(NamedTuple):
+    """A glob pattern.
+
+    Attributes:
+        text: The pattern.
+        matches: Matches it if PostgreSQL cannot, where the caller knows more patterns; else such a one is refused.
+    """
+
+    text: str
+    matches: Matcher | None = None
+
+
+class Search(NamedTuple):
+    """A search for lines.
+
+    Attributes:
+        pattern: The text, or the regular expression, that they contain.
+        is_regex: Whether it is a regular expression of PostgreSQL.
+        most: Most lines that are returned; `None` for all.
+    """
+
+    pattern: str
+    is_regex: bool
+    most: int | None
+
+
+def request_search(pattern: str, is_regex: bool, most: int | None) -> Search:
+    """Validate a search.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    if not isinstance(pattern, str):
+        raise ArgumentTypeError(f"pattern must be a string, not {type(pattern).__name__}")
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 2**31):
+        raise ConfigurationError(f"limit must be 0 or more, or None for all, got {most!r}")
+    if is_regex:
+        line_pattern(identifier("pattern", pattern))
+    return Search(pattern, bool(is_regex), most)
+
+
+async def list_directory(db: Connection, queries: Queries, namespace: Namespace, place: Place) -> tuple[FileEntry, ...]:
+    """Return the files and directories of a directory, by path. One round trip."""
+    key = {"namespace": [*namespace], "first": place.first, "after": place.after}
+    rows = await db.fetch(queries.list_directory, key)
+    return tuple(FileEntry(row[0], row[3] is None, *row[1:]) for row in sorted(rows, key=itemgetter(0)))
+
+
+async def list_matching(
+    db: Connection, queries: Queries, namespace: Namespace, directory: str, glob: Pattern
+) -> tuple[FileEntry, ...]:
+    """Return the files that match a pattern, newest first. One round trip in all of a namespace, else two."""
+    place = await _place(db, queries, namespace, directory)
+    parameters, matches = _selection(namespace, place, glob)
+    rows = await db.fetch(queries.list_files, parameters)
+    start = len(place.directory)
+    return tuple(FileEntry(row[0], False, *row[1:]) for row in rows if matches is None or matches(row[0][start:]))
+
+
+async def search(
+    db: Connection,
+    queries: Queries,
+    codec: ValueCodec,
+    namespace: Namespace,
+    directory: str,
+    glob: Pattern | None,
+    wanted: Search,
+) -> FoundLines:
+    """Return the lines of text files that contain a text, by path and number.
+
+    Files whose text has a NUL are not searched, as by ripgrep. At most three round trips, and one more for each 100
+    files that the caller's own serializer has encoded.
+
+    Raises:
+        ConfigurationError: If files are encoded and cannot be searched by a regular expression.
+    """
+    if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
+        # No line has it.
+        return FoundLines((), False)
+    place = await _place(db, queries, namespace, directory)
+    parameters, matches = _selection(namespace, place, glob)
+    paths: list[str] | None = None
+    if matches is not None:
+        found = await list_matching(
+            db, queries, namespace, directory, Pattern("**" if glob is None else glob.text, matches)
+        )
+        paths = [entry.path for entry in found]
+    parameters = {**parameters, "paths": paths}
+    if not codec.is_native:
+        return await _search_encoded(db, queries, codec, parameters, wanted)
+    parameters["most"] = None if wanted.most is None else wanted.most + 1
+    if wanted.is_regex:
+        key = {"pattern": line_pattern(wanted.pattern), "literal": required_literal(wanted.pattern)}
+        rows = await db.fetch(queries.search_files_regex, {**parameters, **key})
+    else:
+        rows = await db.fetch(queries.search_files, {**parameters, "pattern": wanted.pattern})
+    return _found([FoundLine(*row) for row in rows], wanted.most)
+
+
+async def _search_encoded(
+    db: Connection, queries: Queries, codec: ValueCodec, parameters: dict[str, Any], wanted: Search
+) -> FoundLines:
+    if wanted.is_regex:
+        raise ConfigurationError(
+            "files that a serializer of your own has encoded are searched here, and by a text only: set regex=False"
+        )
+    lines: list[FoundLine] = []
+    after = parameters["first"]
+    while True:
+        rows = await db.fetch(queries.list_encoded_files, {**parameters, "first": after, "most": _PAGE})
+        for path, value_type, data in rows:
+            text = decode_content(codec, value_type, data, True, f"file {path!r}")
+            assert isinstance(text, str)
+            numbered = enumerate(text.split("\n"), 1) if "\0" not in text else ()
+            lines += [FoundLine(path, number, line) for number, line in numbered if wanted.pattern in line]
+        if len(rows) < _PAGE or (wanted.most is not None and len(lines) > wanted.most):
+            return _found(lines, wanted.most)
+        # The least path after the last one.
+        after = f"{rows[-1][0]}\x01"
+
+
+def _found(lines: Sequence[FoundLine], most: int | None) -> FoundLines:
+    return FoundLines(tuple(lines[:most]), most is not None and len(lines) > most)
+
+
+async def _place(db: Connection, queries: Queries, namespace: Namespace, directory: str) -> Place:
+    """Return what a search looks through: a file, if there is one under the path, or a directory."""
+    place = place_of(directory)
+    path = directory.removesuffix("/")
+    if path and await db.fetch(queries.find_file, {"namespace": [*namespace], "path": path}):
+        return only(path)
+    return place
+
+
+def _selection(namespace: Namespace, place: Place, glob: Pattern | None) -> tuple[dict[str, Any], Matcher | None]:
+    """Return the query parameters of files in a place that match a pattern, and what else has to match it.
+
+    Raises:
+        ConfigurationError: If it is a pattern that neither can match.
+    """
+    suffix, expression = _ANY, None
+    matches = None
+    if glob is not None:
+        find = compile_glob if glob.matches is None else compile_if_plain
+        if (compiled := find(identifier("glob", glob.text), place.directory)) is None:
+            matches = glob.matches
+        else:
+            suffix, expression = compiled.suffix, compiled.expression
+            place = narrowed(place, compiled.prefix)
+    key = {"namespace": [*namespace], "first": place.first, "after": place.after}
+    return {**key, "suffix": suffix, "expression": expression}, matches

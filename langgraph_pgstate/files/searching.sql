@@ -1,0 +1,69 @@
+-- name: list_directory
+-- Return the files of a directory, and its directories that have files: each is found by one look into the index, which
+-- skips what is in it.
+WITH RECURSIVE below AS (
+    (
+        SELECT f.directory FROM /*schema*/files f
+        WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.deleted_at IS NULL
+            AND f.directory > :first::text
+            AND f.directory < :after::text
+        ORDER BY f.directory LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT f.directory FROM /*schema*/files f
+        WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.deleted_at IS NULL
+            AND f.directory >= :first::text || split_part(substr(b.directory, length(:first::text) + 1), '/', 1) || '0'
+            AND f.directory < :after::text
+        ORDER BY f.directory LIMIT 1
+    )
+    FROM below b WHERE b.directory IS NOT NULL
+)
+SELECT :first::text || split_part(substr(b.directory, length(:first::text) + 1), '/', 1) || '/' AS path, 0::bigint,
+    0, NULL::integer, NULL::timestamptz
+FROM below b WHERE b.directory IS NOT NULL
+UNION ALL
+SELECT f.path, f.size, f.line_count, f.version, f.modified_at FROM /*schema*/files f
+WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.directory = :first::text AND f.deleted_at IS NULL;
+
+-- name: find_file
+-- Return whether there is a file under a path.
+SELECT 1 FROM /*schema*/files f
+WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = :path::text AND f.deleted_at IS NULL;
+
+-- name: list_files
+-- Return the files in a range of paths whose path matches, newest first. LIKE is cheaper than the expression, and
+-- leaves it few.
+SELECT f.path, f.size, f.line_count, f.version, f.modified_at FROM /*schema*/files f
+WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first::text AND f.path < :after::text
+    AND f.deleted_at IS NULL
+    AND f.path LIKE :suffix::text AND (:expression::text IS NULL OR f.path ~ :expression)
+ORDER BY f.modified_at DESC, f.path;
+
+-- name: search_files
+-- Return the lines of the files in a range of paths that contain a text, or match a regular expression.
+-- variant: search_files_regex
+SELECT t.path, l.number, l.line
+FROM /*schema*/file_texts t
+    CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
+WHERE t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
+    AND t.path LIKE :suffix::text AND (:expression::text IS NULL OR t.path ~ :expression)
+    AND (:paths::text[] IS NULL OR t.path = ANY(:paths))
+--+regex AND position(:literal::text IN t.content) > 0 AND t.content ~ :pattern::text AND l.line ~ :pattern::text
+    AND position(:pattern::text IN t.content) > 0 AND position(:pattern::text IN l.line) > 0 --!regex
+ORDER BY t.path, l.number
+LIMIT :most;
+
+-- name: list_encoded_files
+-- Return texts that a serializer of the caller's own has encoded, in a range of paths whose path matches.
+SELECT f.path, v.value_type, v.data
+FROM /*schema*/files f
+    JOIN /*schema*/file_versions v
+        ON v.namespace OPERATOR(pg_catalog.=) f.namespace AND v.path = f.path AND v.version = f.version
+WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first::text AND f.path < :after::text
+    AND f.deleted_at IS NULL
+    AND f.is_text AND v.value_type IS NOT NULL
+    AND f.path LIKE :suffix::text AND (:expression::text IS NULL OR f.path ~ :expression)
+    AND (:paths::text[] IS NULL OR f.path = ANY(:paths))
+ORDER BY f.path
+LIMIT :most;

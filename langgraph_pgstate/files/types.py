@@ -1,0 +1,121 @@
+"""Types of files: what is listed, read and found, and their versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+Namespace = tuple[str, ...]
+"""Whose files they are: labels, compared as a whole."""
+
+Operation = Literal["write", "edit", "delete", "restore"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file or a directory in a list.
+
+    Attributes:
+        path: Its path; that of a directory ends with `/`.
+        is_dir: Whether it is a directory. A directory is there as long as it has a file.
+        size: Bytes of the file; 0 for a directory.
+        line_count: Number of lines of the file; 0 for a directory or a binary file.
+        version: Number of the file's newest version; `None` for a directory.
+        modified_at: Time of the file's newest version; `None` for a directory.
+    """
+
+    path: str
+    is_dir: bool
+    size: int
+    line_count: int
+    version: int | None
+    modified_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A version of a file with its content.
+
+    Attributes:
+        path: Its path.
+        version: Number of the version.
+        content: The text, or the bytes of a binary file.
+        size: Bytes.
+        line_count: Number of lines; 0 if it is binary.
+        created_at: Time of the file's first version.
+        modified_at: Time of this version.
+    """
+
+    path: str
+    version: int
+    content: str | bytes
+    size: int
+    line_count: int
+    created_at: datetime
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A version of a file without its content: what was done, when, and by whom.
+
+    Attributes:
+        namespace: Whose file it is.
+        path: Its path.
+        version: Number of the version, from 1.
+        operation: `write`, `edit`, `delete` or `restore`.
+        created_at: Time it was written.
+        size: Bytes.
+        line_count: Number of lines; 0 if it is binary.
+        is_text: Whether it is text.
+        restored_version: Version that a restore has made the newest again.
+        changed_by: Person who changed it, if named.
+        thread_id: Thread of the run that wrote it; `None` outside of a run.
+        checkpoint_ns: Namespace of the graph that wrote it; `None` outside of a run.
+        checkpoint_id: Checkpoint, in that namespace, that the superstep which wrote it started from.
+        run_id: Run that wrote it.
+    """
+
+    namespace: Namespace
+    path: str
+    version: int
+    operation: Operation
+    created_at: datetime
+    size: int
+    line_count: int
+    is_text: bool
+    restored_version: int | None = None
+    changed_by: str | None = None
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLine:
+    """A line that a search has found.
+
+    Attributes:
+        path: The file.
+        number: Number of the line, from 1.
+        text: The line, without its end.
+    """
+
+    path: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLines:
+    """What a search has found.
+
+    Attributes:
+        lines: The lines, by path and number.
+        is_truncated: Whether there are more.
+    """
+
+    lines: tuple[FoundLine, ...]
+    is_truncated: bool
