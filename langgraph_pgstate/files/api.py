@@ -240,7 +240,7 @@ class AsyncFiles:
             if found is not None and not isinstance(found.content, str):
                 raise ConfigurationError(f"version {version} of {path!r} is binary, and cannot be compared by lines")
             texts.append(found.content if found is not None and isinstance(found.content, str) else "")
-        return _unified(path, versions, texts)
+        return await self._database.compute(texts, _unified, path, versions, texts)
 
     async def purge(self, namespace: Sequence[str], path: str = "/", *, versions_before: Moment | None = None) -> int:
         """Delete files with all of their versions for good, or old versions only. Safe to repeat.

@@ -124,7 +124,8 @@ ORDER BY v.created_at, v.namespace, v.path, v.version
 LIMIT :page_size;
 
 -- name: purge_files
--- Delete files with all versions, those that are deleted already, too, and return how many they were.
+-- Delete files with all versions, those that are deleted already, too, and return how many they were. Locks their rows
+-- in order of their paths.
 WITH head AS MATERIALIZED (
     SELECT f.path FROM /*schema*/files f
     WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :path::text AND f.path < :after::text

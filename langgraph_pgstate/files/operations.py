@@ -9,11 +9,12 @@ from uuid import uuid4
 from langgraph_pgstate.arguments import since_of, text_of, thread_id_of
 from langgraph_pgstate.call_site import Origin
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, FileChangedError
 from langgraph_pgstate.files.contents import Content, decode_content
 from langgraph_pgstate.files.paths import directory_of, namespace_of, path_of, place_of
 from langgraph_pgstate.files.types import File, FileVersion, Namespace, Operation
+from langgraph_pgstate.heavy import HEAVY_BYTES
 from langgraph_pgstate.paging import FIRST, Page, decode_cursor, page_of, page_size
 from langgraph_pgstate.schema.queries import Queries
 
@@ -111,7 +112,7 @@ async def get_files(
 ) -> dict[str, File]:
     """Return the newest versions of files, by path, without those that are not there. One round trip."""
     rows = await db.fetch(queries.get_files, {"namespace": [*namespace], "paths": [*paths]})
-    return {row[0]: _file(codec, row) for row in rows}
+    return {file.path: file for file in await _files(db, codec, rows)}
 
 
 async def get_version(
@@ -119,8 +120,8 @@ async def get_version(
 ) -> File | None:
     """Return a version of a file, or `None` if there is none or it is a deletion. One round trip."""
     key = {"namespace": [*namespace], "path": path, "version": version}
-    rows = await db.fetch(queries.get_file_version, key)
-    return _file(codec, rows[0]) if rows else None
+    files = await _files(db, codec, await db.fetch(queries.get_file_version, key))
+    return files[0] if files else None
 
 
 async def put(db: Connection, queries: Queries, change: Change, content: Content) -> FileVersion:
@@ -258,6 +259,15 @@ def _author(origin: Origin, by: str | None) -> dict[str, Any]:
 
 def _places(origin: Origin) -> tuple[str | None, str | None, str | None, str | None]:
     return origin.thread_id, origin.checkpoint_ns, origin.checkpoint_id, origin.run_id
+
+
+async def _files(db: Connection, codec: ValueCodec, rows: Rows) -> list[File]:
+    """Return files with their contents, which are decoded beside the event loop if they are large."""
+
+    def decode() -> list[File]:
+        return [_file(codec, row) for row in rows]
+
+    return await db.compute(decode) if sum(row[2] for row in rows) > HEAVY_BYTES else decode()
 
 
 def _file(codec: ValueCodec, row: Row) -> File:

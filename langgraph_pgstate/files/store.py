@@ -104,7 +104,7 @@ class FileStore:
         Raises:
             FileChangedError: If another version than the expected one is the newest. Nothing was written.
         """
-        encoded = encode_content(self._codec, content)
+        encoded = await self._database.compute(content, encode_content, self._codec, content)
         change = request_change(namespace, path, 0, operation, origin, by, restored)
         for _ in range(_ATTEMPTS):
             head = await self.head(namespace, path)

@@ -67,7 +67,8 @@ QUEUE_TABLES = {
     *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
 FILE_TABLES = {"files", "file_texts", "file_versions"}
-TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES
+MEMORY_TABLES = {"memories", "memory_versions", "large_namespaces", "memory_indexes"}
+TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | MEMORY_TABLES
 
 
 def set_up_in_a_process(dsn: str, schema: str) -> None:
