@@ -3,8 +3,8 @@
     python -m benchmarks.bench_files [--files 10000] [--rounds 15]
 
 makes the same calls on the same embedded server in interleaved rounds, checks that both find the same, prints a table,
-and writes `benchmarks/results/files.json` and the table of docs/guides/files.md. Figures are medians, and ratios those
-of medians. Each namespace has as many files of 5 KB, in directories of a hundred.
+and writes `benchmarks/results/files.json`. Figures are medians, and ratios those of medians. Both have as many files of
+5 KB, in directories of a hundred.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ import psycopg
 from deepagents.backends import StoreBackend
 from langgraph.store.postgres import PostgresStore
 
-from benchmarks.__main__ import RESULTS, put_between_marks
+from benchmarks.__main__ import RESULTS
 from langgraph_pgstate import PGState
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.files import PGFiles
 
 RESULT: Final = RESULTS / "files.json"
-DOCUMENT: Final = RESULTS.parents[1] / "docs" / "guides" / "files.md"
-BEGINS: Final = "<!-- benchmarks.bench_files: begin -->"
-ENDS: Final = "<!-- benchmarks.bench_files: end -->"
 OURS, THEIRS = "PGFiles", "StoreBackend"
 NAMESPACE: Final = ("user", "ada")
 _BYTES: Final = 5_200
@@ -178,13 +175,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--print", action="store_true", help="write no file")
+    parser.add_argument("--print", action="store_true", help="print only")
     options = parser.parse_args()
     result = measure(options.files, options.rounds)
     print(table(result))
     if not options.print:
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
-        put_between_marks(DOCUMENT, BEGINS, ENDS, table(result))
 
 
 if __name__ == "__main__":
