@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from support import config_of, ended, move_journal
 from support.server import ROOT, AgentServer
 
+from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.codec.serializer import WideningSerializer
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError, ToolSetupError, UnsafeTypeError
@@ -306,6 +307,15 @@ async def test_new_threads_have_the_time_to_live_that_the_variable_says(
         expires = {thread.thread_id: thread.expires_at for thread in (await state().threads.list()).items}
     assert expires["before"] is None
     assert timedelta(hours=11) < expires["after"] - datetime.now(UTC) < timedelta(hours=13)
+
+
+async def test_the_ledger_asks_that_of_the_loop_for_all_that_needs_connections(dsn: str, schema: str) -> None:
+    async with AsyncPGState.open(dsn, schema=schema, pool=1) as opened:
+        needed = vars(opened.tools).keys() - vars(LoopToolLedger()).keys()
+    assert {"_executor", "_queries"} <= needed
+    for name in needed:
+        with pytest.raises(ToolSetupError, match="there is no PGState on this event loop"):
+            getattr(LoopToolLedger(), name)
 
 
 async def test_tools_without_a_server_stop_the_run_whatever_the_model_is_told() -> None:
