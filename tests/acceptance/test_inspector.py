@@ -291,6 +291,8 @@ async def works_of_all_kinds(state: AsyncPGState, record: Record) -> list[str]:
 async def test_axe_finds_nothing_serious(screen: Screen, axe: str, record: Record) -> None:
     ids = await travel(screen.state, title="A weekend")
     works = await works_of_all_kinds(screen.state, record)
+    edit = {"action": "edit", "by": "Eve", "edited": ids[1], "channels": ["messages"]}
+    await screen.state.events.add("t", "action", edit, checkpoint_id=ids[0])
     await screen.open("/person")
     await screen.page.fill("input[name=name]", "Eve")
     await screen.page.keyboard.press("Enter")
