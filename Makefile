@@ -18,7 +18,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-pages bench-server screenshots docs clean
+.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-memory bench-pages bench-server screenshots docs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-queue: $(STAMP) ## Measure durable runs beside procrastinate, pgqueuer and
 bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our saver and its own (fifteen minutes)
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.holding
+
+bench-memory: $(STAMP) ## Measure long-term memory beside LangGraph's PostgresStore on 1,000,000 memories (half an hour)
+	@$(BIN)/python -m benchmarks.memory
 
 bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads and 1,000,000 spans (five minutes)
 	@$(BIN)/python -m benchmarks.pages

@@ -15,6 +15,7 @@ from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.memory import items
+from langgraph_pgstate.memory.large import move_large_namespaces
 from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record import dead_runs, deleted_costs
@@ -54,6 +55,7 @@ async def maintain(
     await run(tending.repair, queries)
     expired = await run(expiry.sweep, queries, None)
     forgotten = await run(items.sweep, queries)
+    await move_large_namespaces(runner, queries)
     report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days), forgotten)
     await run(note, queries, time.monotonic() - begun, report)
     return report

@@ -43,13 +43,14 @@ class OpenIndex:
         """Return a named query on the table of this index."""
         if (found := self._queries.get(name)) is None:
             found = self._queries[name] = _on_index(
-                getattr(_vector_queries(self.schema), name), self.index, self.number, self.extension
+                getattr(statements_of(self.schema), name), self.index, self.number, self.extension
             )
         return found
 
 
 @cache
-def _vector_queries(schema: str) -> Queries:
+def statements_of(schema: str) -> Queries:
+    """Return the statements on tables of vectors, and those that are no queries."""
     return Queries(schema, "memory/vectors")
 
 
@@ -60,7 +61,7 @@ def _on_index(query: NamedQuery, index: Index, number: int, extension: str) -> N
         ("memory_vectors_0", f"memory_vectors_{number}"),
         ("/*vector*/<=>", f"/*vector*/{OPERATORS[index.distance]}"),
         ("vector_cosine_ops)", f"{type}_{OPERATOR_CLASSES[index.distance]})"),
-        ("\n    WHERE is_large;", f" WITH ({parameters}) WHERE is_large" if parameters else " WHERE is_large"),
+        ("\n    WHERE is_large", f" WITH ({parameters}) WHERE is_large" if parameters else " WHERE is_large"),
         ("/*vector*/vector (3)", f"/*vector*/{type} ({index.dims})"),
         ("::/*vector*/vector)", f"::/*vector*/vector::/*vector*/{type})"),
         ("/*vector*/", f'"{extension}".'),
@@ -80,12 +81,12 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
     if not indexes:
         return
     async with db.transaction():
-        await db.execute(_vector_queries(queries.schema).lock_memory_indexes, {})
+        await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
         if not await db.fetch(queries.find_vector_type, {}):
             if not await db.fetch(queries.has_pgvector, {}):
                 _log.warning("pgvector is not available: memories are found by words alone")
                 return
-            await db.execute(_vector_queries(queries.schema).create_vector_extension, {})
+            await db.execute(statements_of(queries.schema).create_vector_extension, {})
         for one in indexes:
             await db.execute(
                 queries.add_memory_index,
@@ -140,6 +141,21 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
                     "an index for another model or other fields a name of its own"
                 )
         found.append(OpenIndex(one, queries.schema, number, extension, type_number, is_complete))
+    return tuple(found)
+
+
+async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, ...]:
+    """Return all indexes that are in the database, whoever made them. Their models are not known. Two round trips."""
+    types = await db.fetch(queries.find_vector_type, {})
+    if not types:
+        return ()
+    extension, type_number = types[0]
+    found = []
+    for name, number, dims, vector_type, distance, fields, parameters, is_complete in await db.fetch(
+        queries.list_memory_indexes, {}
+    ):
+        index = Index(name, dims, None, tuple(fields), distance, vector_type, True, parameters)
+        found.append(OpenIndex(index, queries.schema, number, extension, type_number, is_complete))
     return tuple(found)
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final, Literal
 
 from langgraph.store.base import Item
 
-from langgraph_pgstate.db.protocol import Connection, Packed, Row
+from langgraph_pgstate.db.protocol import Connection, Packed, Row, Rows
 from langgraph_pgstate.errors import ConfigurationError, ConflictError
 from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
 from langgraph_pgstate.memory.filters import conditions_of
 from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.large import LARGE_SIZE
 from langgraph_pgstate.memory.namespaces import Namespace, literal, range_of
 from langgraph_pgstate.memory.origins import Origin
 from langgraph_pgstate.memory.texts import Text, words_of
@@ -26,6 +27,8 @@ Mode = Literal["hybrid", "vector", "words"]
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
+# pgvector's greatest `hnsw.ef_search`.
+_MAX_REACH: Final = 1000
 
 
 @dataclass(slots=True)
@@ -238,8 +241,24 @@ async def search(
     if index is None or embedding is None or mode == "words":
         return [_found(row) for row in await db.fetch(queries.search_words, ranking)]
     ranking |= {"embedding": Packed(packed(embedding, index.index.dims)), "uses_words": mode == "hybrid"}
-    rows = await db.fetch(index.query("search_vectors"), ranking)
+    rows = await _search_vectors(db, queries, search, ranking, index)
     return [_found(row, index.index.distance) for row in rows]
+
+
+async def _search_vectors(
+    db: Connection, queries: Queries, search: Search, ranking: dict[str, Any], index: OpenIndex
+) -> Rows:
+    """Return rows of a search: exact among small namespaces, else approximate, if that finds as many as are wanted."""
+    exact = index.query("search_vectors")
+    reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
+    is_approximate = index.index.is_approximate and reach <= _MAX_REACH
+    ranking |= {"avoids_large": is_approximate, "large_size": str(LARGE_SIZE), "reach": str(reach)}
+    rows = await db.fetch(exact, ranking)
+    if rows or not is_approximate or not await db.fetch(queries.has_large_namespace, ranking):
+        return rows
+    allowing = index.query("allow_scans")
+    rows = await db.fetch_together([(allowing, ranking), (index.query("search_large"), ranking)])
+    return rows if len(rows) >= search.limit else await db.fetch(exact, {**ranking, "avoids_large": False})
 
 
 def item_of(row: Row) -> Item:

@@ -74,7 +74,7 @@ class Index:
 
     name: str
     dims: int
-    model: Embeddings
+    model: Embeddings | None
     fields: tuple[str, ...]
     distance: str
     vector_type: str

@@ -31,7 +31,7 @@ from langgraph_pgstate.db.database import (
 )
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError
-from langgraph_pgstate.memory import accesses, items
+from langgraph_pgstate.memory import accesses, items, large
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
 from langgraph_pgstate.memory.embedding import (
     AsyncEmbedder,
@@ -353,6 +353,14 @@ class AsyncPGMemoryStore(_Store):
         """Delete items that have expired, and return the number. `maintain` and workers do it, too."""
         return await self._runner.run(items.sweep, self._queries)
 
+    async def move_large_namespaces(self) -> int:
+        """Put the items of namespaces that have become large into the approximate indexes; `maintain` does it, too.
+
+        Returns:
+            The number of items.
+        """
+        return await large.move_large_namespaces(self._runner, self._queries)
+
     async def flush(self) -> None:
         """Write reads that wait to be counted. A standby, which cannot write, ignores them."""
         for parameters in self._accesses.take():
@@ -469,6 +477,7 @@ class PGMemoryStore(_Store):
     search = blocking(AsyncPGMemoryStore.asearch)  # type: ignore[arg-type]
     flush = blocking(AsyncPGMemoryStore.flush)
     sweep_ttl = blocking(AsyncPGMemoryStore.sweep_ttl)
+    move_large_namespaces = blocking(AsyncPGMemoryStore.move_large_namespaces)
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query
     _put = AsyncPGMemoryStore._put

@@ -59,10 +59,15 @@ WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key;
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
 -- those that have words of the query, rare words before common ones (BM25 with each word counted once), by the reciprocals
--- of their ranks.
+-- of their ranks. Reads all of them; none if a namespace is large, and `avoids_large`.
 WITH candidates AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
+        AND (NOT :avoids_large::boolean OR NOT EXISTS (
+            SELECT 1 FROM /*schema*/large_namespaces l
+            WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower
+                AND l.namespace OPERATOR(pg_catalog.<) :upper
+        ))
         AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
@@ -126,3 +131,171 @@ SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NUL
     p.vector_rank, p.words_rank, m.kind, m.importance, p.fused
 FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.namespace AND m.key = p.key
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
+
+-- name: allow_scans
+-- Let the approximate index go on until it has as many rows as are asked for, in this transaction.
+SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
+    set_config('hnsw.max_scan_tuples', '100000', true);
+
+-- name: search_large
+-- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
+-- of large namespaces are the nearest ones by the approximate index, and those that have words which few of them have.
+-- What lies between large namespaces is searched exactly.
+WITH large AS MATERIALIZED (
+    SELECT l.namespace FROM /*schema*/large_namespaces l
+    WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower::text[]
+        AND l.namespace OPERATOR(pg_catalog.<) :upper::text[]
+), gaps AS MATERIALIZED (
+    SELECT p.first, coalesce(lead(p.namespace) OVER (ORDER BY p.namespace, p.first), :upper) AS until
+    FROM (
+        SELECT :lower COLLATE "C" AS namespace, :lower COLLATE "C" AS first
+        UNION ALL
+        SELECT l.namespace, l.namespace || ''::text FROM large l
+    ) p
+), small AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
+    FROM gaps g JOIN /*schema*/memories m
+        ON m.namespace OPERATOR(pg_catalog.>=) g.first AND m.namespace OPERATOR(pg_catalog.<) g.until
+    WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
+            WHERE NOT coalesce(CASE f.operator
+                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
+                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
+                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
+                    AND CASE f.operator
+                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
+                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
+                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
+                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
+                    END
+            END, false)
+        )
+), nearest AS MATERIALIZED (
+    SELECT v.namespace, v.key, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance, m.words,
+        m.updated_at, m.kind, m.importance
+    FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
+        ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
+    WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds))
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
+            WHERE NOT coalesce(CASE f.operator
+                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
+                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
+                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
+                    AND CASE f.operator
+                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
+                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
+                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
+                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
+                    END
+            END, false)
+        )
+    ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)
+    LIMIT :reach::text::integer
+), terms AS MATERIALIZED (
+    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
+    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
+    WHERE :uses_words::boolean
+), rare AS MATERIALIZED (
+    SELECT t.term, t.lexeme FROM terms t WHERE 5000 > (
+        SELECT count(*) FROM (
+            SELECT 1 FROM /*schema*/memories m
+            WHERE m.is_large AND m.words @@ t.term AND m.namespace OPERATOR(pg_catalog.>=) :lower
+                AND m.namespace OPERATOR(pg_catalog.<) :upper
+            LIMIT 5000
+        ) AS counted
+    )
+), matching AS MATERIALIZED (
+    SELECT DISTINCT ON (m.namespace, m.key) m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
+    FROM rare t JOIN /*schema*/memories m ON m.is_large AND m.words @@ t.term
+    WHERE m.namespace OPERATOR(pg_catalog.>=) :lower AND m.namespace OPERATOR(pg_catalog.<) :upper
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds))
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
+            WHERE NOT coalesce(CASE f.operator
+                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
+                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
+                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
+                    AND CASE f.operator
+                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
+                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
+                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
+                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
+                    END
+            END, false)
+        )
+), candidates AS MATERIALIZED (
+    SELECT s.namespace, s.key, s.words, s.updated_at, s.kind, s.importance FROM small s
+    UNION ALL
+    SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM matching m
+    UNION ALL
+    SELECT DISTINCT ON (n.namespace, n.key) n.namespace, n.key, n.words, n.updated_at, n.kind, n.importance FROM nearest n
+    WHERE NOT EXISTS (
+        SELECT 1 FROM matching m WHERE m.namespace OPERATOR(pg_catalog.=) n.namespace AND m.key = n.key
+    )
+), distances AS MATERIALIZED (
+    SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) AS distance
+    FROM gaps g JOIN /*schema*/memory_vectors_0 v
+            ON v.namespace OPERATOR(pg_catalog.>=) g.first AND v.namespace OPERATOR(pg_catalog.<) g.until
+        JOIN small s ON s.namespace OPERATOR(pg_catalog.=) v.namespace AND s.key = v.key AND s.version = v.version
+    GROUP BY v.namespace, v.key
+    UNION ALL
+    SELECT n.namespace, n.key, min(n.distance) FROM nearest n GROUP BY n.namespace, n.key
+    UNION ALL
+    SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector))
+    FROM matching m JOIN /*schema*/memory_vectors_0 v
+        ON v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
+    WHERE NOT EXISTS (
+        SELECT 1 FROM nearest n WHERE n.namespace OPERATOR(pg_catalog.=) m.namespace AND n.key = m.key
+    )
+    GROUP BY v.namespace, v.key
+), near AS (
+    SELECT d.namespace, d.key, d.distance, rank() OVER (ORDER BY d.distance) AS vector_rank FROM distances d
+), sizes AS MATERIALIZED (
+    SELECT :large_size::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
+    WHERE c.words IS NOT NULL
+), hits AS MATERIALIZED (
+    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
+    FROM candidates c JOIN rare t ON c.words @@ t.term
+), rarities AS (
+    SELECT h.lexeme, ln(1::float8 + greatest(s.count - count(*)::float8, 0::float8) / (count(*)::float8 + 0.5::float8))
+        AS rarity
+    FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
+), scores AS (
+    SELECT h.namespace, h.key, sum(
+        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
+    ) AS score
+    FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
+), ranks AS (
+    SELECT s.namespace, s.key, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
+), page AS MATERIALIZED (
+    SELECT c.namespace, c.key, n.distance, n.vector_rank, r.words_rank,
+        (coalesce(1::float8 / (60 + n.vector_rank)::float8, 0::float8)
+            + coalesce(1::float8 / (60 + r.words_rank)::float8, 0::float8))
+        * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
+        * power(0.5::float8, coalesce(
+            extract(epoch FROM now() - c.updated_at)::float8
+                / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
+                    WHERE h.kind = c.kind), 0::float8
+        )) AS fused
+    FROM candidates c LEFT JOIN near n ON n.namespace OPERATOR(pg_catalog.=) c.namespace AND n.key = c.key
+        LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
+    WHERE n.key IS NOT NULL OR r.key IS NOT NULL
+    ORDER BY fused DESC, n.distance, c.namespace, c.key
+    LIMIT :page_size::integer OFFSET :offset::integer
+)
+SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, p.distance,
+    p.vector_rank, p.words_rank, m.kind, m.importance, p.fused
+FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.namespace AND m.key = p.key
+ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
+
+-- name: mark_vectors
+-- Put the vectors of some items of a large namespace into the approximate index.
+UPDATE /*schema*/memory_vectors_0 o SET is_large = true
+WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:keys::text[]) AND NOT o.is_large;
+
+-- name: lock_memories
+-- Wait for the end of all transactions that store memories, and let no other begin to.
+LOCK TABLE /*schema*/memories IN SHARE MODE;

@@ -1,0 +1,81 @@
+"""Large namespaces: their items are in approximate indexes, those of all others are searched exactly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.memory.indexes import OpenIndex, statements_of, stored_indexes
+from langgraph_pgstate.memory.namespaces import literal
+from langgraph_pgstate.schema.queries import Queries
+
+_log = logging.getLogger(__name__)
+
+LARGE_SIZE: Final = 10_000
+"""Number of items from which on a namespace is searched approximately."""
+_BATCH: Final = 500
+_LOCK_TIMEOUT: Final = "500ms"
+
+
+async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LARGE_SIZE) -> int:
+    """Put the items of namespaces that have become large into the approximate indexes, and return their number.
+
+    In small transactions, beside puts and searches, which are exact until all are there. Safe to stop and to repeat.
+    """
+    run = runner.run
+    await run(find_large, queries, size)
+    moved = 0
+    for namespace in await run(list_unready, queries):
+        indexes, after = await run(stored_indexes, queries), ""
+        while keys := await run(mark_some, queries, indexes, namespace, after):
+            moved, after = moved + len(keys), max(keys)
+        try:
+            await run(finish, queries, namespace)
+        except PGStateError as error:
+            if not error.retryable:
+                raise
+            # A transaction holds rows; the next turn tries again.
+            _log.info("namespace %s is searched exactly for now: %s", ".".join(namespace), error)
+    return moved
+
+
+async def find_large(db: Connection, queries: Queries, size: int) -> None:
+    """Register namespaces that have become large: from now on their new items go into the indexes. One statement."""
+    await db.execute(queries.find_large_namespaces, {"large_size": size})
+
+
+async def list_unready(db: Connection, queries: Queries) -> list[tuple[str, ...]]:
+    """Return large namespaces whose items are not all in the indexes."""
+    return [tuple(row[0]) for row in await db.fetch(queries.list_unready_namespaces, {})]
+
+
+async def mark_some(
+    db: Connection, queries: Queries, indexes: Sequence[OpenIndex], namespace: Sequence[str], after: str
+) -> list[str]:
+    """Put the next items of a namespace into the indexes, and return their keys. One transaction."""
+    named = literal(namespace)
+    async with db.transaction():
+        rows = await db.fetch(queries.mark_memories, {"namespace": named, "after": after, "count": _BATCH})
+        keys = [row[0] for row in rows]
+        for one in indexes:
+            await db.execute(one.query("mark_vectors"), {"namespace": named, "keys": keys})
+    return keys
+
+
+async def finish(db: Connection, queries: Queries, namespace: Sequence[str]) -> bool:
+    """Let searches of a namespace be approximate if all of its items are in the indexes. One transaction.
+
+    It waits for puts that began before the namespace was registered, and whose items may not be in the indexes.
+    """
+    named = {"namespace": literal(namespace)}
+    async with db.transaction():
+        await db.fetch(queries.set_lock_timeout, {"timeout": _LOCK_TIMEOUT})
+        await db.execute(statements_of(queries.schema).lock_memories, {})
+        if await db.fetch(queries.has_unmarked, named):
+            return False
+        await db.execute(queries.set_ready, named)
+        return True

@@ -1,0 +1,38 @@
+-- name: find_large_namespaces
+-- Register namespaces that have become large.
+INSERT INTO /*schema*/large_namespaces (namespace, is_ready, created_at)
+SELECT n.namespace, false, c.at
+FROM (
+    SELECT m.namespace FROM /*schema*/memories m GROUP BY m.namespace HAVING count(*) >= :large_size::bigint
+) n CROSS JOIN (SELECT now() AS at) c
+ON CONFLICT (namespace) DO NOTHING;
+
+-- name: list_unready_namespaces
+-- Return the large namespaces whose items are not all in the approximate indexes.
+SELECT l.namespace FROM /*schema*/large_namespaces l WHERE NOT l.is_ready ORDER BY l.namespace;
+
+-- name: mark_memories
+-- Put some items of a large namespace into the index of words, and return their keys. Locks them, so that a put of one
+-- waits.
+UPDATE /*schema*/memories m SET is_large = true
+FROM (
+    SELECT o.key FROM /*schema*/memories o
+    WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key > :after::text AND NOT o.is_large
+    ORDER BY o.key LIMIT :count::integer FOR NO KEY UPDATE
+) chosen
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace AND m.key = chosen.key
+RETURNING m.key;
+
+-- name: has_unmarked
+-- Return a row if an item of a large namespace is not in the indexes.
+SELECT 1 FROM /*schema*/memories m WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND NOT m.is_large LIMIT 1;
+
+-- name: set_ready
+-- Let searches of a large namespace be approximate.
+UPDATE /*schema*/large_namespaces SET is_ready = true WHERE namespace OPERATOR(pg_catalog.=) :namespace::text[];
+
+-- name: has_large_namespace
+-- Return a row if a namespace of a range is searched approximately.
+SELECT 1 FROM /*schema*/large_namespaces l
+WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND l.namespace OPERATOR(pg_catalog.<) :upper::text[]
+LIMIT 1;
