@@ -119,6 +119,12 @@ async def test_a_copy_has_an_answer_of_its_own(dsn: str, schema: str) -> None:
         for path, by in ((paths[0], "Eve: yes"), (paths[1], "Adam: no")):
             late = await adam.act(path, **forms[1][path], answer="later")
             assert (late.status_code, f"Answered just now by {by}" in without_bdi(late.text)) == (409, True)
+        # A thread that has gone on is not run on with its answer.
+        query = {"thread": "source", "id": pending.interrupt_id}
+        assert "/threads/source/run" in forms_of(await eve.page("/interrupts", **query))
+        head = (await state.threads.tree("source")).nodes[0].checkpoint_id
+        assert (await eve.act("/threads/source/edit", at=head, values="{}", as_node="plan")).status_code == 303
+        assert "/threads/source/run" not in forms_of(await eve.page("/interrupts", **query))
 
 
 def approval(value: Any) -> Any:

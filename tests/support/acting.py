@@ -218,7 +218,7 @@ CASES: Final[Mapping[str, Case]] = {
     "run.cancel of a schedule": Case(
         _scheduled,
         "cancelled just now by",
-        ("button:has-text('Cancel')", "button:text-is('Cancel')"),
+        ("button:has-text('Cancel')", "button:text-is('Cancel the run')"),
         _actions,
         grow=_enqueue,
     ),
