@@ -19,6 +19,7 @@
     ├── NotFoundError (LookupError)          the named object does not exist
     ├── StaleVersionError                    another process changed the thread in the meantime
     ├── FileChangedError                     another agent or process changed the file in the meantime
+    ├── StaleMemoryError                     another writer changed the item of the store in the meantime
     ├── StaleHeadError                       another run advanced the branch; this run's checkpoint is refused
     ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's
     ├── LeaseError
@@ -249,6 +250,39 @@ class FileChangedError(PGStateError):
         super().__init__(
             f"file {path!r} of {namespace!r} is at version {found}, not {expected}: it was changed concurrently; read "
             "it again"
+        )
+
+
+class StaleMemoryError(PGStateError):
+    """The item of the store was changed since it was read. Nothing was written.
+
+    Attributes:
+        namespace: Namespace of the item.
+        key: Its key.
+        expected: The version that the caller had read; 0 for none.
+        found: The current version; 0 for none.
+        changed_by: User or service that stored the current version.
+        changed_at: Time from which it is valid.
+    """
+
+    def __init__(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        expected: int,
+        found: int,
+        changed_by: str | None,
+        changed_at: datetime | None,
+    ) -> None:
+        self.namespace, self.key, self.expected, self.found = tuple(namespace), key, expected, found
+        self.changed_by, self.changed_at = changed_by, changed_at
+        happened = (
+            "it was deleted"
+            if changed_at is None
+            else f"{changed_by or 'another writer'} changed it at {changed_at.isoformat(timespec='seconds')}"
+        )
+        super().__init__(
+            f"{key!r} in namespace {self.namespace} is at version {found}, not {expected}: {happened}; read it again"
         )
 
 

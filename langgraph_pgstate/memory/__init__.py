@@ -5,14 +5,21 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.memory.notes import AsyncNotes, Notes
     from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
+    from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
+            "AsyncNotes": "langgraph_pgstate.memory.notes",
             "AsyncPGMemoryStore": "langgraph_pgstate.memory.store",
+            "FoundItem": "langgraph_pgstate.memory.types",
+            "Memory": "langgraph_pgstate.memory.types",
+            "MemoryVersion": "langgraph_pgstate.memory.types",
+            "Notes": "langgraph_pgstate.memory.notes",
             "PGMemoryStore": "langgraph_pgstate.memory.store",
         },
     )
 
-__all__ = ["AsyncPGMemoryStore", "PGMemoryStore"]
+__all__ = ["AsyncNotes", "AsyncPGMemoryStore", "FoundItem", "Memory", "MemoryVersion", "Notes", "PGMemoryStore"]

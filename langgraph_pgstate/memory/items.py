@@ -79,6 +79,8 @@ class Traits:
     tenant_id: str | None = None
     importance: float | None = None
     expires_at: Any = None
+    digest: str | None = None
+    duplicates: int = 0
 
 
 async def put(
@@ -92,8 +94,22 @@ async def put(
     origin: Origin,
     traits: Traits,
     is_unindexed: bool,
-) -> None:
+    expected_version: int | None = None,
+) -> bool:
     """Store items with their embeddings. One transaction, one round trip; storing the same again makes no version.
+
+    Args:
+        db: The connection.
+        queries: The named queries.
+        puts: The items.
+        embedded: Their embeddings in each index.
+        language: Configuration of PostgreSQL's full text.
+        history: Number of earlier versions kept.
+        origin: What stores them.
+        traits: What they have beside their values.
+        is_unindexed: Whether embeddings are missing because a model failed.
+        expected_version: The version that they must have, 0 for none; otherwise nothing is stored, and the result is
+            false.
 
     Raises:
         ConflictError: If other calls kept changing the same items.
@@ -115,6 +131,9 @@ async def put(
         "tenant_id": traits.tenant_id,
         "importance": None if traits.importance is None else str(traits.importance),
         "expires_at": None if traits.expires_at is None else traits.expires_at.isoformat(),
+        "digest": traits.digest,
+        "duplicates": traits.duplicates,
+        "expected_version": expected_version,
     }
     statements: list[Statement] = [(queries.put_memories, parameters)]
     for one in embedded:
@@ -129,7 +148,9 @@ async def put(
         else:
             stored = (await db.execute_together(statements))[0]
         if stored == len(puts):
-            return
+            return True
+        if expected_version is not None:
+            return False
     raise ConflictError(f"{len(puts)} items could not be stored: other calls kept changing them")
 
 
@@ -141,10 +162,11 @@ async def delete(
     *,
     history: int,
     purges: bool = False,
+    deleted_by: str | None = None,
 ) -> int:
     """Delete items, and return how many there were. One transaction, one round trip; safe to repeat."""
     named = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
-    parameters = {**named, "history": history, "purges": purges}
+    parameters = {**named, "history": history, "purges": purges, "deleted_by": deleted_by}
     if not indexes:
         return len(await db.fetch(queries.delete_memories, parameters))
     statements: list[Statement] = [

@@ -1,6 +1,7 @@
 -- name: put_memories
 -- Store items, keep what they replace as earlier versions, and return a row for each that was stored. Locks what they
--- replace, in one order; an item that another call has made at the same moment is left out.
+-- replace, in one order; an item that another call has made at the same moment, or that has another version than
+-- expected, is left out. What has expired leaves no version. Of progress notes, every version is kept.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -11,28 +12,32 @@ WITH clock AS MATERIALIZED (
         :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :words::text[], :index_fields::text[]
     ) AS g (namespace, key, content, ttl, words, index_fields)
 ), old AS MATERIALIZED (
-    SELECT m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id, m.run_id,
-        m.checkpoint_id, m.message_id, m.value <> g.value AS is_changed
+    SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.valid_from,
+        m.changed_by, m.thread_id, m.run_id, m.checkpoint_id, m.message_id,
+        m.value <> g.value AND coalesce(m.version = :expected_version::integer, true) AS is_changed,
+        coalesce(m.expires_at <= now(), false) AS is_expired
     FROM given g JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
     ORDER BY m.namespace, m.key
     FOR UPDATE OF m
 ), kept AS (
     INSERT INTO /*schema*/memory_versions (
-        namespace, key, version, value, kind, importance, valid_from, valid_to, is_deleted, changed_by, thread_id, run_id,
-        checkpoint_id, message_id
+        namespace, key, version, value, kind, user_id, agent, tenant_id, importance, valid_from, valid_to, is_deleted,
+        changed_by, thread_id, run_id, checkpoint_id, message_id
     )
-    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.importance, o.valid_from, c.at, false, o.changed_by,
-        o.thread_id, o.run_id, o.checkpoint_id, o.message_id
-    FROM old o CROSS JOIN clock c WHERE o.is_changed AND :history::integer > 0
+    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.user_id, o.agent, o.tenant_id, o.importance, o.valid_from,
+        greatest(c.at, o.valid_from), false, o.changed_by, o.thread_id, o.run_id, o.checkpoint_id, o.message_id
+    FROM old o CROSS JOIN clock c
+    WHERE o.is_changed AND NOT o.is_expired AND (:history::integer > 0 OR o.kind = 'notes')
     ON CONFLICT (namespace, key, version) DO NOTHING
 ), trimmed AS (
     DELETE FROM /*schema*/memory_versions v USING old o
-    WHERE v.namespace OPERATOR(pg_catalog.=) o.namespace AND v.key = o.key AND o.is_changed AND v.version <= o.version - :history
+    WHERE v.namespace OPERATOR(pg_catalog.=) o.namespace AND v.key = o.key
+        AND (o.is_changed AND v.version <= o.version - :history AND coalesce(o.kind <> 'notes', true) OR o.is_expired)
 ), written AS (
     INSERT INTO /*schema*/memories AS m (
         namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, index_fields, is_large,
-        is_unindexed, kind, user_id, agent, tenant_id, importance, valid_from, changed_by, thread_id, run_id,
-        checkpoint_id, message_id
+        is_unindexed, kind, user_id, agent, tenant_id, importance, digest, duplicates, valid_from, changed_by, thread_id,
+        run_id, checkpoint_id, message_id
     )
     SELECT g.namespace, g.key, CASE
             WHEN o.version IS NULL THEN 1 + coalesce((
@@ -42,9 +47,11 @@ WITH clock AS MATERIALIZED (
             ELSE o.version
         END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields,
         EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace), :is_unindexed::boolean,
-        :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, c.at, :changed_by::text,
-        :thread_id::text, :run_id::text, :checkpoint_id::text, :message_id::text
+        :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, :digest::text,
+        :duplicates::integer, greatest(c.at, o.valid_from), :changed_by::text, :thread_id::text, :run_id::text,
+        :checkpoint_id::text, :message_id::text
     FROM given g CROSS JOIN clock c LEFT JOIN old o ON o.namespace OPERATOR(pg_catalog.=) g.namespace AND o.key = g.key
+    WHERE coalesce(coalesce(o.version, 0) = :expected_version, true)
     ORDER BY g.namespace, g.key
     ON CONFLICT (namespace, key) DO UPDATE SET
         version = excluded.version, value = excluded.value, updated_at = excluded.updated_at,
@@ -54,6 +61,9 @@ WITH clock AS MATERIALIZED (
         kind = coalesce(excluded.kind, m.kind), user_id = coalesce(excluded.user_id, m.user_id),
         agent = coalesce(excluded.agent, m.agent), tenant_id = coalesce(excluded.tenant_id, m.tenant_id),
         importance = coalesce(excluded.importance, m.importance),
+        digest = CASE WHEN m.version = excluded.version THEN m.digest ELSE excluded.digest END,
+        duplicates = excluded.duplicates
+            + CASE WHEN m.expires_at <= excluded.updated_at THEN 0 ELSE m.duplicates END,
         valid_from = CASE WHEN m.version = excluded.version THEN m.valid_from ELSE excluded.valid_from END,
         changed_by = CASE WHEN m.version = excluded.version THEN m.changed_by ELSE excluded.changed_by END,
         thread_id = CASE WHEN m.version = excluded.version THEN m.thread_id ELSE excluded.thread_id END,
@@ -67,6 +77,7 @@ SELECT w.namespace FROM written w;
 
 -- name: delete_memories
 -- Delete items, and keep each as an earlier version or, if `purges`, delete its versions, too. Return those deleted.
+-- What has expired leaves no version.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -74,22 +85,28 @@ WITH clock AS MATERIALIZED (
     FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
 ), purged AS (
     DELETE FROM /*schema*/memory_versions v USING given g
-    WHERE :purges::boolean AND v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key
+    WHERE v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key AND (:purges::boolean OR EXISTS (
+        SELECT 1 FROM /*schema*/memories m
+        WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key AND m.expires_at <= now()
+    ))
 ), gone AS (
     DELETE FROM /*schema*/memories m USING given g WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
-    RETURNING m.namespace, m.key, m.version, m.value, m.kind, m.importance, m.valid_from, m.changed_by, m.thread_id,
-        m.run_id, m.checkpoint_id, m.message_id
+    RETURNING m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.valid_from,
+        m.changed_by, m.thread_id, m.run_id, m.checkpoint_id, m.message_id,
+        coalesce(m.expires_at <= now(), false) AS is_expired
 ), kept AS (
     INSERT INTO /*schema*/memory_versions (
-        namespace, key, version, value, kind, importance, valid_from, valid_to, is_deleted, changed_by, thread_id, run_id,
-        checkpoint_id, message_id
+        namespace, key, version, value, kind, user_id, agent, tenant_id, importance, valid_from, valid_to, is_deleted,
+        deleted_by, changed_by, thread_id, run_id, checkpoint_id, message_id
     )
-    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.importance, o.valid_from, c.at, true, o.changed_by,
-        o.thread_id, o.run_id, o.checkpoint_id, o.message_id
-    FROM gone o CROSS JOIN clock c WHERE :history::integer > 0 AND NOT :purges
+    SELECT o.namespace, o.key, o.version, o.value, o.kind, o.user_id, o.agent, o.tenant_id, o.importance, o.valid_from,
+        greatest(c.at, o.valid_from), true, :deleted_by::text, o.changed_by, o.thread_id, o.run_id, o.checkpoint_id,
+        o.message_id
+    FROM gone o CROSS JOIN clock c
+    WHERE (:history::integer > 0 OR o.kind = 'notes') AND NOT :purges AND NOT o.is_expired
     ON CONFLICT (namespace, key, version) DO NOTHING
 )
-SELECT gone.namespace, gone.key FROM gone;
+SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
 -- name: get_memory
 -- Return an item, unless it has expired.
@@ -197,7 +214,8 @@ SELECT count(*) FROM gone;
 WITH candidates AS MATERIALIZED (
     SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
+            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
             WHERE NOT coalesce(CASE f.operator
@@ -232,7 +250,8 @@ WITH candidates AS MATERIALIZED (
 ), ranks AS (
     SELECT s.namespace, s.key, s.score, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
 ), page AS MATERIALIZED (
-    SELECT c.namespace, c.key, r.score, r.words_rank, coalesce(r.score, 0::float8)
+    SELECT c.namespace, c.key, r.score, r.words_rank,
+        coalesce(r.score, CASE WHEN :query = '' THEN 1::float8 ELSE 0::float8 END)
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8

@@ -26,6 +26,7 @@ _TTL_KEYS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_int
 _HNSW_KEYS: Final = ("m", "ef_construction")
 _LANGUAGE: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 DEFAULT_HISTORY: Final = 20
+DEFAULT_SIMILARITY: Final = 0.95
 _ALL: Final = 2**30
 
 
@@ -60,12 +61,15 @@ class MemoryOptions(TypedDict, total=False):
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
         language: Configuration of PostgreSQL's full text, which knows endings and stop words: `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
+        merge_similarity: Similarity from which a memory replaces one of its namespace and kind, from 0 to 1: 0.95 by
+            default. It needs an index whose distance is `cosine`. `None`: only the same words are merged.
     """
 
     index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     ttl: TTLConfig | None
     language: str
     history: int | None
+    merge_similarity: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Settings:
     ttl: TTLConfig | None
     language: str
     history: int
+    merge_similarity: float | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -120,11 +125,15 @@ def settings_of(options: MemoryOptions) -> Settings:
     history = options.get("history", DEFAULT_HISTORY)
     if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 0):
         raise ConfigurationError(f"history must be a number of versions or None, not {history!r}")
+    similarity = options.get("merge_similarity", DEFAULT_SIMILARITY)
+    if similarity is not None and (not isinstance(similarity, int | float) or not 0 <= similarity <= 1):
+        raise ConfigurationError(f"merge_similarity must be from 0 to 1 or None, not {similarity!r}")
     return Settings(
         indexes,
         _ttl(options.get("ttl")),
         language if "." in language else f"pg_catalog.{language}",
         _ALL if history is None else min(history, _ALL),
+        similarity,
     )
 
 

@@ -46,6 +46,7 @@ from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
 from langgraph_pgstate.memory.origins import Origin, RunOf, current_origin
+from langgraph_pgstate.memory.remembering import AsyncMemories, Memories
 from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
 from langgraph_pgstate.memory.types import FoundItem
 from langgraph_pgstate.options import DEFAULT_SCHEMA
@@ -126,7 +127,7 @@ class _Store(BaseStore):
             self._accesses.add(namespace, key, refreshes)
 
 
-class AsyncPGMemoryStore(_Store):
+class AsyncPGMemoryStore(AsyncMemories, _Store):
     """Asynchronous twin of `PGMemoryStore`, bound to the event loop it was made in.
 
     Its blocking methods answer when they are called from another thread; on the loop's own thread they would wait for
@@ -232,7 +233,9 @@ class AsyncPGMemoryStore(_Store):
             await self._put(puts, current_origin(self._run_of), Traits())
         if deletions := [key for key, one in sorted.puts.items() if one is None]:
             history = self._settings.history
-            await self._runner.run(items.delete, self._queries, deletions, await self._indexes(), history=history)
+            by = current_origin(self._run_of).changed_by
+            indexes = await self._indexes()
+            await self._runner.run(items.delete, self._queries, deletions, indexes, history=history, deleted_by=by)
         return found
 
     async def asearch(  # type: ignore[override]
@@ -405,7 +408,7 @@ class AsyncPGMemoryStore(_Store):
         return self._wait(self.asearch(namespace_prefix, **options), "search")
 
 
-class PGMemoryStore(_Store):
+class PGMemoryStore(Memories, _Store):
     """LangGraph's store on PostgreSQL: `graph.compile(checkpointer=state.saver, store=state.memory)`.
 
     Items are found by embeddings and by words. Each change keeps the version before it. Expired items are never

@@ -60,6 +60,7 @@ class MemoryVersion:
         valid_from: Time from which it was valid.
         valid_to: Time at which it was replaced or deleted; `None` for the current version.
         is_deleted: Whether the item was deleted then.
+        deleted_by: User or service that deleted it.
         changed_by: User or service that stored it.
         thread_id: Thread in which it was stored.
         run_id: Run that stored it.
@@ -76,8 +77,68 @@ class MemoryVersion:
     valid_from: datetime
     valid_to: datetime | None
     is_deleted: bool
+    deleted_by: str | None
     changed_by: str | None
     thread_id: str | None
     run_id: str | None
     checkpoint_id: str | None
     message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an agent remembers.
+
+    Attributes:
+        namespace: Where it belongs.
+        key: Its key within the namespace.
+        version: Number of the version, from 1.
+        content: What is remembered.
+        metadata: What the application stored beside it.
+        kind: `fact`, `preference`, `interaction`, `summary`, or the application's own.
+        user_id: User whom it is about.
+        agent: Agent that keeps it.
+        tenant_id: Tenant.
+        importance: From 0 to 1; `None` if it was not given.
+        duplicates: Number of times it was told again.
+        created_at: Time it was told first; of an earlier version, when that became valid.
+        updated_at: Time it was told last; of an earlier version, when that became valid.
+        valid_from: Time from which this version is valid.
+        valid_to: Time until which it was valid; `None` for the current version.
+        expires_at: Time it ends; `None` for never.
+        changed_by: User or service that stored this version.
+        thread_id: Thread in which this version was stored.
+        run_id: Run that stored it.
+        checkpoint_id: Checkpoint of the superstep that stored it.
+        message_id: Message that caused it.
+        score: Similarity to the query; `None` without embeddings.
+        vector_rank: Its place by similarity, from 1.
+        words_rank: Its place by words, from 1.
+        rank_score: What the order follows: relevance, importance and age.
+    """
+
+    namespace: tuple[str, ...]
+    key: str
+    version: int
+    content: str
+    metadata: dict[str, Any]
+    kind: str
+    user_id: str | None
+    agent: str | None
+    tenant_id: str | None
+    importance: float | None
+    duplicates: int
+    created_at: datetime
+    updated_at: datetime
+    valid_from: datetime
+    valid_to: datetime | None
+    expires_at: datetime | None
+    changed_by: str | None
+    thread_id: str | None
+    run_id: str | None
+    checkpoint_id: str | None
+    message_id: str | None
+    score: float | None = None
+    vector_rank: int | None = None
+    words_rank: int | None = None
+    rank_score: float | None = None

@@ -30,6 +30,7 @@ CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at D
     WHERE tenant_id IS NOT NULL;
 CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
+CREATE INDEX threads_forked_from_idx ON /*schema*/threads (forked_from_thread_id) WHERE forked_from_thread_id IS NOT NULL;
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops) WITH (fastupdate = off);
 
@@ -427,7 +428,8 @@ CREATE TABLE /*schema*/assistant_versions (
 -- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are in
 -- the indexes for approximate search (`is_large`); others are searched exactly. `index_fields` are the fields to index:
 -- null for those of the store, none if the item is not indexed. An item is `is_unindexed` until its embeddings are
--- stored, after the embedding model failed. Content may be encrypted: `value`.
+-- stored, after the embedding model failed. A memory has a `kind`, and a `digest` by which the same is found when it is
+-- told again. Content may be encrypted: `value`.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -446,6 +448,7 @@ CREATE TABLE /*schema*/memories (
     agent text,
     tenant_id text COLLATE "C",
     importance real,
+    digest text COLLATE "C",
     duplicates integer NOT NULL DEFAULT 0,
     valid_from timestamptz NOT NULL,
     changed_by text,
@@ -463,6 +466,7 @@ CREATE INDEX memories_unindexed_idx ON /*schema*/memories (updated_at) WHERE is_
 CREATE INDEX memories_user_id_idx ON /*schema*/memories (user_id, updated_at DESC) WHERE user_id IS NOT NULL;
 CREATE INDEX memories_thread_id_idx ON /*schema*/memories (thread_id, run_id) WHERE thread_id IS NOT NULL;
 CREATE INDEX memories_message_id_idx ON /*schema*/memories (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX memories_digest_idx ON /*schema*/memories (digest, namespace) WHERE digest IS NOT NULL;
 
 -- Earlier versions of memories. A version was valid from `valid_from` until `valid_to`; then it was replaced or deleted.
 CREATE TABLE /*schema*/memory_versions (
@@ -471,10 +475,14 @@ CREATE TABLE /*schema*/memory_versions (
     version integer NOT NULL,
     value jsonb NOT NULL,
     kind text,
+    user_id text,
+    agent text,
+    tenant_id text COLLATE "C",
     importance real,
     valid_from timestamptz NOT NULL,
     valid_to timestamptz NOT NULL,
     is_deleted boolean NOT NULL,
+    deleted_by text,
     changed_by text,
     thread_id text COLLATE "C",
     run_id text COLLATE "C",
@@ -482,6 +490,7 @@ CREATE TABLE /*schema*/memory_versions (
     message_id text COLLATE "C",
     PRIMARY KEY (namespace, key, version)
 );
+CREATE INDEX memory_versions_message_id_idx ON /*schema*/memory_versions (message_id) WHERE message_id IS NOT NULL;
 
 -- Namespaces with so many memories that they are searched approximately. Until `is_ready`, `maintain` puts their rows
 -- into the indexes, and searches are exact.
@@ -919,6 +928,34 @@ FROM /*schema*/checkpoints c
     ) AS a ON true
 WHERE c.checkpoint_ns = '';
 
+-- Versions of memories and the messages that caused them: in the thread that stored the version, and in its forks.
+CREATE VIEW /*schema*/memory_messages AS
+SELECT v.namespace, v.key, v.version, v.kind, v.user_id, v.valid_from, v.valid_to, v.changed_by,
+    v.thread_id AS origin_thread_id, v.run_id, v.checkpoint_id, f.thread_id, v.message_id, m.role, m.content,
+    m.created_at AS said_at
+FROM (
+    SELECT c.namespace, c.key, c.version, c.kind, c.user_id, c.valid_from, NULL::timestamptz AS valid_to, c.changed_by,
+        c.thread_id, c.run_id, c.checkpoint_id, c.message_id
+    FROM /*schema*/memories c
+    WHERE c.message_id IS NOT NULL AND (c.expires_at IS NULL OR c.expires_at > now())
+    UNION ALL
+    SELECT e.namespace, e.key, e.version, e.kind, e.user_id, e.valid_from, e.valid_to, e.changed_by, e.thread_id,
+        e.run_id, e.checkpoint_id, e.message_id
+    FROM /*schema*/memory_versions e
+    WHERE e.message_id IS NOT NULL
+) AS v CROSS JOIN LATERAL (
+    WITH RECURSIVE forks AS (
+        SELECT v.thread_id
+        UNION
+        SELECT t.thread_id FROM forks o JOIN /*schema*/threads t ON t.forked_from_thread_id = o.thread_id
+    )
+    SELECT o.thread_id FROM forks o
+) AS f CROSS JOIN LATERAL (
+    SELECT s.role, s.content, s.created_at FROM /*schema*/messages s
+    WHERE s.thread_id = f.thread_id AND s.message_id = v.message_id AND s.change <> 'removed'
+    ORDER BY s.checkpoint_id, s.channel LIMIT 1
+) AS m;
+
 -- The conversation on the branch that ends at the newest checkpoint of each thread, with edits and removals applied.
 CREATE VIEW /*schema*/conversations AS
 SELECT t.thread_id, t.tenant_id, t.user_id, m.number, m.channel, m.message_id, m.role, m.agent, m.content, m.tool_calls,
@@ -1308,6 +1345,7 @@ COMMENT ON COLUMN /*schema*/memories.user_id IS 'user whom it is about';
 COMMENT ON COLUMN /*schema*/memories.agent IS 'agent that keeps it';
 COMMENT ON COLUMN /*schema*/memories.tenant_id IS 'tenant';
 COMMENT ON COLUMN /*schema*/memories.importance IS 'from 0 to 1; null: not given';
+COMMENT ON COLUMN /*schema*/memories.digest IS 'hash of the kind and the content without case, spaces and punctuation';
 COMMENT ON COLUMN /*schema*/memories.duplicates IS 'number of times it was given again';
 COMMENT ON COLUMN /*schema*/memories.valid_from IS 'time from which this version is valid';
 COMMENT ON COLUMN /*schema*/memories.changed_by IS 'user or service that stored this version';
@@ -1324,10 +1362,14 @@ COMMENT ON COLUMN /*schema*/memory_versions.key IS 'key of the memory';
 COMMENT ON COLUMN /*schema*/memory_versions.version IS 'number of the version';
 COMMENT ON COLUMN /*schema*/memory_versions.value IS 'what was stored; content';
 COMMENT ON COLUMN /*schema*/memory_versions.kind IS 'kind it had';
+COMMENT ON COLUMN /*schema*/memory_versions.user_id IS 'user whom it was about';
+COMMENT ON COLUMN /*schema*/memory_versions.agent IS 'agent that kept it';
+COMMENT ON COLUMN /*schema*/memory_versions.tenant_id IS 'tenant';
 COMMENT ON COLUMN /*schema*/memory_versions.importance IS 'importance it had';
 COMMENT ON COLUMN /*schema*/memory_versions.valid_from IS 'time from which it was valid';
 COMMENT ON COLUMN /*schema*/memory_versions.valid_to IS 'time at which it was replaced or deleted';
 COMMENT ON COLUMN /*schema*/memory_versions.is_deleted IS 'whether the memory was deleted then';
+COMMENT ON COLUMN /*schema*/memory_versions.deleted_by IS 'user or service that deleted it';
 COMMENT ON COLUMN /*schema*/memory_versions.changed_by IS 'user or service that stored it';
 COMMENT ON COLUMN /*schema*/memory_versions.thread_id IS 'thread in which it was stored';
 COMMENT ON COLUMN /*schema*/memory_versions.run_id IS 'run that stored it';
@@ -1728,6 +1770,25 @@ COMMENT ON COLUMN /*schema*/provenance.input_tokens IS 'tokens read in the super
 COMMENT ON COLUMN /*schema*/provenance.output_tokens IS 'tokens written in the superstep';
 COMMENT ON COLUMN /*schema*/provenance.cost IS 'of the superstep, in the currency of prices';
 COMMENT ON COLUMN /*schema*/provenance.branches IS 'checkpoints with the same parent, itself included';
+
+COMMENT ON VIEW /*schema*/memory_messages IS
+    'Versions of memories and the messages that caused them, in the thread that stored the version and in its forks.';
+COMMENT ON COLUMN /*schema*/memory_messages.namespace IS 'namespace of the memory';
+COMMENT ON COLUMN /*schema*/memory_messages.key IS 'key of the memory';
+COMMENT ON COLUMN /*schema*/memory_messages.version IS 'number of the version';
+COMMENT ON COLUMN /*schema*/memory_messages.kind IS 'kind of the memory';
+COMMENT ON COLUMN /*schema*/memory_messages.user_id IS 'user whom it is about';
+COMMENT ON COLUMN /*schema*/memory_messages.valid_from IS 'time from which the version is valid';
+COMMENT ON COLUMN /*schema*/memory_messages.valid_to IS 'time until which it was valid; null: it is the current one';
+COMMENT ON COLUMN /*schema*/memory_messages.changed_by IS 'user or service that stored it';
+COMMENT ON COLUMN /*schema*/memory_messages.origin_thread_id IS 'thread in which it was stored';
+COMMENT ON COLUMN /*schema*/memory_messages.run_id IS 'run that stored it';
+COMMENT ON COLUMN /*schema*/memory_messages.checkpoint_id IS 'checkpoint of the superstep that stored it';
+COMMENT ON COLUMN /*schema*/memory_messages.thread_id IS 'thread that has the message: the same, or a fork of it';
+COMMENT ON COLUMN /*schema*/memory_messages.message_id IS 'the message';
+COMMENT ON COLUMN /*schema*/memory_messages.role IS 'who said it, as in messages';
+COMMENT ON COLUMN /*schema*/memory_messages.content IS 'what was said; content';
+COMMENT ON COLUMN /*schema*/memory_messages.said_at IS 'time it was stored';
 
 COMMENT ON VIEW /*schema*/conversations IS
     'The conversation on the branch that ends at the newest checkpoint of each thread. Always filter by thread_id.';

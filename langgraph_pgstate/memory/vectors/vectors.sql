@@ -56,6 +56,16 @@ ON CONFLICT (namespace, key, field) DO UPDATE SET
 DELETE FROM /*schema*/memory_vectors_0 o USING unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
 WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key;
 
+-- name: find_similar_memories
+-- Return the memories of a namespace and kind whose contents are nearest to an embedding, with their distances.
+SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
+    ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
+WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.namespace OPERATOR(pg_catalog.=) :namespace
+    AND v.field = 'content' AND m.kind = :kind::text AND m.digest IS NOT NULL
+    AND (m.expires_at IS NULL OR m.expires_at > now())
+ORDER BY distance, m.key LIMIT 5;
+
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
 -- those that have words of the query, rare words before common ones (BM25 with each word counted once), by the reciprocals
@@ -68,7 +78,8 @@ WITH candidates AS MATERIALIZED (
             WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower
                 AND l.namespace OPERATOR(pg_catalog.<) :upper
         ))
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
+            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
             WHERE NOT coalesce(CASE f.operator
@@ -156,7 +167,8 @@ WITH large AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
     FROM gaps g JOIN /*schema*/memories m
         ON m.namespace OPERATOR(pg_catalog.>=) g.first AND m.namespace OPERATOR(pg_catalog.<) g.until
-    WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds))
+    WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
+            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
             WHERE NOT coalesce(CASE f.operator
@@ -177,7 +189,8 @@ WITH large AS MATERIALIZED (
     FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
         ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
     WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds))
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds)
+            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
             WHERE NOT coalesce(CASE f.operator
@@ -211,7 +224,8 @@ WITH large AS MATERIALIZED (
     SELECT DISTINCT ON (m.namespace, m.key) m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
     FROM rare t JOIN /*schema*/memories m ON m.is_large AND m.words @@ t.term
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower AND m.namespace OPERATOR(pg_catalog.<) :upper
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds))
+        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds)
+            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
         AND NOT EXISTS (
             SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
             WHERE NOT coalesce(CASE f.operator

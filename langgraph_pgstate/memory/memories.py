@@ -1,0 +1,507 @@
+"""Memories: items with a kind, merged when they are told again, and the versions of all items."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from langgraph_pgstate.arguments import identifier, several, stored_time_of, time_of
+from langgraph_pgstate.db.protocol import Connection, Packed, Row
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, StaleMemoryError
+from langgraph_pgstate.memory import items
+from langgraph_pgstate.memory.embedding import packed
+from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.items import Embedded, Put, Traits, limit_of
+from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
+from langgraph_pgstate.memory.origins import Origin
+from langgraph_pgstate.memory.texts import Text, json_value
+from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
+from langgraph_pgstate.schema.queries import Queries
+
+ROOT: Final = "memories"
+NOTES: Final = "notes"
+CONTENT: Final = "content"
+# Stands for all kinds in the statements.
+ANY_KIND: Final = "*"
+_PAGE: Final = 1000
+# Dashes and signs stay: -5 is not 5, and C++ is not C.
+_PUNCTUATION: Final = ".,;:!?¡¿\"'()[]{}<>…«»“”„‘’`*_"
+
+
+class Owner(NamedTuple):
+    """Whom a memory is about, and who keeps it."""
+
+    tenant_id: str | None = None
+    user_id: str | None = None
+    agent: str | None = None
+
+
+def owner_of(tenant_id: str | None, user_id: str | None, agent: str | None) -> Owner:
+    """Return a validated owner.
+
+    Raises:
+        ConfigurationError: If an id is empty or cannot be stored.
+    """
+    for name, value in (("tenant_id", tenant_id), ("user_id", user_id), ("agent", agent)):
+        if value is not None and not identifier(name, value):
+            raise ConfigurationError(f"{name} must not be empty")
+    return Owner(tenant_id, user_id, agent)
+
+
+def namespace_of(root: str, owner: Owner) -> Namespace:
+    """Return the namespace of an owner: a pair of labels for each part that is given."""
+    pairs = (("tenant", owner.tenant_id), ("user", owner.user_id), ("agent", owner.agent))
+    return (root, *(label for name, value in pairs if value is not None for label in (name, value)))
+
+
+def normalized(content: str) -> str:
+    """Return a text without differences of case, spaces and punctuation."""
+    words = unicodedata.normalize("NFKC", content).casefold().split()
+    return " ".join(word for one in words if (word := one.strip(_PUNCTUATION))) or " ".join(words)
+
+
+def digest_of(kind: str, content: str) -> str:
+    """Return a hash of what makes two memories the same."""
+    return hashlib.sha256(f"{kind}\0{normalized(content)}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is to be remembered, validated.
+
+    Attributes:
+        put: The item; its key is made of the digest unless `is_named`.
+        content: The text.
+        is_named: Whether the caller has named the key.
+        metadata: What the application stores beside it; `None` if not given.
+        traits: Kind, owner, importance, end and digest.
+    """
+
+    put: Put
+    content: str
+    is_named: bool
+    metadata: dict[str, Any] | None
+    traits: Traits
+
+
+def kind_of(kind: Any) -> str:
+    """Return a validated kind of a memory.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if not identifier("kind", kind) or kind in (ANY_KIND, NOTES):
+        raise ConfigurationError(f"kind must be a word such as 'fact', and neither 'notes' nor '*', not {kind!r}")
+    return str(kind)
+
+
+def told_of(
+    content: str,
+    kind: str,
+    owner: Owner,
+    *,
+    key: str | None,
+    namespace: Sequence[str] | None,
+    importance: float | None,
+    expires_at: datetime | None,
+    metadata: Mapping[str, Any] | None,
+    ttl: float | None,
+) -> Told:
+    """Validate what is to be remembered.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+        SerializationError: If the metadata cannot be stored.
+    """
+    if not isinstance(content, str) or not content.strip():
+        raise ArgumentTypeError(f"content must be a text that is not empty, not {content!r}")
+    importance = _importance_of(importance)
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ArgumentTypeError(f"metadata must be a mapping, not {type(metadata).__name__}")
+    if key is not None and not identifier("key", key):
+        raise ConfigurationError("key must not be empty")
+    where = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+    value = json_value({CONTENT: content, "metadata": {**(metadata or {})}})
+    digest = digest_of(kind_of(kind), content)
+    put = Put(where, digest if key is None else key, value, ttl, (CONTENT,), [Text(CONTENT, content)])
+    check_size(where, put.key)
+    traits = Traits(kind, owner.user_id, owner.agent, owner.tenant_id, importance, expires_at, digest)
+    return Told(put, content, key is not None, None if metadata is None else {**metadata}, traits)
+
+
+def _importance_of(importance: Any) -> float | None:
+    if importance is None:
+        return None
+    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:
+        raise ConfigurationError(f"importance must be from 0 to 1, not {importance!r}")
+    return float(importance)
+
+
+def end_of(expires_at: datetime | None) -> datetime | None:
+    """Return a validated time at which a memory ends, or `None`.
+
+    Raises:
+        ConfigurationError: If it has no time zone, or is not in the future.
+    """
+    found = stored_time_of("expires_at", expires_at)
+    if found is not None and found <= datetime.now(found.tzinfo):
+        raise ConfigurationError(f"expires_at must be in the future, not {found.isoformat()}")
+    return found
+
+
+async def remember(
+    db: Connection,
+    queries: Queries,
+    told: Told,
+    embedded: Sequence[Embedded],
+    *,
+    language: str,
+    history: int,
+    similarity: float | None,
+    origin: Origin,
+    is_unindexed: bool,
+) -> Memory:
+    """Store a memory, or count that it was told again. One transaction, in which no other looks at the namespace.
+
+    What is told in the same words is counted; what is similar replaces what is there, which stays as a version. If the
+    call is repeated after a lost connection, it may be counted twice.
+    """
+    put, traits = told.put, told.traits
+    where = {"namespace": literal(put.namespace)}
+    async with db.transaction():
+        await db.fetch(queries.lock_memories, {"key": f"pgstate.memories {queries.schema} {where['namespace']}"})
+        same = {"key": put.key, "kind": traits.kind, "digest": traits.digest, "is_named": told.is_named}
+        found = await db.fetch(queries.find_told, {**where, **same})
+        equal = next((row for row in found if row[1]), None)
+        if equal is not None and (not told.is_named or told.metadata in (None, equal[2])):
+            key = equal[0]
+            repeated = {
+                "importance": None if traits.importance is None else str(traits.importance),
+                "expires_at": None if traits.expires_at is None else traits.expires_at.isoformat(),
+                "ttl": put.ttl,
+            }
+            await db.execute(queries.repeat_memory, {**where, "key": key, **repeated})
+        else:
+            key = put.key
+            if not told.is_named:
+                similar = await _find_similar(db, told, embedded, similarity)
+                if similar is not None:
+                    key, traits = similar, replace(traits, duplicates=1)
+                elif found:
+                    # The key is taken by a memory whose content was edited.
+                    key = uuid4().hex
+            await items.put(
+                db,
+                queries,
+                [replace(put, key=key)],
+                embedded,
+                language=language,
+                history=history,
+                origin=origin,
+                traits=traits,
+                is_unindexed=is_unindexed,
+            )
+        rows = await db.fetch(queries.get_remembered, {"namespaces": [where["namespace"]], "keys": [key]})
+    return memory_of(rows[0][1:])
+
+
+async def _find_similar(
+    db: Connection, told: Told, embedded: Sequence[Embedded], similarity: float | None
+) -> str | None:
+    """Return the key of the memory that is most similar to another, if it is similar enough."""
+    index = next((one for one in reversed(embedded) if one.index.is_complete and one.vectors), None)
+    if similarity is None or index is None or index.index.index.distance != "cosine":
+        return None
+    found = await db.fetch(
+        index.index.query("find_similar_memories"),
+        {
+            "namespace": literal(told.put.namespace),
+            "kind": told.traits.kind,
+            "embedding": Packed(packed(index.vectors[0], index.index.index.dims)),
+        },
+    )
+    # Texts that differ in a number are similar, and say different things.
+    numbers = _numbers(told.content)
+    return next((key for key, text, apart in found if 1 - apart >= similarity and _numbers(text) == numbers), None)
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d+", text)
+
+
+def memory_of(row: Row) -> Memory:
+    """Return a memory."""
+    namespace, key, version, value, *others = row
+    content, metadata = value.get(CONTENT), value.get("metadata")
+    return Memory(
+        tuple(namespace),
+        key,
+        version,
+        content if isinstance(content, str) else "",
+        metadata if isinstance(metadata, dict) else {},
+        *others,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What is asked of the memories, validated.
+
+    Attributes:
+        prefix: Labels with which namespaces begin.
+        query: What is looked for; `None` for the newest.
+        kinds: Kinds of memories.
+        limit: Number of memories.
+        importance_weight: How much importance counts, from 0 to 1.
+        half_lives: By kind, the seconds in which the rank score halves.
+    """
+
+    prefix: Namespace
+    query: str | None
+    kinds: tuple[str, ...]
+    limit: int
+    importance_weight: float
+    half_lives: Mapping[str, float]
+
+
+def recall_of(
+    query: str | None,
+    owner: Owner,
+    namespace: Sequence[str] | None,
+    kinds: Sequence[str] | None,
+    limit: int,
+    half_lives: Mapping[str, timedelta] | None,
+    importance_weight: float,
+) -> Recall:
+    """Validate what is asked of the memories.
+
+    Raises:
+        ConfigurationError: If an argument is not usable.
+    """
+    if query is not None:
+        identifier("query", query)
+    weight = _importance_of(importance_weight)
+    seconds: dict[str, float] = {}
+    for kind, half_life in (half_lives or {}).items():
+        if not isinstance(half_life, timedelta) or half_life <= timedelta(0):
+            raise ConfigurationError(f"half_lives[{kind!r}] must be a timedelta of more than zero, not {half_life!r}")
+        seconds[kind_of(kind)] = half_life.total_seconds()
+    prefix = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+    return Recall(prefix, query or None, kinds_of(kinds), limit_of(limit), weight or 0.0, seconds)
+
+
+def kinds_of(kinds: Sequence[str] | None) -> tuple[str, ...]:
+    """Return validated kinds; `*` for all of them.
+
+    Raises:
+        ConfigurationError: If they are none.
+    """
+    return (ANY_KIND,) if kinds is None else tuple(map(kind_of, several("kinds", kinds)))
+
+
+async def recall_as_of(
+    db: Connection, queries: Queries, recall: Recall, as_of: datetime, language: str
+) -> list[Memory]:
+    """Return the memories that were valid at a time, those with most words of a query first. One round trip."""
+    rows = await db.fetch(
+        queries.recall_as_of,
+        {
+            **range_of(recall.prefix)._asdict(),
+            "query": recall.query or "",
+            "kinds": [*recall.kinds],
+            "as_of": as_of.isoformat(),
+            "language": language,
+            "page_size": recall.limit,
+            "importance_weight": str(recall.importance_weight),
+            "half_life_kinds": [*recall.half_lives],
+            "half_lives": [*recall.half_lives.values()],
+        },
+    )
+    return [replace(memory_of(row[1:]), rank_score=row[0]) for row in rows]
+
+
+async def complete(db: Connection, queries: Queries, found: Sequence[FoundItem]) -> list[Memory]:
+    """Return what a search found as memories; without those that are gone meanwhile. One round trip."""
+    if not found:
+        return []
+    keys = {"namespaces": [literal(one.namespace) for one in found], "keys": [one.key for one in found]}
+    return [
+        replace(
+            memory_of(row[1:]),
+            score=(item := found[row[0] - 1]).score,
+            vector_rank=item.vector_rank,
+            words_rank=item.words_rank,
+            rank_score=item.rank_score,
+        )
+        for row in await db.fetch(queries.get_remembered, keys)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """Which memories are to be deleted, validated.
+
+    Attributes:
+        prefix: The namespace, or labels with which namespaces begin.
+        key: Only this one of the namespace.
+        kinds: Only these kinds.
+        purges: Whether their versions are deleted, too.
+    """
+
+    prefix: Namespace
+    key: str | None
+    kinds: tuple[str, ...]
+    purges: bool
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the statements that find them."""
+        where = literal(self.prefix)
+        # Nothing lies between a namespace and the same with the least label.
+        exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
+        return {
+            **(range_of(self.prefix)._asdict() if self.key is None else exact),
+            "key": self.key,
+            "kinds": [*self.kinds],
+            "page_size": _PAGE,
+        }
+
+
+def forgetting_of(
+    owner: Owner, namespace: Sequence[str] | None, key: str | None, kinds: Sequence[str] | None, purges: bool
+) -> Forgetting:
+    """Validate which memories are to be deleted.
+
+    Raises:
+        ConfigurationError: If an argument is not usable, or nothing says which.
+    """
+    if key is None and namespace is None and not any(owner):
+        raise ConfigurationError("forget must be given a key, a namespace, or a user_id, agent or tenant_id")
+    if key is not None:
+        identifier("key", key)
+    prefix = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+    return Forgetting(prefix, key, kinds_of(kinds), bool(purges))
+
+
+async def forget_some(
+    db: Connection,
+    queries: Queries,
+    forgetting: Forgetting,
+    indexes: Sequence[OpenIndex],
+    *,
+    history: int,
+    deleted_by: str | None,
+) -> int | None:
+    """Delete some memories; return the number, or `None` if there are no more. Small transactions; safe to repeat."""
+    parameters = {**forgetting.parameters, "purges": forgetting.purges}
+    found = [(tuple(row[0]), row[1]) for row in await db.fetch(queries.find_memories, parameters)]
+    if not found:
+        return None
+    purges = forgetting.purges
+    return await items.delete(db, queries, found, indexes, history=history, purges=purges, deleted_by=deleted_by)
+
+
+async def purge_versions(db: Connection, queries: Queries, forgetting: Forgetting) -> None:
+    """Delete the versions of memories that were deleted before, in small transactions. Safe to repeat."""
+    while await db.execute(queries.purge_versions, forgetting.parameters) == _PAGE:
+        pass
+
+
+async def list_versions(
+    db: Connection,
+    queries: Queries,
+    namespace: Namespace,
+    key: str,
+    *,
+    limit: int,
+    before: int | None = None,
+    version: int | None = None,
+) -> list[MemoryVersion]:
+    """Return versions of an item, newest first; none if it has expired. One round trip."""
+    parameters = {"namespace": literal(namespace), "key": key, "before": before, "version": version}
+    rows = await db.fetch(queries.list_versions, {**parameters, "page_size": limit})
+    return [MemoryVersion(tuple(row[0]), *row[1:]) for row in rows]
+
+
+async def version_to_restore(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
+    """Return a version of an item, with how the item is indexed and when it ends. One round trip.
+
+    Raises:
+        NotFoundError: If there is no such version.
+    """
+    parameters = {"namespace": literal(namespace), "key": key, "version": version}
+    rows = await db.fetch(queries.get_version_to_restore, parameters)
+    if not rows:
+        raise NotFoundError(f"{key!r} in namespace {namespace} has no version {version}")
+    return rows[0]
+
+
+def version_of(version: Any, *, name: str = "version", least: int = 1) -> int:
+    """Return a validated number of a version.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if isinstance(version, bool) or not isinstance(version, int) or not least <= version < 2**31:
+        raise ConfigurationError(f"{name} must be a number of a version, from {least}, not {version!r}")
+    return version
+
+
+def as_of_of(as_of: datetime | None) -> datetime | None:
+    """Return a validated time as of which memories are read, or `None`.
+
+    Raises:
+        ConfigurationError: If it has no time zone.
+    """
+    return time_of("as_of", as_of)
+
+
+async def put_if_unchanged(
+    db: Connection,
+    queries: Queries,
+    put: Put,
+    *,
+    language: str,
+    origin: Origin,
+    traits: Traits,
+    history: int,
+    expected_version: int,
+) -> MemoryVersion:
+    """Store an item that is not indexed, if it has the expected version. Two round trips; safe to repeat.
+
+    Raises:
+        StaleMemoryError: If it has another version, and another value than is to be stored.
+    """
+    is_stored = await items.put(
+        db,
+        queries,
+        [put],
+        (),
+        language=language,
+        history=history,
+        origin=origin,
+        traits=traits,
+        is_unindexed=False,
+        expected_version=expected_version,
+    )
+    found = await list_versions(db, queries, put.namespace, put.key, limit=1)
+    current = found[0] if found and not found[0].is_deleted else None
+    if is_stored and current is not None:
+        return current
+    if current is not None and current.version == expected_version + 1 and json_value(current.value) == put.content:
+        # The answer to the first try was lost.
+        return current
+    raise StaleMemoryError(
+        put.namespace,
+        put.key,
+        expected_version,
+        0 if current is None else current.version,
+        None if current is None else current.changed_by,
+        None if current is None else current.valid_from,
+    )

@@ -1,0 +1,325 @@
+"""`remember`, `recall`, `forget`, and the versions of all items: a part of both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from langgraph_pgstate.arguments import identifier, text_of
+from langgraph_pgstate.db.runners import Runner, blocking
+from langgraph_pgstate.memory import memories
+from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.items import Embedded, Put, Search, Traits, limit_of
+from langgraph_pgstate.memory.memories import NOTES, digest_of, owner_of
+from langgraph_pgstate.memory.namespaces import Namespace, labels_of
+from langgraph_pgstate.memory.notes import AsyncNotes, Notes
+from langgraph_pgstate.memory.options import Settings
+from langgraph_pgstate.memory.origins import Origin, RunOf, current_origin
+from langgraph_pgstate.memory.texts import json_value, texts_of
+from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
+from langgraph_pgstate.schema.queries import Queries
+
+
+class AsyncMemories:
+    """Memories of a store, and the versions of its items."""
+
+    _queries: Queries
+    _settings: Settings
+    _runner: Runner
+    _run_of: RunOf | None
+
+    async def _embed(self, puts: Sequence[Put]) -> tuple[list[Embedded], bool]:
+        raise NotImplementedError
+
+    async def _put(self, puts: Sequence[Put], origin: Origin, traits: Traits) -> None:
+        raise NotImplementedError
+
+    async def _find(self, search: Search, *, refreshes: bool) -> list[FoundItem]:
+        raise NotImplementedError
+
+    async def _indexes(self) -> tuple[OpenIndex, ...]:
+        raise NotImplementedError
+
+    async def remember(
+        self,
+        content: str,
+        kind: str = "fact",
+        *,
+        key: str | None = None,
+        user_id: str | None = None,
+        agent: str | None = None,
+        tenant_id: str | None = None,
+        importance: float | None = None,
+        expires_at: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        thread_id: str | None = None,
+        checkpoint_id: str | None = None,
+        message_id: str | None = None,
+        namespace: Sequence[str] | None = None,
+        by: str | None = None,
+    ) -> Memory:
+        """Store a memory, unless it is known: then count that it was told again.
+
+        What differs from a memory of the same namespace and kind only in case, spaces and punctuation is counted, and
+        changes nothing else but that the greater importance and the later end hold. What is similar
+        (`merge_similarity`) replaces it. What it replaces stays as a version, which was valid until now. One
+        transaction, so of two calls at once one stores, and the other is counted. Embeddings are asked for before.
+
+        Args:
+            content: What is to be remembered.
+            kind: `fact`, `preference`, `interaction`, `summary`, or a kind of your own.
+            key: A name, such as `diet`: a memory under it replaces the earlier one. By default made of the content.
+            user_id: User whom it is about.
+            agent: Agent that keeps it.
+            tenant_id: Tenant.
+            importance: From 0 to 1.
+            expires_at: Time it ends; by default after the `default_ttl` of the store, or never.
+            metadata: What is stored beside the content, as JSON.
+            thread_id: Thread it comes from; by default the one that is running.
+            checkpoint_id: Checkpoint it comes from; by default the one of the superstep that is running.
+            message_id: Message that caused it.
+            namespace: Where it belongs; by default `("memories", "tenant", …, "user", …, "agent", …)` with the parts
+                that are given.
+            by: Who stores it; by default the user of the running graph.
+
+        Raises:
+            InvalidNamespaceError: If the namespace is invalid.
+            ConfigurationError: If another argument is not usable.
+            SerializationError: If the metadata cannot be stored.
+        """
+        owner, end = owner_of(tenant_id, user_id, agent), memories.end_of(expires_at)
+        ttl = None if end is not None else self._default_ttl()
+        told = memories.told_of(
+            content,
+            kind,
+            owner,
+            key=key,
+            namespace=namespace,
+            importance=importance,
+            expires_at=end,
+            metadata=metadata,
+            ttl=ttl,
+        )
+        origin = self._origin(by)
+        if thread_id is not None and thread_id != origin.thread_id:
+            # The run and the checkpoint are those of another thread.
+            origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
+        if checkpoint_id is not None:
+            origin = origin._replace(checkpoint_id=text_of("checkpoint_id", checkpoint_id))
+        origin = origin._replace(message_id=text_of("message_id", message_id))
+        embedded, is_unindexed = await self._embed([told.put])
+        return await self._runner.run(
+            memories.remember,
+            self._queries,
+            told,
+            embedded,
+            language=self._settings.language,
+            history=self._settings.history,
+            similarity=self._settings.merge_similarity,
+            origin=origin,
+            is_unindexed=is_unindexed,
+        )
+
+    async def recall(
+        self,
+        query: str | None = None,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        tenant_id: str | None = None,
+        kinds: Sequence[str] | None = None,
+        limit: int = 5,
+        as_of: datetime | None = None,
+        half_lives: Mapping[str, timedelta] | None = None,
+        importance_weight: float = 0.0,
+        namespace: Sequence[str] | None = None,
+    ) -> list[Memory]:
+        """Return memories: those that fit a query best first, else those told last first. Two round trips.
+
+        Only memories whose namespace begins with the parts that are given are read: with `user_id` those of the user,
+        of all agents; those stored with a tenant need it here, too.
+
+        Args:
+            query: What is looked for.
+            user_id: User whom they are about.
+            agent: Agent that keeps them.
+            tenant_id: Tenant.
+            kinds: Only these kinds.
+            limit: Number of memories at most.
+            as_of: Return what was valid at this time, as far as versions are kept, found by words alone. What has
+                expired or was purged since is left out.
+            half_lives: By kind, the time after which a memory that was not told again counts half. Kinds that are not
+                named do not age.
+            importance_weight: How much importance counts, from 0, the default, to 1: then a memory of importance 1
+                counts three times as much as one of 0.
+            namespace: Labels with which the namespaces begin, instead of those made of the ids.
+
+        Raises:
+            InvalidNamespaceError: If the namespace is invalid.
+            ConfigurationError: If another argument is not usable.
+        """
+        owner, moment = owner_of(tenant_id, user_id, agent), memories.as_of_of(as_of)
+        asked = memories.recall_of(query, owner, namespace, kinds, limit, half_lives, importance_weight)
+        if moment is not None:
+            return await self._runner.run(memories.recall_as_of, self._queries, asked, moment, self._settings.language)
+        search = Search(
+            asked.prefix,
+            None,
+            asked.limit,
+            0,
+            asked.query,
+            asked.kinds,
+            asked.importance_weight,
+            asked.half_lives,
+        )
+        refreshes = (self._settings.ttl or {}).get("refresh_on_read", True)
+        found = await self._find(search, refreshes=refreshes)
+        return await self._runner.run(memories.complete, self._queries, found)
+
+    async def forget(
+        self,
+        key: str | None = None,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        tenant_id: str | None = None,
+        kinds: Sequence[str] | None = None,
+        namespace: Sequence[str] | None = None,
+        purge: bool = False,
+        by: str | None = None,
+    ) -> int:
+        """Delete memories, and return the number. Items that are no memories stay. Safe to repeat.
+
+        Args:
+            key: Only the memory with this key, in exactly the namespace that the other arguments make. Without it, all
+                memories whose namespace begins with it.
+            user_id: User whom they are about.
+            agent: Agent that keeps them.
+            tenant_id: Tenant.
+            kinds: Only these kinds.
+            namespace: The namespace, instead of the one made of the ids.
+            purge: Whether their versions are deleted, too, also those of memories that were forgotten before.
+                Otherwise `restore` brings them back.
+            by: Who deletes them; by default the user of the running graph.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or nothing says which memories.
+        """
+        owner = owner_of(tenant_id, user_id, agent)
+        asked, total = memories.forgetting_of(owner, namespace, key, kinds, purge), 0
+        options: Any = {"history": self._settings.history, "deleted_by": self._origin(by).changed_by}
+        indexes, run = await self._indexes(), self._runner.run
+        while (count := await run(memories.forget_some, self._queries, asked, indexes, **options)) is not None:
+            total += count
+        if asked.purges:
+            await run(memories.purge_versions, self._queries, asked)
+        return total
+
+    async def history(
+        self, namespace: Sequence[str], key: str, *, limit: int = 100, before: int | None = None
+    ) -> list[MemoryVersion]:
+        """Return the versions of an item, newest first: who stored which value, when, and in which run.
+
+        As many earlier versions are kept as `history` of the store says; those of progress notes all. An item that has
+        expired has none.
+
+        Args:
+            namespace: Namespace of the item, or of the memory.
+            key: Its key.
+            limit: Number of versions at most.
+            before: Only versions before this one.
+
+        Raises:
+            InvalidNamespaceError: If the namespace is invalid.
+            ConfigurationError: If another argument is not usable.
+        """
+        labels, name = labels_of(namespace), identifier("key", key)
+        oldest = None if before is None else memories.version_of(before, name="before")
+        options: Any = {"limit": limit_of(limit), "before": oldest}
+        return await self._runner.run(memories.list_versions, self._queries, labels, name, **options)
+
+    async def restore(
+        self, namespace: Sequence[str], key: str, version: int, *, by: str | None = None
+    ) -> MemoryVersion:
+        """Store an earlier version of an item again, as a new version, also after it was deleted.
+
+        It ends when the current version ends.
+
+        Args:
+            namespace: Namespace of the item, or of the memory.
+            key: Its key.
+            version: Number of the version.
+            by: Who restores it; by default the user of the running graph.
+
+        Raises:
+            NotFoundError: If there is no such version, or the item has expired.
+            ConfigurationError: If an argument is not usable.
+        """
+        labels, name = labels_of(namespace), identifier("key", key)
+        row = await self._runner.run(
+            memories.version_to_restore, self._queries, labels, name, memories.version_of(version)
+        )
+        put, traits = self._restored(labels, name, row)
+        await self._put([put], self._origin(by), traits)
+        return (await self._runner.run(memories.list_versions, self._queries, labels, name, limit=1))[0]
+
+    async def notes(
+        self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
+    ) -> AsyncNotes:
+        """Return the progress notes of a task, empty ones if there are none yet. One round trip.
+
+        Args:
+            task_id: The task.
+            user_id: User whose task it is.
+            agent: Agent that does it.
+            tenant_id: Tenant.
+
+        Raises:
+            ConfigurationError: If an id is not usable.
+        """
+        notes = AsyncNotes(self, task_id, owner_of(tenant_id, user_id, agent))
+        await notes.read()
+        return notes
+
+    def _restored(self, namespace: Namespace, key: str, row: Any) -> tuple[Put, Traits]:
+        value, kind, user_id, agent, tenant_id, importance, fields, ttl, expires_at, is_there = row
+        if not is_there:
+            ttl, fields = self._default_ttl(), {None: None, NOTES: ()}.get(kind, (memories.CONTENT,))
+        indexed = None if fields is None else tuple(fields)
+        texts = texts_of(value, self._settings.fields if indexed is None else indexed)
+        content = value.get(memories.CONTENT)
+        is_memory = kind not in (None, NOTES) and isinstance(content, str)
+        digest = digest_of(kind, content) if is_memory else None
+        put = Put(namespace, key, json_value(value), ttl, indexed, texts)
+        return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
+
+    def _origin(self, by: str | None) -> Origin:
+        origin = current_origin(self._run_of)
+        return origin if by is None else origin._replace(changed_by=text_of("by", by))
+
+    def _default_ttl(self) -> float | None:
+        minutes = (self._settings.ttl or {}).get("default_ttl")
+        return None if minutes is None else minutes * 60
+
+
+class Memories:
+    """Blocking twin of `AsyncMemories`."""
+
+    remember = blocking(AsyncMemories.remember)
+    recall = blocking(AsyncMemories.recall)
+    forget = blocking(AsyncMemories.forget)
+    history = blocking(AsyncMemories.history)
+    restore = blocking(AsyncMemories.restore)
+
+    def notes(
+        self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
+    ) -> Notes:
+        """Blocking twin of `AsyncMemories.notes`."""
+        notes = Notes(self, task_id, owner_of(tenant_id, user_id, agent))
+        notes.read()
+        return notes
+
+    _restored = AsyncMemories._restored
+    _origin = AsyncMemories._origin
+    _default_ttl = AsyncMemories._default_ttl

@@ -1,0 +1,323 @@
+"""Memories: merged when they are told again, superseded, forgotten, restored, and read as they were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore
+from psycopg import sql
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleMemoryError
+from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore
+
+ANN = ("memories", "user", "ann")
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """Embeddings of words: texts that share words are near each other."""
+    found = []
+    for text in texts:
+        vector = [0.01] * 16
+        for word in text.lower().split():
+            vector[int(hashlib.sha256(word.encode()).hexdigest(), 16) % 16] += 1
+        found.append(vector)
+    return found
+
+
+@pytest.fixture
+def store(dsn: str, schema: str) -> Iterator[PGMemoryStore]:
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as store:
+        yield store
+
+
+@pytest.fixture
+def indexed(dsn: str, schema: str) -> Iterator[PGMemoryStore]:
+    """A store with an index of embeddings; its tests are marked `bare`, as it makes a table."""
+    with psycopg.connect(dsn) as connection:
+        if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
+            pytest.skip("the server has no pgvector")
+    index: Any = {"dims": 16, "embed": embed}
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, index=index, merge_similarity=0.9) as store:
+        store.setup()
+        yield store
+
+
+def rows(connection: psycopg.Connection, schema: str, query: str, *parameters: Any) -> list[Any]:
+    connection.execute(sql.SQL("SET search_path = {}, public").format(sql.Identifier(schema)))
+    return connection.execute(query.encode(), parameters).fetchall()
+
+
+def now(connection: psycopg.Connection) -> datetime:
+    ((at,),) = connection.execute("SELECT clock_timestamp()").fetchall()
+    found: datetime = at
+    return found
+
+
+def test_what_is_told_808_times_is_one_memory_with_a_count(store: PGMemoryStore) -> None:
+    """By eight writers at once, in other words of the same."""
+    texts = ["Prefers window seats.", "prefers  window seats", "Prefers WINDOW seats!"]
+    with ThreadPoolExecutor(8) as threads:
+        told = [*threads.map(lambda n: store.remember(texts[n % 3], "preference", user_id="ann"), range(101))]
+    assert len({one.key for one in told}) == 1
+    (found,) = store.recall(user_id="ann")
+    assert (found.duplicates, found.version, found.kind) == (100, 1, "preference")
+    store.remember(texts[0], "fact", user_id="ann")
+    store.remember(texts[0], "preference", user_id="bob")
+    assert len(store.recall(user_id="ann")) == 2
+    assert len(store.recall(user_id="bob")) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("It is -5 degrees", "It is 5 degrees"), ("Likes C++", "Likes C"), ("Room 12.5", "Room 125")]
+)
+def test_what_differs_in_a_sign_is_another_memory(store: PGMemoryStore, one: str, other: str) -> None:
+    assert store.remember(one).key != store.remember(other).key
+
+
+def test_a_memory_is_not_merged_with_one_of_another_key_unless_it_has_none(store: PGMemoryStore) -> None:
+    store.remember("Eats no meat", key="diet", user_id="ann")
+    assert store.remember("eats no meat.", user_id="ann").key == "diet"
+    assert store.remember("Eats no meat", key="food", user_id="ann").key == "food"
+    assert len(store.recall(user_id="ann")) == 2
+
+
+def test_a_memory_told_again_keeps_the_greater_importance_and_the_later_end(store: PGMemoryStore) -> None:
+    end = datetime.now(UTC) + timedelta(days=1)
+    store.remember("a", importance=0.9, expires_at=end)
+    assert store.remember("a", importance=0.1, expires_at=end - timedelta(hours=1)).expires_at == end
+    found = store.remember("a")
+    assert found.importance == pytest.approx(0.9)
+    assert (found.expires_at, found.duplicates) == (None, 2)
+
+
+@pytest.mark.bare
+def test_a_similar_memory_replaces_what_stays_as_a_version(indexed: PGMemoryStore) -> None:
+    first = indexed.remember("ann lives in the old town of rome near the river", user_id="ann")
+    second = indexed.remember("ann lives in the old town of rome near the river now", user_id="ann")
+    assert (second.key, second.version, second.duplicates) == (first.key, 2, 1)
+    assert [one.value["content"] for one in indexed.history(ANN, first.key)] == [second.content, first.content]
+    for other in ("room 12 is booked for ann in the hotel", "room 13 is booked for ann in the hotel"):
+        indexed.remember(other, user_id="ann")
+    assert len(indexed.recall("ann", user_id="ann")) == 3
+    with ThreadPoolExecutor(8) as threads:
+        texts = [f"bob plays the violin in the city orchestra on sundays{' well' * (n % 3)}" for n in range(24)]
+        [*threads.map(lambda text: indexed.remember(text, user_id="bob"), texts)]
+    assert [one.duplicates for one in indexed.recall(user_id="bob")] == [23]
+
+
+def test_a_newer_fact_supersedes_and_the_older_is_read_as_of_its_time(
+    store: PGMemoryStore, connection: psycopg.Connection
+) -> None:
+    start = now(connection)
+    store.remember("Lives in Rome", key="home", user_id="ann", by="importer")
+    between = now(connection)
+    store.remember("Lives in Oslo", key="home", user_id="ann", by="ann")
+    later = now(connection)
+    assert store.forget("home", user_id="ann", by="support") == 1
+    assert store.recall("Rome", user_id="ann", as_of=start) == []
+    (old,) = store.recall("Rome", user_id="ann", as_of=between)
+    assert (old.content, old.version) == ("Lives in Rome", 1)
+    assert old.valid_to is not None
+    assert [one.content for one in store.recall(user_id="ann", as_of=later)] == ["Lives in Oslo"]
+    assert store.recall(user_id="ann") == store.recall(user_id="ann", as_of=now(connection)) == []
+    second, first = store.history(ANN, "home")
+    assert (first.changed_by, second.changed_by, second.deleted_by) == ("importer", "ann", "support")
+    assert first.valid_to == second.valid_from
+    assert second.is_deleted
+    back = store.restore(ANN, "home", 1, by="ann")
+    assert (back.version, back.value["content"], back.changed_by) == (3, "Lives in Rome", "ann")
+    (found,) = store.recall("Rome", user_id="ann")
+    assert (found.user_id, found.duplicates) == ("ann", 0)
+    assert store.remember("lives in rome", user_id="ann").key == "home"
+    with pytest.raises(NotFoundError):
+        store.restore(ANN, "home", 9)
+
+
+def test_forget_deletes_what_it_names_and_purge_leaves_no_version(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    store.put(ANN, "item", {"n": 1})
+    for content in ("a", "b"):
+        store.remember(content, key=content, user_id="ann", agent="travel")
+        store.remember(content, "summary", key=f"s{content}", user_id="ann")
+        store.remember(content, key=content, user_id="ann.b@x.org")
+    with pytest.raises(ConfigurationError, match="must be given"):
+        store.forget()
+    assert store.forget("a", user_id="ann") == 0
+    assert store.forget("a", user_id="ann", agent="travel") == 1
+    assert store.forget(user_id="ann", kinds=["summary"]) == 2
+    assert store.forget(user_id="an") == 0
+    assert len(store.history(ANN, "sa")) == 1
+    assert store.forget(user_id="ann", purge=True) == 1
+    assert rows(connection, schema, "SELECT count(*) FROM memory_versions") == [(0,)]
+    assert store.get(ANN, "item") is not None
+    assert len(store.recall(user_id="ann.b@x.org")) == 2
+
+
+def test_importance_and_age_rank_without_a_query_too(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    store.remember("Is allergic to nuts", importance=1.0)
+    store.remember("Asked for the news of yesterday", "interaction", importance=0.1)
+    rows(connection, schema, "UPDATE memories SET updated_at = updated_at - interval '90 days' RETURNING 1")
+    store.remember("Asked for the news of today", "interaction", importance=0.1)
+    ages = {"interaction": timedelta(days=30)}
+    found = [one.content[-9:] for one in store.recall(half_lives=ages, importance_weight=1.0)]
+    assert found == ["c to nuts", " of today", "yesterday"]
+    assert store.recall(limit=1)[0].content.endswith("today")
+    (news,) = store.recall("news", kinds=["interaction"], half_lives=ages, limit=1)
+    assert news.content.endswith("today")
+    assert news.rank_score is not None
+    assert store.recall(kinds=["other"]) == []
+
+
+def test_a_memory_that_has_expired_leaves_nothing_to_those_after_it(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection
+) -> None:
+    """Whether or not it was swept before it is told again."""
+    for key in ("kept", "swept"):
+        for content in ("a", "b"):
+            store.remember(content, key=key)
+    then = now(connection)
+    rows(connection, schema, "UPDATE memories SET expires_at = now() RETURNING 1")
+    assert store.recall() == store.recall(as_of=then) == []
+    assert store.history(("memories",), "kept") == []
+    with pytest.raises(NotFoundError):
+        store.restore(("memories",), "kept", 1)
+    rows(connection, schema, "UPDATE memories SET expires_at = 'infinity' WHERE key = 'kept' RETURNING 1")
+    assert store.sweep_ttl() == 1
+    rows(connection, schema, "UPDATE memories SET expires_at = now() RETURNING 1")
+    for key in ("kept", "swept"):
+        assert store.remember("c", key=key).duplicates == 0
+        assert len(store.history(("memories",), key)) == 1
+    assert store.recall(as_of=then) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"content": ""},
+        {"content": None},
+        {"content": "\0"},
+        {"kind": "notes"},
+        {"kind": "*"},
+        {"importance": 2},
+        {"importance": True},
+        {"metadata": []},
+        {"metadata": {"a": object()}},
+        {"expires_at": datetime.now()},
+        {"expires_at": datetime.now(UTC) - timedelta(days=1)},
+        {"user_id": ""},
+        {"key": ""},
+        {"namespace": "memories"},
+        {"message_id": "\0"},
+    ],
+)
+def test_a_memory_that_cannot_be_stored_is_refused(store: PGMemoryStore, arguments: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        store.remember(**{"content": "a", **arguments})
+    assert store.recall() == []
+
+
+async def test_the_async_store_remembers_too(dsn: str, schema: str) -> None:
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=schema) as store:
+        await store.remember("Likes tea", user_id="ann")
+        assert [one.content for one in await store.recall("tea", user_id="ann")] == ["Likes tea"]
+        notes = await store.notes("t")
+        await notes.save(goal="g")
+        assert (await store.notes("t")).goal == "g"
+        assert await store.forget(user_id="ann") == 1
+
+
+def test_of_two_who_save_progress_notes_one_is_refused(store: PGMemoryStore) -> None:
+    """Also of those who save the first version."""
+    for round in range(3):
+        both = [store.notes("move", user_id="ann") for _ in range(2)]
+        both[0].save(goal=f"g{round}", by="first")
+        with pytest.raises(StaleMemoryError, match="first changed it at") as raised:
+            both[1].save(goal="other", by="second")
+        assert (raised.value.expected, raised.value.found) == (round, round + 1)
+        assert raised.value.changed_by == "first"
+
+    def save(n: int) -> bool:
+        try:
+            store.notes("race").save(goal=str(n), expected_version=0)
+        except StaleMemoryError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(save, range(16))) == 1
+
+
+def test_every_version_of_progress_notes_is_kept_and_compared(dsn: str, schema: str) -> None:
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, history=0) as store:
+        notes = store.notes("move")
+        assert notes.render() == "# Progress: move\n"
+        notes.save(goal="Move", next_action="pack")
+        for n in range(30):
+            notes.save(completed=[*notes.completed, f"step {n}"], expected_version=notes.version)
+        notes.save(blockers=["no van"], next_action="call")
+        again = store.notes("move")
+        assert again.render() == notes.render()
+        assert "## Blockers\n\n- no van" in again.render()
+        assert "- [x] step 29" in again.render()
+        assert [one.version for one in again.history()] == [*range(32, 0, -1)]
+        assert [one.version for one in again.history(limit=2, before=5)] == [4, 3]
+        changes = again.diff(31)
+        assert "-pack" in changes
+        assert "+call" in changes
+        with pytest.raises(NotFoundError):
+            again.diff(99)
+        store.restore(("notes",), "move", 1)
+        assert store.notes("move").completed == []
+        assert len(again.history()) == 33
+
+
+def test_a_memory_leads_to_its_message_and_back_also_in_a_fork(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    def remember(state: MessagesState, *, store: BaseStore) -> dict[str, Any]:
+        assert isinstance(store, PGMemoryStore)
+        said = state["messages"][-1]
+        store.remember(str(said.content), user_id="ann", message_id=said.id)
+        return {"messages": [AIMessage("noted")]}
+
+    config: Any = {"configurable": {"thread_id": "first", "user_id": "ann"}}
+    builder = StateGraph(MessagesState).add_node("remember", remember).add_edge(START, "remember")
+    with PGState.open(dsn, schema=schema) as state:
+        graph = state.record(builder.compile(checkpointer=state.saver, store=state.memory))
+        for number in range(2):
+            graph.invoke({"messages": [HumanMessage(f"I like tea {number}", id=f"m{number}")]}, config)
+        fork = state.threads.fork("first")["configurable"]["thread_id"]
+        other = state.threads.fork(fork)["configurable"]["thread_id"]
+        in_fork: Any = {"configurable": {"thread_id": other, "user_id": "ann"}}
+        graph.invoke({"messages": [HumanMessage("I like cake", id="m2")]}, in_fork)
+        state.flush()
+        state.saver.delete_thread("first")
+        threads = {"first": "first", fork: "fork", other: "other"}
+    query = "SELECT origin_thread_id, thread_id, message_id, content FROM memory_messages WHERE "
+    found = rows(connection, schema, f"{query} user_id = 'ann' ORDER BY said_at")
+    assert {(threads[one], threads[two], id) for one, two, id, _ in found} == {
+        *(("first", thread, id) for thread in ("fork", "other") for id in ("m0", "m1")),
+        ("other", "other", "m2"),
+    }
+    back = f"{query} thread_id = %s AND message_id = %s"
+    assert rows(connection, schema, back, fork, "m1") == [("first", fork, "m1", "I like tea 1")]
+    ((version,),) = rows(
+        connection,
+        schema,
+        "SELECT run_id IS NOT NULL AND checkpoint_id IS NOT NULL AND changed_by = 'ann' FROM memories"
+        " WHERE message_id = %s",
+        "m2",
+    )
+    assert version
