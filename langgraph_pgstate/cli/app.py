@@ -19,6 +19,7 @@ from langgraph_pgstate.cli import (
     interrupts,
     ledger,
     limits,
+    memory,
     prices,
     queue,
     record,
@@ -150,6 +151,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
         limits.limits,
         limits.budgets,
     ),
+    "Memory": (memory.memory,),
     "Record": (record.runs, record.trace, record.tools, prices.cost, prices.prices, prices.price, export.export),
     "Maintenance": (
         record.maintain,

@@ -63,7 +63,11 @@ def bytes_in_words(size: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: `1 thread`, `2,000 threads`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
 
 
 def shorten(text: str, width: int) -> str:
@@ -282,7 +286,7 @@ def show(
 ) -> None:
     """Print a page as `print_table` does; say if it is empty, or if there are more."""
     if not rows:
-        console.print(f"no {noun}s")
+        console.print(f"no {_plural(noun)}")
         return
     print_table(table, spare=spare, prose=prose)
     if following:

@@ -7,6 +7,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.memory.notes import AsyncNotes, Notes
     from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
+    from langgraph_pgstate.memory.tools import memory_tools
     from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -19,7 +20,17 @@ else:
             "MemoryVersion": "langgraph_pgstate.memory.types",
             "Notes": "langgraph_pgstate.memory.notes",
             "PGMemoryStore": "langgraph_pgstate.memory.store",
+            "memory_tools": "langgraph_pgstate.memory.tools",
         },
     )
 
-__all__ = ["AsyncNotes", "AsyncPGMemoryStore", "FoundItem", "Memory", "MemoryVersion", "Notes", "PGMemoryStore"]
+__all__ = [
+    "AsyncNotes",
+    "AsyncPGMemoryStore",
+    "FoundItem",
+    "Memory",
+    "MemoryVersion",
+    "Notes",
+    "PGMemoryStore",
+    "memory_tools",
+]

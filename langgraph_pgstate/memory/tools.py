@@ -1,0 +1,169 @@
+"""Tools with which an agent remembers, recalls and forgets for the user of the run."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.prebuilt import ToolRuntime
+
+from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
+from langgraph_pgstate.memory.memories import ROOT, Owner, namespace_of, owner_of
+from langgraph_pgstate.memory.remembering import AsyncMemories
+from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
+
+OwnerSource = Callable[[ToolRuntime], str | None]
+_MAX_RECALLED = 50
+
+
+def memory_tools(
+    memory: Any, *, agent: str | None = None, user: OwnerSource | None = None, tenant: OwnerSource | None = None
+) -> list[BaseTool]:
+    """Return the tools `remember`, `recall` and `forget`, for `ToolNode` and `create_agent`.
+
+    They work on the memories of the user of the run, who is none of their arguments: a model cannot name another one,
+    whatever its prompt says. Memories have the message that the user sent last as their origin.
+
+    Args:
+        memory: A state, or its store.
+        agent: Agent that keeps the memories, if they are not for all agents of the user.
+        user: Returns the user of a run; by default the one whom the server has authenticated, else
+            `configurable.user_id` of the config.
+        tenant: Returns the tenant of a run; by default `configurable.tenant_id` of the config.
+
+    Raises:
+        ConfigurationError: If the first argument has no memory.
+    """
+    store = getattr(memory, "memory", memory)
+    if not isinstance(store, PGMemoryStore | AsyncPGMemoryStore):
+        raise ArgumentTypeError(f"memory_tools must be given a state or its memory, not {type(memory).__name__}")
+    tools = _Tools(store, agent, user or _user_of, tenant or _tenant_of)
+    return [_tool(store, method) for method in (tools.remember, tools.recall, tools.forget)]
+
+
+def _user_of(runtime: ToolRuntime) -> str | None:
+    configurable: Mapping[str, Any] = runtime.config.get("configurable") or {}
+    return _text(configurable.get("langgraph_auth_user_id") or configurable.get("user_id"))
+
+
+def _tenant_of(runtime: ToolRuntime) -> str | None:
+    return _text((runtime.config.get("configurable") or {}).get("tenant_id"))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+class _Tools:
+    def __init__(self, store: Any, agent: str | None, user: OwnerSource, tenant: OwnerSource) -> None:
+        self._store, self._agent, self._user, self._tenant = store, agent, user, tenant
+
+    def _owner(self, runtime: ToolRuntime) -> Owner:
+        user = self._user(runtime)
+        if not user:
+            raise ConfigurationError(
+                "the run must name its user for tools of memory: configurable.user_id of the config, or user= of "
+                "memory_tools"
+            )
+        return owner_of(self._tenant(runtime), user, self._agent)
+
+    async def remember(
+        self,
+        content: str,
+        runtime: ToolRuntime,
+        kind: str = "fact",
+        key: str | None = None,
+        importance: float | None = None,
+    ) -> str:
+        """Remember something about the user for later conversations. What is known already is only counted.
+
+        Args:
+            content: One statement that can be understood without this conversation.
+            kind: fact, preference, interaction or summary.
+            key: A short name if it replaces what is known under this name, such as home or diet.
+            importance: From 0 to 1.
+        """
+        owner = self._owner(runtime)
+        found = await _told(
+            AsyncMemories.remember(
+                self._store,
+                content,
+                kind,
+                key=key,
+                importance=importance,
+                **owner._asdict(),
+                message_id=_last_message(runtime.state),
+                by=owner.user_id,
+            )
+        )
+        return f"remembered as {found.key}"
+
+    async def recall(self, query: str, runtime: ToolRuntime, kinds: list[str] | None = None, limit: int = 5) -> str:
+        """Look up what is remembered about the user.
+
+        Args:
+            query: What to look for.
+            kinds: Only these kinds, such as fact or preference.
+            limit: How many at most.
+        """
+        owner = self._owner(runtime)
+        limit = max(1, min(limit, _MAX_RECALLED))
+        found = await _told(AsyncMemories.recall(self._store, query, kinds=kinds, limit=limit, **owner._asdict()))
+        shown = [
+            {"key": one.key, "kind": one.kind, "content": one.content, "since": f"{one.valid_from:%Y-%m-%d}"}
+            for one in found
+        ]
+        return json.dumps(shown, ensure_ascii=False)
+
+    async def forget(self, key: str, runtime: ToolRuntime) -> str:
+        """Forget what is remembered about the user under a key.
+
+        Args:
+            key: The key, as recall shows it.
+        """
+        owner = self._owner(runtime)
+        namespace = namespace_of(ROOT, owner)
+        count = await _told(AsyncMemories.forget(self._store, key, namespace=namespace, by=owner.user_id))
+        return "forgotten" if count else "nothing is remembered under this key"
+
+
+async def _told(call: Awaitable[Any]) -> Any:
+    """Return the result of a call; tell the model what it must change in its arguments.
+
+    Raises:
+        ToolException: If an argument is not usable.
+    """
+    try:
+        return await call
+    except (ConfigurationError, SerializationError) as error:
+        raise ToolException(str(error)) from error
+
+
+def _last_message(state: Any) -> str | None:
+    messages = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
+    for message in reversed(messages or ()):
+        if isinstance(message, HumanMessage):
+            return message.id
+    return None
+
+
+def _tool(store: PGMemoryStore | AsyncPGMemoryStore, method: Callable[..., Any]) -> BaseTool:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        coroutine = method(*args, **kwargs)
+        if isinstance(store, AsyncPGMemoryStore):
+            return store._wait(coroutine, method.__name__)
+        return run_blocking(coroutine)
+
+    return StructuredTool.from_function(
+        run,
+        coroutine=method if isinstance(store, AsyncPGMemoryStore) else None,
+        name=method.__name__,
+        parse_docstring=True,
+        handle_tool_error=True,
+    )

@@ -1,0 +1,34 @@
+"""The command `memory`."""
+
+from __future__ import annotations
+
+import json
+
+from support.cli import Run, words
+
+from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.memory import PGMemoryStore
+
+
+def test_memories_are_listed_shown_and_forgotten(run: Run, dsn: str, saver: PGStateSaver) -> None:
+    with PGMemoryStore.from_conn_string(dsn, schema=saver.schema) as store:
+        for city in ("Rome", "Oslo"):
+            store.remember(f"Lives in {city} [now]", key="home", user_id="ann", by="importer", message_id="m1")
+        store.remember("Likes tea", "preference", user_id="ann")
+        store.notes("move").save(goal="Move")
+    assert "no memories" in words(run("memory", "list", "--user", "bob"))
+    listed = words(run("memory", "--user", "ann"))
+    assert "Lives in Oslo [now]" in listed
+    assert "home" not in words(run("memory", "--user", "ann", "--kind", "preference"))
+    shown = words(run("memory", "show", "home", "--user", "ann"))
+    assert "stored by importer" in shown
+    assert "message m1" in shown
+    assert "Lives in Rome [now]" in words(run("memory", "history", "home", "--user", "ann"))
+    assert "Move" in words(run("memory", "show", "move", "--namespace", "notes"))
+    assert "no memory 'home'" in words(run("memory", "show", "home", code=1))
+    assert "takes the KEY" in words(run("memory", "history", code=1))
+    assert "must be given" in words(run("memory", "forget", "--yes", code=1))
+    run("memory", "forget", "--user", "ann", input="n\n", code=1)
+    assert "forgot 1 memory" in words(run("memory", "forget", "home", "--user", "ann", "--yes"))
+    assert json.loads(run("--json", "memory", "forget", "--user", "ann", "--purge", "--yes").output) == {"forgotten": 1}
+    assert "no memory 'home'" in words(run("memory", "show", "home", "--user", "ann", code=1))

@@ -1,0 +1,119 @@
+"""Tools of memory: for the run's user, whomever the model names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory import memory_tools
+
+ANN: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+
+
+def calls(*made: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    tool_calls = [{"name": name, "args": args, "id": f"c{n}"} for n, (name, args) in enumerate(made)]
+    return {"messages": [HumanMessage("hello", id="said"), AIMessage("", tool_calls=tool_calls)]}
+
+
+def graph_of(state: PGState | AsyncPGState) -> Any:
+    node = ToolNode(memory_tools(state))
+    builder = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
+    return builder.compile(checkpointer=state.saver, store=state.memory)
+
+
+def said(found: dict[str, Any]) -> list[str]:
+    return [str(one.content) for one in found["messages"] if isinstance(one, ToolMessage)]
+
+
+def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: str) -> None:
+    """Whatever it passes: of the server's user before that of the client, too."""
+    with PGState.open(dsn, schema=schema) as state:
+        state.memory.remember("The code is 1234", user_id="bob")
+        for tool in memory_tools(state):
+            assert (
+                not {"user_id", "tenant_id", "agent", "namespace", "runtime"}
+                & tool.tool_call_schema.model_json_schema()["properties"].keys()
+            )  # type: ignore[union-attr]
+        graph = graph_of(state)
+        others = {"user_id": "bob", "namespace": ["memories", "user", "bob"], "runtime": {"config": {}}}
+        found = graph.invoke(
+            calls(
+                ("remember", {"content": "Likes tea", "key": "drink", **others}),
+                ("remember", {"content": "x", "importance": 7}),
+            ),
+            ANN,
+        )
+        first, second = said(found)
+        assert first == "remembered as drink"
+        assert "importance must be" in second
+        (memory,) = state.memory.recall(user_id="ann")
+        assert (memory.message_id, memory.thread_id, memory.changed_by) == ("said", "t", "ann")
+        assert memory.checkpoint_id is not None
+        (shown, _, gone) = said(
+            graph.invoke(
+                calls(
+                    ("recall", {"query": "code tea", **others}),
+                    ("forget", {"key": state.memory.recall(user_id="bob")[0].key, **others}),
+                    ("forget", {"key": "drink"}),
+                ),
+                {
+                    "configurable": {
+                        **ANN["configurable"],
+                        "thread_id": "u",
+                        "user_id": "bob",
+                        "langgraph_auth_user_id": "ann",
+                    }
+                },
+            )
+        )
+        assert [one["content"] for one in json.loads(shown)] == ["Likes tea"]
+        assert gone == "forgotten"
+        assert len(state.memory.recall(user_id="bob")) == 1
+        with pytest.raises(ConfigurationError, match="must name its user"):
+            graph.invoke(calls(("recall", {"query": "a"})), {"configurable": {"thread_id": "v"}})
+
+
+async def test_the_tools_work_on_an_event_loop(dsn: str, schema: str) -> None:
+    async with AsyncPGState.open(dsn, schema=schema) as state:
+        found = await graph_of(state).ainvoke(calls(("remember", {"content": "Likes tea"})), ANN)
+        assert said(found)[0].startswith("remembered as ")
+        assert len(await state.memory.recall(user_id="ann")) == 1
+
+
+def test_langmem_and_create_agent_work_on_the_store(dsn: str, schema: str) -> None:
+    langmem = pytest.importorskip("langmem")
+    agents = pytest.importorskip("langchain.agents")
+    models = pytest.importorskip("langchain_core.language_models.fake_chat_models")
+
+    class Model(models.GenericFakeChatModel):  # type: ignore[name-defined,misc]
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+    def call(name: str, args: dict[str, Any]) -> AIMessage:
+        return AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}])
+
+    with PGState.open(dsn, schema=schema) as state:
+        namespace = ("langmem", "{user_id}")
+        tools = [
+            langmem.create_manage_memory_tool(namespace=namespace, store=state.memory),
+            langmem.create_search_memory_tool(namespace=namespace, store=state.memory),
+            *memory_tools(state),
+        ]
+        answers = [
+            call("manage_memory", {"action": "create", "content": "Likes tea"}),
+            call("search_memory", {"query": "tea"}),
+            call("remember", {"content": "Lives in Rome"}),
+            AIMessage("done"),
+        ]
+        agent = agents.create_agent(Model(messages=iter(answers)), tools, checkpointer=state.saver, store=state.memory)
+        found = agent.invoke({"messages": [HumanMessage("hello")]}, ANN)
+        assert "Likes tea" in said(found)[1]
+        assert [item.value["content"] for item in state.memory.search(("langmem", "ann"))] == ["Likes tea"]
+        assert [one.content for one in state.memory.recall(user_id="ann")] == ["Lives in Rome"]
