@@ -425,7 +425,7 @@ async def list_versions(
 ) -> list[MemoryVersion]:
     """Return versions of an item, newest first; none if it has expired. One round trip."""
     parameters = {"namespace": literal(namespace), "key": key, "before": before, "version": version}
-    rows = await db.fetch(queries.list_versions, {**parameters, "page_size": limit})
+    rows = await db.fetch(queries.list_memory_versions, {**parameters, "page_size": limit})
     return [MemoryVersion(tuple(row[0]), *row[1:]) for row in rows]
 
 

@@ -100,7 +100,7 @@ DELETE FROM /*schema*/memory_versions v USING (
 ) AS d
 WHERE v.namespace OPERATOR(pg_catalog.=) d.namespace AND v.key = d.key AND v.version = d.version;
 
--- name: list_versions
+-- name: list_memory_versions
 -- Return a page of the versions of an item, newest first: the current one and earlier ones. None if it has expired.
 SELECT a.namespace, a.key, a.version, a.value, a.kind, a.importance, a.valid_from, a.valid_to, a.is_deleted,
     a.deleted_by, a.changed_by, a.thread_id, a.run_id, a.checkpoint_id, a.message_id

@@ -140,7 +140,9 @@ def fill(dsn: str) -> None:
         state.setup()
         graph = state.record(travel().compile(checkpointer=state.saver, name="travel"))
         for text in ("A river view in Prague, please.", "And a hotel in March."):
-            graph.invoke({"messages": [("user", text)]}, prague)
+            said = graph.invoke({"messages": [("user", text)]}, prague)["messages"]
+        origin = {"thread_id": "trip-1", "message_id": said[0].id}
+        state.memory.remember("Likes a river view.", "preference", key="view", user_id="eve", **origin)
         broken = StateGraph(Trip).add_node(fail).add_edge(START, "fail").compile(checkpointer=state.saver)
         with pytest.raises(ValueError, match="no room"):
             state.record(broken).invoke({"messages": []}, {"configurable": {"thread_id": "trip-2", "user_id": "eve"}})

@@ -27,6 +27,7 @@ WRITTEN_TWICE = {
     "Database": "the connections themselves",
     "Interrupts": "handles",
     "Leases": "a block that holds a lease",
+    "Memories": "notes, of which each has its own",
     "PGMemoryStore": "its connections, and a timer or a task that counts reads",
     "PGState": "the saver and the recorder, which have threads or tasks",
     "RunHandle": "the queue, of which each has its own",

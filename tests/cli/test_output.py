@@ -21,6 +21,7 @@ from langgraph_pgstate.cli.app import app
 from langgraph_pgstate.cli.output import as_json, bytes_in_words, format_time, money, shorten
 from langgraph_pgstate.cli.record import _seconds
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory import PGMemoryStore
 from langgraph_pgstate.options import age
 from langgraph_pgstate.runs.requests import request_run
 from langgraph_pgstate.threads.types import Label
@@ -91,6 +92,7 @@ COMMANDS: dict[str, list[str]] = {
     "delete": [THREAD, "--yes"],
     "enqueue": [AGENT, '{"said": []}', "--thread", ENQUEUED, "--run", ENQUEUED],
     "cancel": [ENQUEUED],
+    "memory": ["list", "--user", USER],
     "schedule": ["add", f"every working day for {AGENT}", AGENT, "0 9 * * 1-5", "--timezone", "Europe/Prague"],
 }
 
@@ -98,7 +100,7 @@ COMMANDS: dict[str, list[str]] = {
 # These print a document for each row; all others print one.
 LISTS = {
     "threads", "runs", "tree", "conversation", "search", "events", "executions", "leases", "interrupts", "prices",
-    "dead-letters", "limits", "budgets", "schedule",
+    "dead-letters", "limits", "budgets", "schedule", "memory",
 }  # fmt: skip
 
 
@@ -108,6 +110,7 @@ def schema_of_all(
 ) -> Any:
     """A schema in which every command finds something to print, all of it wide."""
     record = Record(connection, saver.schema)
+    PGMemoryStore(connection, schema=saver.schema).remember("somebody likes this and that " * 20, user_id=USER)
     title = "A journey through all the towns of the north that have a name"
     record.thread(THREAD, 20, title=title, expires_at="2036-01-01", **LABELS)
     enqueued = {"queue": "default", **RUN_TOKENS, **ERROR, **LABELS}
