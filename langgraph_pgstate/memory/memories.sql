@@ -14,7 +14,8 @@ WITH clock AS MATERIALIZED (
 ), old AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.valid_from,
         m.changed_by, m.thread_id, m.run_id, m.checkpoint_id, m.message_id,
-        m.value <> g.value AND coalesce(m.version = :expected_version::integer, true) AS is_changed,
+        (m.value <> g.value OR coalesce(m.expires_at <= now(), false))
+            AND coalesce(m.version = :expected_version::integer, true) AS is_changed,
         coalesce(m.expires_at <= now(), false) AS is_expired
     FROM given g JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
     ORDER BY m.namespace, m.key
@@ -58,9 +59,11 @@ WITH clock AS MATERIALIZED (
         created_at = CASE WHEN m.expires_at <= excluded.updated_at THEN excluded.created_at ELSE m.created_at END,
         expires_at = excluded.expires_at, ttl = excluded.ttl, words = excluded.words,
         index_fields = excluded.index_fields, is_large = excluded.is_large, is_unindexed = excluded.is_unindexed,
-        kind = coalesce(excluded.kind, m.kind), user_id = coalesce(excluded.user_id, m.user_id),
-        agent = coalesce(excluded.agent, m.agent), tenant_id = coalesce(excluded.tenant_id, m.tenant_id),
-        importance = coalesce(excluded.importance, m.importance),
+        kind = coalesce(excluded.kind, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.kind END),
+        user_id = coalesce(excluded.user_id, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.user_id END),
+        agent = coalesce(excluded.agent, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.agent END),
+        tenant_id = coalesce(excluded.tenant_id, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.tenant_id END),
+        importance = coalesce(excluded.importance, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.importance END),
         digest = CASE WHEN m.version = excluded.version THEN m.digest ELSE excluded.digest END,
         duplicates = excluded.duplicates
             + CASE WHEN m.expires_at <= excluded.updated_at THEN 0 ELSE m.duplicates END,
@@ -70,7 +73,8 @@ WITH clock AS MATERIALIZED (
         run_id = CASE WHEN m.version = excluded.version THEN m.run_id ELSE excluded.run_id END,
         checkpoint_id = CASE WHEN m.version = excluded.version THEN m.checkpoint_id ELSE excluded.checkpoint_id END,
         message_id = CASE WHEN m.version = excluded.version THEN m.message_id ELSE excluded.message_id END
-    WHERE m.version = excluded.version - (m.value <> excluded.value)::integer
+    WHERE m.version = excluded.version
+        - (m.value <> excluded.value OR coalesce(m.expires_at <= excluded.updated_at, false))::integer
     RETURNING m.namespace
 )
 SELECT w.namespace FROM written w;

@@ -186,7 +186,7 @@ def test_a_memory_that_has_expired_leaves_nothing_to_those_after_it(
     """Whether or not it was swept before it is told again."""
     for key in ("kept", "swept"):
         for content in ("a", "b"):
-            store.remember(content, key=key)
+            store.remember(content, key=key, importance=1)
     then = now(connection)
     rows(connection, schema, "UPDATE memories SET expires_at = now() RETURNING 1")
     assert store.recall() == store.recall(as_of=then) == []
@@ -196,8 +196,9 @@ def test_a_memory_that_has_expired_leaves_nothing_to_those_after_it(
     rows(connection, schema, "UPDATE memories SET expires_at = 'infinity' WHERE key = 'kept' RETURNING 1")
     assert store.sweep_ttl() == 1
     rows(connection, schema, "UPDATE memories SET expires_at = now() RETURNING 1")
-    for key in ("kept", "swept"):
-        assert store.remember("c", key=key).duplicates == 0
+    for key, content in (("kept", "b"), ("swept", "c")):
+        again = store.remember(content, key=key)
+        assert (again.duplicates, again.importance) == (0, None)
         assert len(store.history(("memories",), key)) == 1
     assert store.recall(as_of=then) == []
 
