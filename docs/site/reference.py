@@ -19,6 +19,8 @@ import langgraph_pgstate
 from langgraph_pgstate import errors, metrics
 from langgraph_pgstate.admin.gauges import GAUGES
 from langgraph_pgstate.agent_server import AgentServerSettings
+from langgraph_pgstate.memory import AsyncNotes, memory_tools
+from langgraph_pgstate.memory.remembering import AsyncMemories
 from langgraph_pgstate.otlp.spans import ATTRIBUTES
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.server.app import ServerOptions
@@ -28,7 +30,8 @@ from langgraph_pgstate.worker.config_keys import KEYS, NOTES
 _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettings", "RetryPolicy", "ThreadKeys")
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
-_TYPES = ("admin", "assistants", "files", "interrupts", "leases", "record", "runs", "schedules", "schema", "threads")
+_TYPES = ("admin", "assistants", "files", "interrupts", "leases", "memory", "record", "runs", "schedules", "schema")
+_TYPES += ("threads",)
 _ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
 # Variants of a statement lock as the first of them does.
 _VARIANT = re.compile(r"put_checkpoint_based_\w+")
@@ -42,11 +45,13 @@ def pages() -> dict[str, str]:
 
 def python() -> str:
     """The classes that applications use, and the parts of a state."""
-    parts = dict.fromkeys(_parts())
+    # What `state.memory` inherits, and the notes that it hands out.
+    parts = dict.fromkeys((*_parts(), AsyncMemories, AsyncNotes))
     sections = [
         *(_documented(getattr(langgraph_pgstate, name)) for name in _MAIN),
         "## Parts of a state\n\nThe blocking classes have the same methods, without `await`.\n",
         *(_documented(part, level=3) for part in parts),
+        _documented(memory_tools, level=3),
     ]
     return "\n".join(["# Python", "", *sections])
 
@@ -263,13 +268,14 @@ _PAGES: dict[str, Callable[[], str]] = {
 def _parts() -> Iterable[type]:
     from langgraph_pgstate.state import AsyncPGState
 
-    module = vars(import_module(AsyncPGState.__module__))
+    store = "langgraph_pgstate.memory.store"
+    module = {**vars(import_module(store)), **vars(import_module(AsyncPGState.__module__))}
     for name, value in inspect.getmembers_static(AsyncPGState):
         if isinstance(value, cached_property) and not name.startswith("_"):
             yield get_type_hints(value.func, module)["return"]
 
 
-def _documented(one: type, level: int = 2) -> str:
+def _documented(one: Any, level: int = 2) -> str:
     return f"::: {one.__module__}.{one.__qualname__}\n    options:\n      heading_level: {level}\n"
 
 

@@ -34,7 +34,8 @@ def memory_tools(
         agent: Agent that keeps the memories, if they are not for all agents of the user.
         user: Returns the user of a run; by default the one whom the server has authenticated, else
             `configurable.user_id` of the config.
-        tenant: Returns the tenant of a run; by default `configurable.tenant_id` of the config.
+        tenant: Returns the tenant of a run; by default the `tenant_id` of the user whom the server has authenticated,
+            else `configurable.tenant_id` of the config.
 
     Raises:
         ConfigurationError: If the first argument has no memory.
@@ -52,7 +53,12 @@ def _user_of(runtime: ToolRuntime) -> str | None:
 
 
 def _tenant_of(runtime: ToolRuntime) -> str | None:
-    return _text((runtime.config.get("configurable") or {}).get("tenant_id"))
+    configurable: Mapping[str, Any] = runtime.config.get("configurable") or {}
+    if not configurable.get("langgraph_auth_user_id"):
+        return _text(configurable.get("tenant_id"))
+    # What else is in the config may be the client's.
+    user = configurable.get("langgraph_auth_user")
+    return _text(user.get("tenant_id") if isinstance(user, Mapping) else getattr(user, "tenant_id", None))
 
 
 def _text(value: Any) -> str | None:

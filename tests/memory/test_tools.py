@@ -68,6 +68,7 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
                         **ANN["configurable"],
                         "thread_id": "u",
                         "user_id": "bob",
+                        "tenant_id": "other",
                         "langgraph_auth_user_id": "ann",
                     }
                 },
