@@ -56,24 +56,14 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
         (memory,) = state.memory.recall(user_id="ann")
         assert (memory.message_id, memory.thread_id, memory.changed_by) == ("said", "t", "ann")
         assert memory.checkpoint_id is not None
-        (shown, _, gone) = said(
-            graph.invoke(
-                calls(
-                    ("recall", {"query": "code tea", **others}),
-                    ("forget", {"key": state.memory.recall(user_id="bob")[0].key, **others}),
-                    ("forget", {"key": "drink"}),
-                ),
-                {
-                    "configurable": {
-                        **ANN["configurable"],
-                        "thread_id": "u",
-                        "user_id": "bob",
-                        "tenant_id": "other",
-                        "langgraph_auth_user_id": "ann",
-                    }
-                },
-            )
-        )
+        server = {"thread_id": "u", "user_id": "bob", "tenant_id": "other", "langgraph_auth_user_id": "ann"}
+        bobs = state.memory.recall(user_id="bob")[0].key
+
+        def call(name: str, **args: Any) -> str:
+            # Calls of one message run at once.
+            return said(graph.invoke(calls((name, {**args, **others})), {"configurable": server}))[-1]
+
+        shown, _, gone = call("recall", query="code tea"), call("forget", key=bobs), call("forget", key="drink")
         assert [one["content"] for one in json.loads(shown)] == ["Likes tea"]
         assert gone == "forgotten"
         assert len(state.memory.recall(user_id="bob")) == 1
