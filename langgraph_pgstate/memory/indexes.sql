@@ -22,3 +22,16 @@ SELECT :name::text, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_ind
     :vector_type::text, :distance::text, :fields::text[], :parameters::jsonb,
     NOT EXISTS (SELECT 1 FROM /*schema*/memories)
 ON CONFLICT (name) DO NOTHING;
+
+-- name: is_indexing_needed
+-- Return a row if an item waits for its embeddings, or an index is not complete.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
+    OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
+
+-- name: complete_memory_indexes
+-- Let searches use indexes that have all items.
+UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
+
+-- name: settle_unindexed
+-- Forget that items waited for their embeddings, unless they were stored since.
+UPDATE /*schema*/memories SET is_unindexed = false WHERE is_unindexed AND updated_at <= :until::timestamptz;

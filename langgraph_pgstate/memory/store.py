@@ -29,9 +29,10 @@ from langgraph_pgstate.db.database import (
     Database,
     PsycopgConnection,
 )
+from langgraph_pgstate.db.protocol import Row
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError
-from langgraph_pgstate.memory import accesses, items, large
+from langgraph_pgstate.memory import accesses, items, large, reindexing
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
 from langgraph_pgstate.memory.embedding import (
     AsyncEmbedder,
@@ -348,13 +349,48 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return found, is_unindexed
 
     async def _indexes(self) -> tuple[OpenIndex, ...]:
-        if self._open is None:
+        # One that is not complete may be so by now.
+        if self._open is None or not all(one.is_complete for one in self._open):
             self._open = await self._runner.run(open_indexes, self._queries, self._settings.indexes)
         return self._open
 
     async def sweep_ttl(self) -> int:
         """Delete items that have expired, and return the number. `maintain` and workers do it, too."""
         return await self._runner.run(items.sweep, self._queries)
+
+    async def reindex(self) -> int:
+        """Embed what the indexes lack: items of before an index was made, and those whose model had failed.
+
+        Searches use a new index from then on. In batches, beside puts and searches; safe to stop and to repeat. The
+        server does it every minute.
+
+        Returns:
+            The number of items that were embedded.
+
+        Raises:
+            Exception: What the model raises. What was embedded before is stored.
+        """
+        run, count = self._runner.run, 0
+        indexes = await run(open_indexes, self._queries, self._settings.indexes)
+        names = [one.index.name for one in indexes]
+        if not indexes or (begun := await run(reindexing.begin, self._queries, names)) is None:
+            return 0
+        for index in indexes:
+            after: Row | None = None
+            while rows := await run(reindexing.list_missing, self._queries, index, after):
+                numbers, fields, texts = [], [], []
+                for number, (_, _, _, value, of_item) in enumerate(rows, 1):
+                    for text in texts_of(value, index.index.fields if of_item is None else of_item):
+                        numbers.append(number)
+                        fields.append(text.field)
+                        texts.append(text.text)
+                if texts:
+                    vectors = await self._embedders[index.index.name].embed(texts)
+                    await run(reindexing.add, self._queries, index, rows, numbers, fields, vectors)
+                count, after = count + len({*numbers}), rows[-1]
+        await run(reindexing.finish, self._queries, names, begun)
+        self._open = None
+        return count
 
     async def move_large_namespaces(self) -> int:
         """Put the items of namespaces that have become large into the approximate indexes; `maintain` does it, too.
@@ -480,6 +516,7 @@ class PGMemoryStore(Memories, _Store):
     search = blocking(AsyncPGMemoryStore.asearch)  # type: ignore[arg-type]
     flush = blocking(AsyncPGMemoryStore.flush)
     sweep_ttl = blocking(AsyncPGMemoryStore.sweep_ttl)
+    reindex = blocking(AsyncPGMemoryStore.reindex)
     move_large_namespaces = blocking(AsyncPGMemoryStore.move_large_namespaces)
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
 from langgraph_pgstate.memory.options import MemoryOptions
+from langgraph_pgstate.memory.store import AsyncPGMemoryStore
 from langgraph_pgstate.options import check_options
 from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
@@ -175,7 +176,7 @@ class AgentServer(Starlette):
                 # Known until it has drained, so that `stop` can end that.
                 stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
-                sweeping = asyncio.create_task(_sweep(state))
+                sweeping = asyncio.create_task(_sweep(state, store))
                 stack.push_async_callback(_stop, sweeping)
             self.service = service
             if self._custom is not None:
@@ -280,14 +281,20 @@ async def _answer(operation: Operation, request: Request) -> Response:
     return held(found, operation.is_read)
 
 
-async def _sweep(state: AsyncPGState) -> None:
-    """Delete or prune expired threads, every minute."""
+async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
+    """Delete or prune expired threads, and embed memories whose model had failed, every minute."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:
             await state.threads.sweep(limit=1000)
         except PGStateError as error:
             _log.warning("expired threads could not be swept: %s", error)
+        if isinstance(store, AsyncPGMemoryStore):
+            try:
+                await store.reindex()
+            except Exception as error:
+                # The model may be away.
+                _log.warning("memories could not be embedded: %s", error)
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

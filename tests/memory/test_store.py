@@ -307,6 +307,34 @@ def test_a_model_that_fails_loses_nothing(dsn: str, schema: str, indexed: PGMemo
         with pytest.raises(OSError, match="away"):
             store.search(USER, query="zebra", mode="vector")
     assert [item.key for item in indexed.search(USER, query="zebra")] == ["k"]
+    assert indexed.search(USER, query="zebra", mode="vector") == []
+    indexed.put(USER, "hidden", {"text": "zebra"}, index=False)
+    assert indexed.reindex() == 1
+    assert [item.key for item in indexed.search(USER, query="zebra", mode="vector")] == ["k"]
+    assert indexed.reindex() == 0
+
+
+@pytest.mark.bare
+def test_a_new_model_is_used_when_its_index_is_complete(dsn: str, schema: str, indexed: PGMemoryStore) -> None:
+    """The items are embedded by both until then."""
+    asked: list[str] = []
+
+    def other(texts: Sequence[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return [vector[:4] for vector in embed(texts)]
+
+    indexed.batch([PutOp(USER, f"{n}", {"text": f"word{n}"}) for n in range(5)])
+    both: Any = [INDEX, {**INDEX, "name": "new", "dims": 4, "embed": other}]
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, index=both) as store:
+        store.setup()
+        store.put(USER, "late", {"text": "late"})
+        asked.clear()
+        assert len(store.search(USER, query="word1", mode="vector")) == 6
+        assert asked == []
+        assert store.reindex() == 5
+        asked.clear()
+        assert len(store.search(USER, query="word1", mode="vector")) == 6
+        assert asked == ["word1"]
 
 
 @pytest.mark.bare

@@ -313,3 +313,33 @@ WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:key
 -- name: lock_memories
 -- Wait for the end of all transactions that store memories, and let no other begin to.
 LOCK TABLE /*schema*/memories IN SHARE MODE;
+
+-- name: list_unembedded
+-- Return the next items that an index lacks, in the order of their keys.
+SELECT m.namespace, m.key, m.version, m.value, m.index_fields
+FROM /*schema*/memories m
+WHERE m.namespace OPERATOR(pg_catalog.>=) :namespace::text[]
+    AND (m.namespace OPERATOR(pg_catalog.>) :namespace OR m.key > :key::text)
+    AND (m.expires_at IS NULL OR m.expires_at > now()) AND (m.index_fields IS NULL OR cardinality(m.index_fields) > 0)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/memory_vectors_0 v
+        WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
+    )
+ORDER BY m.namespace, m.key
+LIMIT :count::integer;
+
+-- name: add_vectors
+-- Store the embeddings of items unless they have changed. Locks the items, so that no other call changes them meanwhile.
+WITH given AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.version, m.is_large, g.number
+    FROM unnest(:namespaces::text[], :keys::text[], :versions::integer[]) WITH ORDINALITY AS g (namespace, key, version, number)
+        JOIN /*schema*/memories m
+            ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND m.version = g.version
+    FOR SHARE OF m
+)
+INSERT INTO /*schema*/memory_vectors_0 AS o (namespace, key, field, version, is_large, embedding)
+SELECT g.namespace, g.key, e.field, g.version, g.is_large, e.embedding
+FROM unnest(:numbers::integer[], :fields::text[], :embeddings::/*vector*/vector[]) AS e (number, field, embedding)
+    JOIN given g ON g.number = e.number
+ON CONFLICT (namespace, key, field) DO UPDATE SET
+    version = excluded.version, is_large = excluded.is_large, embedding = excluded.embedding;

@@ -1,0 +1,58 @@
+"""Embedding what an index lacks: items of before it was made, and those whose model had failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.db.protocol import Connection, Packed, Row, Rows
+from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
+from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.namespaces import literal
+from langgraph_pgstate.schema.queries import Queries
+
+_BATCH: Final = 200
+
+
+async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any | None:
+    """Return the time if an item waits for its embeddings or an index is not complete; else `None`."""
+    if not await db.fetch(queries.is_indexing_needed, {"names": [*names]}):
+        return None
+    return (await db.fetch(queries.get_time, {}))[0][0]
+
+
+async def list_missing(db: Connection, queries: Queries, index: OpenIndex, after: Row | None) -> Rows:
+    """Return the next items that an index lacks, in order. One round trip."""
+    namespace, key = ("{}", "") if after is None else (literal(after[0]), after[1])
+    return await db.fetch(index.query("list_unembedded"), {"namespace": namespace, "key": key, "count": _BATCH})
+
+
+async def add(
+    db: Connection,
+    queries: Queries,
+    index: OpenIndex,
+    rows: Rows,
+    numbers: Sequence[int],
+    fields: Sequence[str],
+    vectors: Sequence[Vector],
+) -> None:
+    """Store the embeddings of items that have not changed meanwhile. One statement; safe to repeat."""
+    parameters: Mapping[str, Any] = {
+        "namespaces": [literal(row[0]) for row in rows],
+        "keys": [row[1] for row in rows],
+        "versions": [row[2] for row in rows],
+        "numbers": [*numbers],
+        "fields": [*fields],
+        "embeddings": Packed(packed_array([packed(one, index.index.dims) for one in vectors], index.type_number)),
+    }
+    await db.execute(index.query("add_vectors"), parameters)
+
+
+async def finish(db: Connection, queries: Queries, names: Sequence[str], until: Any) -> None:
+    """Let searches use indexes that have all items. One transaction; safe to repeat."""
+    await db.execute_together(
+        [
+            (queries.complete_memory_indexes, {"names": [*names]}),
+            (queries.settle_unindexed, {"until": until.isoformat()}),
+        ]
+    )
