@@ -44,7 +44,10 @@ def memory(
     limit: LimitOption = 20,
     is_sure: YesOption = False,
 ) -> None:
-    """List what agents remember, show one memory with where it comes from, its versions, or forget."""
+    """List, show or forget what agents remember.
+
+    A memory is shown with where it comes from; its history is its versions.
+    """
     target: Target = ctx.obj
     if (key is None) and action in ("show", "history"):
         raise ConfigurationError(f"memory {action} takes the KEY, and the user, tenant and agent it was stored with")

@@ -37,12 +37,12 @@ class OpenIndex:
     extension: str
     type_number: int
     is_complete: bool
-    _queries: dict[str, NamedQuery] = field(default_factory=dict)
+    queries: dict[str, NamedQuery] = field(default_factory=dict)
 
     def query(self, name: str) -> NamedQuery:
         """Return a named query on the table of this index."""
-        if (found := self._queries.get(name)) is None:
-            found = self._queries[name] = _on_index(
+        if (found := self.queries.get(name)) is None:
+            found = self.queries[name] = _on_index(
                 getattr(statements_of(self.schema), name), self.index, self.number, self.extension
             )
         return found

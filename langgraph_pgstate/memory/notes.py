@@ -100,15 +100,15 @@ class AsyncNotes(_Notes):
                 value[name] = [identifier(name, step) for step in several(name, steps)]
         expected = self.version if expected_version is None else expected_version
         owner, store = self._owner, self._store
-        origin: Origin = store._origin(by)
-        found = await store._runner.run(
+        origin: Origin = store.origin(by)
+        found = await store.runner.run(
             memories.put_if_unchanged,
-            store._queries,
+            store.queries,
             Put(self._namespace, self.task_id, json_value(value), None, (), []),
-            language=store._settings.language,
+            language=store.settings.language,
             origin=origin,
             traits=Traits(NOTES, owner.user_id, owner.agent, owner.tenant_id),
-            history=store._settings.history,
+            history=store.settings.history,
             expected_version=memories.version_of(expected, name="expected_version", least=0),
         )
         self._use(found)
@@ -148,8 +148,8 @@ class AsyncNotes(_Notes):
 
     async def _versions(self, **options: Any) -> list[MemoryVersion]:
         store = self._store
-        found: list[MemoryVersion] = await store._runner.run(
-            memories.list_versions, store._queries, self._namespace, self.task_id, **options
+        found: list[MemoryVersion] = await store.runner.run(
+            memories.list_versions, store.queries, self._namespace, self.task_id, **options
         )
         return found
 

@@ -24,9 +24,9 @@ from langgraph_pgstate.schema.queries import Queries
 class AsyncMemories:
     """Memories of a store, and the versions of its items."""
 
-    _queries: Queries
-    _settings: Settings
-    _runner: Runner
+    queries: Queries
+    settings: Settings
+    runner: Runner
     _run_of: RunOf | None
 
     async def _embed(self, puts: Sequence[Put]) -> tuple[list[Embedded], bool]:
@@ -101,7 +101,7 @@ class AsyncMemories:
             metadata=metadata,
             ttl=ttl,
         )
-        origin = self._origin(by)
+        origin = self.origin(by)
         if thread_id is not None and thread_id != origin.thread_id:
             # The run and the checkpoint are those of another thread.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
@@ -109,14 +109,14 @@ class AsyncMemories:
             origin = origin._replace(checkpoint_id=text_of("checkpoint_id", checkpoint_id))
         origin = origin._replace(message_id=text_of("message_id", message_id))
         embedded, is_unindexed = await self._embed([told.put])
-        return await self._runner.run(
+        return await self.runner.run(
             memories.remember,
-            self._queries,
+            self.queries,
             told,
             embedded,
-            language=self._settings.language,
-            history=self._settings.history,
-            similarity=self._settings.merge_similarity,
+            language=self.settings.language,
+            history=self.settings.history,
+            similarity=self.settings.merge_similarity,
             origin=origin,
             is_unindexed=is_unindexed,
         )
@@ -162,7 +162,7 @@ class AsyncMemories:
         owner, moment = owner_of(tenant_id, user_id, agent), memories.as_of_of(as_of)
         asked = memories.recall_of(query, owner, namespace, kinds, limit, half_lives, importance_weight)
         if moment is not None:
-            return await self._runner.run(memories.recall_as_of, self._queries, asked, moment, self._settings.language)
+            return await self.runner.run(memories.recall_as_of, self.queries, asked, moment, self.settings.language)
         search = Search(
             asked.prefix,
             None,
@@ -173,9 +173,9 @@ class AsyncMemories:
             asked.importance_weight,
             asked.half_lives,
         )
-        refreshes = (self._settings.ttl or {}).get("refresh_on_read", True)
+        refreshes = (self.settings.ttl or {}).get("refresh_on_read", True)
         found = await self._find(search, refreshes=refreshes)
-        return await self._runner.run(memories.complete, self._queries, found)
+        return await self.runner.run(memories.complete, self.queries, found)
 
     async def forget(
         self,
@@ -208,12 +208,12 @@ class AsyncMemories:
         """
         owner = owner_of(tenant_id, user_id, agent)
         asked, total = memories.forgetting_of(owner, namespace, key, kinds, purge), 0
-        options: Any = {"history": self._settings.history, "deleted_by": self._origin(by).changed_by}
-        indexes, run = await self._indexes(), self._runner.run
-        while (count := await run(memories.forget_some, self._queries, asked, indexes, **options)) is not None:
+        options: Any = {"history": self.settings.history, "deleted_by": self.origin(by).changed_by}
+        indexes, run = await self._indexes(), self.runner.run
+        while (count := await run(memories.forget_some, self.queries, asked, indexes, **options)) is not None:
             total += count
         if asked.purges:
-            await run(memories.purge_versions, self._queries, asked)
+            await run(memories.purge_versions, self.queries, asked)
         return total
 
     async def history(
@@ -237,7 +237,7 @@ class AsyncMemories:
         labels, name = labels_of(namespace), identifier("key", key)
         oldest = None if before is None else memories.version_of(before, name="before")
         options: Any = {"limit": limit_of(limit), "before": oldest}
-        return await self._runner.run(memories.list_versions, self._queries, labels, name, **options)
+        return await self.runner.run(memories.list_versions, self.queries, labels, name, **options)
 
     async def restore(
         self, namespace: Sequence[str], key: str, version: int, *, by: str | None = None
@@ -257,12 +257,12 @@ class AsyncMemories:
             ConfigurationError: If an argument is not usable.
         """
         labels, name = labels_of(namespace), identifier("key", key)
-        row = await self._runner.run(
-            memories.version_to_restore, self._queries, labels, name, memories.version_of(version)
+        row = await self.runner.run(
+            memories.version_to_restore, self.queries, labels, name, memories.version_of(version)
         )
         put, traits = self._restored(labels, name, row)
-        await self._put([put], self._origin(by), traits)
-        return (await self._runner.run(memories.list_versions, self._queries, labels, name, limit=1))[0]
+        await self._put([put], self.origin(by), traits)
+        return (await self.runner.run(memories.list_versions, self.queries, labels, name, limit=1))[0]
 
     async def notes(
         self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
@@ -287,19 +287,19 @@ class AsyncMemories:
         if not is_there:
             ttl, fields = self._default_ttl(), {None: None, NOTES: ()}.get(kind, (memories.CONTENT,))
         indexed = None if fields is None else tuple(fields)
-        texts = texts_of(value, self._settings.fields if indexed is None else indexed)
+        texts = texts_of(value, self.settings.fields if indexed is None else indexed)
         content = value.get(memories.CONTENT)
         is_memory = kind not in (None, NOTES) and isinstance(content, str)
         digest = digest_of(kind, content) if is_memory else None
         put = Put(namespace, key, json_value(value), ttl, indexed, texts)
         return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
 
-    def _origin(self, by: str | None) -> Origin:
+    def origin(self, by: str | None) -> Origin:
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 
     def _default_ttl(self) -> float | None:
-        minutes = (self._settings.ttl or {}).get("default_ttl")
+        minutes = (self.settings.ttl or {}).get("default_ttl")
         return None if minutes is None else minutes * 60
 
 
@@ -321,5 +321,5 @@ class Memories:
         return notes
 
     _restored = AsyncMemories._restored
-    _origin = AsyncMemories._origin
+    origin = AsyncMemories.origin
     _default_ttl = AsyncMemories._default_ttl

@@ -75,8 +75,8 @@ class _Store(BaseStore):
 
     supports_ttl = True
 
-    _queries: Queries
-    _settings: Settings
+    queries: Queries
+    settings: Settings
     _embedders: Mapping[str, Embedder]
     _open: tuple[OpenIndex, ...] | None
     _accesses: Accesses
@@ -84,9 +84,9 @@ class _Store(BaseStore):
     _counts_reads: bool = True
 
     def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
-        self._queries, self._settings, self._open = queries, settings_of(options), None
-        self._embedders = {one.name: embedder(one.model) for one in self._settings.indexes}
-        self.ttl_config, self.index_config = self._settings.ttl, options.get("index")
+        self.queries, self.settings, self._open = queries, settings_of(options), None
+        self._embedders = {one.name: embedder(one.model) for one in self.settings.indexes}
+        self.ttl_config, self.index_config = self.settings.ttl, options.get("index")
         self._accesses = Accesses(self._schedule_flush)
 
     def _schedule_flush(self) -> None:
@@ -95,7 +95,7 @@ class _Store(BaseStore):
     @property
     def schema(self) -> str:
         """The PostgreSQL schema the tables are in."""
-        return self._queries.schema
+        return self.queries.schema
 
     def _sort(self, ops: Iterable[Op]) -> _Sorted:
         found, given = _Sorted(), [*ops]
@@ -119,7 +119,7 @@ class _Store(BaseStore):
         check_size(op.namespace, op.key)
         fields = None if op.index is None else () if op.index is False else fields_of(op.index, name="index")
         content = json_value(op.value)
-        texts = texts_of(op.value or {}, self._settings.fields if fields is None else fields)
+        texts = texts_of(op.value or {}, self.settings.fields if fields is None else fields)
         ttl = None if op.ttl is None else minutes_of(op.ttl) * 60
         return Put(tuple(op.namespace), op.key, content, ttl, fields, texts)
 
@@ -135,7 +135,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     themselves, and are refused.
     """
 
-    _runner: Runner
+    runner: Runner
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, AsyncEmbedder)
-        self._runner = AsyncRunner(database)
+        self.runner = AsyncRunner(database)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flushing: set[asyncio.Task[None]] = set()
         with suppress(RuntimeError):
@@ -197,13 +197,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             ConfigurationError: If an index of the name exists with other options.
         """
-        await self._runner.run(schema_setup.setup, self._queries)
-        await self._runner.run(setup_indexes, self._queries, self._settings.indexes)
+        await self.runner.run(schema_setup.setup, self.queries)
+        await self.runner.run(setup_indexes, self.queries, self.settings.indexes)
         self._open = None
 
     async def setup_indexes(self) -> None:
         """Make the indexes, in a schema that is set up."""
-        await self._runner.run(setup_indexes, self._queries, self._settings.indexes)
+        await self.runner.run(setup_indexes, self.queries, self.settings.indexes)
         self._open = None
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -219,7 +219,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         found: list[Result] = [None] * len(given)
         if sorted.gets:
             keys = [(tuple(op.namespace), op.key) for _, op in sorted.gets]
-            rows = await self._runner.run(items.get, self._queries, keys)
+            rows = await self.runner.run(items.get, self.queries, keys)
             for (number, op), row in zip(sorted.gets, rows, strict=True):
                 if row is not None:
                     found[number] = items.item_of(row)
@@ -229,14 +229,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             one = Search(tuple(asked.namespace_prefix), asked.filter, asked.limit, asked.offset, asked.query or None)
             found[number] = list[SearchItem](await self._find(one, refreshes=asked.refresh_ttl))
         for number, parameters in sorted.listings:
-            found[number] = await self._runner.run(items.list_namespaces, self._queries, parameters)
+            found[number] = await self.runner.run(items.list_namespaces, self.queries, parameters)
         if puts := [one for one in sorted.puts.values() if one is not None]:
             await self._put(puts, current_origin(self._run_of), Traits())
         if deletions := [key for key, one in sorted.puts.items() if one is None]:
-            history = self._settings.history
+            history = self.settings.history
             by = current_origin(self._run_of).changed_by
             indexes = await self._indexes()
-            await self._runner.run(items.delete, self._queries, deletions, indexes, history=history, deleted_by=by)
+            await self.runner.run(items.delete, self.queries, deletions, indexes, history=history, deleted_by=by)
         return found
 
     async def asearch(  # type: ignore[override]
@@ -285,10 +285,10 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                 raise ConfigurationError("mode 'vector' needs an index of embeddings that is complete")
             if index is not None:
                 embedding = await self._embed_query(index, search.query, mode)
-        run, settings = self._runner.run, self._settings
+        run, settings = self.runner.run, self.settings
         found = await run(
             items.search,
-            self._queries,
+            self.queries,
             search,
             parameters,
             language=settings.language,
@@ -313,13 +313,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     async def _put(self, puts: Sequence[Put], origin: Origin, traits: Traits) -> None:
         embedded, is_unindexed = await self._embed(puts)
-        await self._runner.run(
+        await self.runner.run(
             items.put,
-            self._queries,
+            self.queries,
             puts,
             embedded,
-            language=self._settings.language,
-            history=self._settings.history,
+            language=self.settings.language,
+            history=self.settings.history,
             origin=origin,
             traits=traits,
             is_unindexed=is_unindexed,
@@ -331,7 +331,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         for index in await self._indexes():
             one, texts = Embedded(index), []
             for number, put in enumerate(puts, 1):
-                of_index = put.texts if put.index_fields is not None else texts_of_index(put, index, self._settings)
+                of_index = put.texts if put.index_fields is not None else texts_of_index(put, index, self.settings)
                 for text in of_index:
                     one.numbers.append(number)
                     one.fields.append(text.field)
@@ -351,12 +351,12 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     async def _indexes(self) -> tuple[OpenIndex, ...]:
         # One that is not complete may be so by now.
         if self._open is None or not all(one.is_complete for one in self._open):
-            self._open = await self._runner.run(open_indexes, self._queries, self._settings.indexes)
+            self._open = await self.runner.run(open_indexes, self.queries, self.settings.indexes)
         return self._open
 
     async def sweep_ttl(self) -> int:
         """Delete items that have expired, and return the number. `maintain` and workers do it, too."""
-        return await self._runner.run(items.sweep, self._queries)
+        return await self.runner.run(items.sweep, self.queries)
 
     async def reindex(self) -> int:
         """Embed what the indexes lack: items of before an index was made, and those whose model had failed.
@@ -370,14 +370,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             Exception: What the model raises. What was embedded before is stored.
         """
-        run, count = self._runner.run, 0
-        indexes = await run(open_indexes, self._queries, self._settings.indexes)
+        run, count = self.runner.run, 0
+        indexes = await run(open_indexes, self.queries, self.settings.indexes)
         names = [one.index.name for one in indexes]
-        if not indexes or (begun := await run(reindexing.begin, self._queries, names)) is None:
+        if not indexes or (begun := await run(reindexing.begin, self.queries, names)) is None:
             return 0
         for index in indexes:
             after: Row | None = None
-            while rows := await run(reindexing.list_missing, self._queries, index, after):
+            while rows := await run(reindexing.list_missing, self.queries, index, after):
                 numbers, fields, texts = [], [], []
                 for number, (_, _, _, value, of_item) in enumerate(rows, 1):
                     for text in texts_of(value, index.index.fields if of_item is None else of_item):
@@ -386,9 +386,9 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                         texts.append(text.text)
                 if texts:
                     vectors = await self._embedders[index.index.name].embed(texts)
-                    await run(reindexing.add, self._queries, index, rows, numbers, fields, vectors)
+                    await run(reindexing.add, self.queries, index, rows, numbers, fields, vectors)
                 count, after = count + len({*numbers}), rows[-1]
-        await run(reindexing.finish, self._queries, names, begun)
+        await run(reindexing.finish, self.queries, names, begun)
         self._open = None
         return count
 
@@ -398,13 +398,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Returns:
             The number of items.
         """
-        return await large.move_large_namespaces(self._runner, self._queries)
+        return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
         """Write reads that wait to be counted. A standby, which cannot write, ignores them."""
         for parameters in self._accesses.take():
             try:
-                await self._runner.run(items.count_reads, self._queries, parameters)
+                await self.runner.run(items.count_reads, self.queries, parameters)
             except Exception as error:
                 accesses.report(error)
 
@@ -423,9 +423,9 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             BlockingCallError: If called on the event loop's own thread, or the loop does not run.
         """
-        return self._wait(self.abatch(ops), "batch")
+        return self.wait(self.abatch(ops), "batch")
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+    def wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
         running = None
         with suppress(RuntimeError):
             running = asyncio.get_running_loop()
@@ -441,7 +441,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     def search(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
         """Run `asearch` from another thread."""
-        return self._wait(self.asearch(namespace_prefix, **options), "search")
+        return self.wait(self.asearch(namespace_prefix, **options), "search")
 
 
 class PGMemoryStore(Memories, _Store):
@@ -459,7 +459,7 @@ class PGMemoryStore(Memories, _Store):
         ConfigurationError: If an option is not usable.
     """
 
-    _runner: Runner
+    runner: Runner
 
     def __init__(
         self,
@@ -488,7 +488,7 @@ class PGMemoryStore(Memories, _Store):
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, BlockingEmbedder)
-        self._runner = BlockingRunner(database)
+        self.runner = BlockingRunner(database)
 
     @classmethod
     @contextmanager

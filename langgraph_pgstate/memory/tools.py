@@ -163,7 +163,7 @@ def _tool(store: PGMemoryStore | AsyncPGMemoryStore, method: Callable[..., Any])
     def run(*args: Any, **kwargs: Any) -> Any:
         coroutine = method(*args, **kwargs)
         if isinstance(store, AsyncPGMemoryStore):
-            return store._wait(coroutine, method.__name__)
+            return store.wait(coroutine, method.__name__)
         return run_blocking(coroutine)
 
     return StructuredTool.from_function(

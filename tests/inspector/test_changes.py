@@ -121,7 +121,7 @@ async def test_a_queued_run_that_goes_on_by_itself_is_not_run_on(two: Two) -> No
         (waiting,) = [one for one in (await eve.data("/interrupts"))["threads"] if one["thread_id"] == thread_id]
         path = f"/interrupts/{thread_id}/{waiting['interrupts'][0]['interrupt_id']}/answer"
         page = await eve.client.get((await eve.act(path, answer="yes")).headers["location"])
-        assert (f"/threads/{thread_id}#act-run" in page.text) is not is_queued
+        assert (f'/threads/{thread_id}/run"' in page.text) is not is_queued
     stale = {"at": waiting["checkpoint_id"], "head": waiting["checkpoint_id"], "mode": "on"}
     refused(await eve.act("/threads/queued/run", **stale), "is busy: answered just now by Eve")
 

@@ -90,7 +90,7 @@ async def test_a_tool_that_is_cancelled_while_it_waits_for_its_connection_has_no
     async with open_small(AsyncToolLedger, dsn, schema) as bench:
         connection.execute(f"CREATE TABLE {schema}.bookings (room text)")
         graph = Slow(bench, timeout=None).graph(lambda lent: None, in_nothing)
-        database, taken, left = bench.ledger._executor._database, asyncio.Event(), asyncio.Event()
+        database, taken, left = bench.ledger._executor.database, asyncio.Event(), asyncio.Event()
 
         async def take() -> None:
             async with database.lend():

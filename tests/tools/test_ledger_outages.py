@@ -46,7 +46,7 @@ async def test_an_attempt_lives_and_is_recorded_while_others_keep_all_connection
     api: type, dsn: str, schema: str, connection: psycopg.Connection, pool: bool | int
 ) -> None:
     async with open_on_line(api, dsn, schema, pool=pool, settings=ToolSettings(ttl_seconds=1.0)) as (bench, _):
-        database = bench.ledger._executor._database
+        database = bench.ledger._executor.database
         has_begun, has_lived = threading.Event(), threading.Event()
 
         def blocking(order: str) -> str:
