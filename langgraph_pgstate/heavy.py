@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
@@ -48,9 +49,17 @@ async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwarg
     return await beside(function, *args, **kwargs) if is_heavy(weighed) else function(*args, **kwargs)
 
 
-def is_heavy(value: Any) -> bool:
+def has_many_values(value: Any) -> bool:
+    """Return whether a value has so many values that encoding it takes milliseconds, but for its long strings.
+
+    A long string is encoded by one call, which stops the event loop from a thread as well.
+    """
+    return is_heavy(value, size=sys.maxsize)
+
+
+def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
     """Return whether encoding or decoding a value takes milliseconds. Of a large value only a part is looked at."""
-    count, size, left = MANY_VALUES, HEAVY_BYTES, [value]
+    count, left = MANY_VALUES, [value]
     while left:
         one = left.pop()
         kind = type(one)

@@ -18,7 +18,7 @@ from langgraph.types import Interrupt
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from langgraph_pgstate.heavy import beside, is_heavy
+from langgraph_pgstate.heavy import beside, has_many_values, is_heavy
 
 # An index in brackets, or a name.
 _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
@@ -43,8 +43,8 @@ def to_json(value: Any) -> bytes:
 
 
 async def encode(value: Any) -> bytes:
-    """Return a value as `to_json` does. What takes milliseconds is encoded beside the event loop."""
-    return await beside(to_json_in_parts, value) if is_heavy(value) else to_json(value)
+    """Return a value as `to_json` does. Many values are encoded beside the event loop."""
+    return await beside(to_json_in_parts, value) if has_many_values(value) else to_json(value)
 
 
 def to_json_in_parts(value: Any, depth: int = 0) -> bytes:

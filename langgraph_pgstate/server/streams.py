@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 from starlette.responses import Response
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
-from langgraph_pgstate.heavy import beside, is_heavy
+from langgraph_pgstate.heavy import beside, has_many_values
 from langgraph_pgstate.runs.handles import AsyncRunHandle
 from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.scopes import Alternatives
@@ -263,5 +263,8 @@ def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_js
 
 
 async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
-    """Return what `convert` makes with a function that makes JSON, beside the event loop if it takes milliseconds."""
-    return await beside(convert, to_json_in_parts) if is_heavy(weighed) else convert(to_json)
+    """Return what `convert` makes with a function that makes JSON, beside the event loop if there are many values.
+
+    Else at once: readers that wait for a thread would each hold an event that is large.
+    """
+    return await beside(convert, to_json_in_parts) if has_many_values(weighed) else convert(to_json)
