@@ -295,6 +295,7 @@ class AsyncMemories:
         return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
 
     def origin(self, by: str | None) -> Origin:
+        """Return what stores a memory now: the running graph, and `by` in place of its user."""
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 

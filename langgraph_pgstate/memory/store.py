@@ -426,6 +426,11 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return self.wait(self.abatch(ops), "batch")
 
     def wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        """Wait, on another thread, for a coroutine that runs on the store's loop.
+
+        Raises:
+            BlockingCallError: If called on the loop's own thread, or the loop does not run.
+        """
         running = None
         with suppress(RuntimeError):
             running = asyncio.get_running_loop()
