@@ -78,16 +78,17 @@ def refuse_nul(name: str, value: Mapping[str, Any]) -> None:
         ConfigurationError: If it does.
     """
     for key, item in value.items():
-        if _has_nul(key) or _has_nul(item):
+        if has_nul(key) or has_nul(item):
             raise ConfigurationError(f"{name}[{key!r}] holds NUL, which PostgreSQL cannot store")
 
 
-def _has_nul(value: Any) -> bool:
+def has_nul(value: Any) -> bool:
+    """Return whether a value holds NUL at any depth."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, Mapping):
-        return any(_has_nul(part) for item in value.items() for part in item)
-    return isinstance(value, list | tuple) and any(map(_has_nul, value))
+        return any(has_nul(part) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(map(has_nul, value))
 
 
 def request_scope(scope: Scope | None) -> list[str] | None:

@@ -533,7 +533,7 @@ class PGState(_State):
     def _stop(self) -> None:
         """Write waiting records, and stop what runs in the background."""
         if "memory" in self.__dict__:
-            self.memory.flush()
+            self.memory.close()
         if "runs" in self.__dict__:
             self.runs.close()
         if "tools" in self.__dict__:
@@ -778,7 +778,7 @@ class AsyncPGState(_State):
 
     async def _stop(self) -> None:
         if "memory" in self.__dict__:
-            await self.memory.flush()
+            await self.memory.close()
         if "runs" in self.__dict__:
             await self.runs.close()
         if "tools" in self.__dict__:

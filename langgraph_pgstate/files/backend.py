@@ -67,7 +67,7 @@ class HasFiles(Protocol):
 
 
 class _Caller(NamedTuple):
-    """Whose files a call is about, and the place in a run that it comes from."""
+    """The owner of the files of a call, and the place in a run that it comes from."""
 
     namespace: Namespace
     origin: Origin

@@ -15,7 +15,7 @@ _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Place(NamedTuple):
-    """What a list or a search looks through: all paths from `first` to before `after`.
+    """Range of paths that a list or a search looks through: from `first` to before `after`.
 
     Attributes:
         directory: The directory that patterns start from; it ends with `/`.

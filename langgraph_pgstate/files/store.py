@@ -1,4 +1,4 @@
-"""What both APIs of files and the backend of deepagents do with files."""
+"""Files, for both APIs and the backend of deepagents."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class FoundLines:
-    """What a search has found.
+    """Result of a search.
 
     Attributes:
         lines: The lines, by path and number.

@@ -82,7 +82,7 @@ class Edit:
 
     @property
     def changes(self) -> list[Change]:
-        """What is different."""
+        """Differences."""
         found = [Change(path, before, after) for path, before, after in _differences(self.before, self.after)]
         return [one for one in found if one.path not in self.removed] + [
             Change(path, _at(self.after, path), _NOTHING) for path in sorted(self.removed, key=repr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 from langgraph_pgstate.memory.namespaces import Namespace, literal
@@ -13,8 +14,12 @@ _log = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
+_READ_ONLY: Final = "25006"
 # Items whose reads are remembered at most; further ones are not counted while the server is away.
 _MAX_WAITING: Final = 100_000
+
+Reads = list[tuple[tuple[Namespace, str], list[int]]]
+"""By item, the number of reads, and 1 if one of them lets it end later."""
 
 
 class Accesses:
@@ -27,37 +32,46 @@ class Accesses:
     def __init__(self, schedule: Callable[[], None]) -> None:
         self._schedule, self._lock = schedule, threading.Lock()
         self._waiting: dict[tuple[Namespace, str], list[int]] = {}
+        self._is_closed = False
 
-    def add(self, namespace: Namespace, key: str, refreshes: bool) -> None:
-        """Count a read of an item; `refreshes` lets it end later if it has a time to live."""
+    def add(self, namespace: Namespace, key: str, refreshes: bool, count: int = 1) -> None:
+        """Count reads of an item; `refreshes` lets it end later if it has a time to live."""
         with self._lock:
             is_first = not self._waiting
-            if len(self._waiting) >= _MAX_WAITING:
+            if self._is_closed or len(self._waiting) >= _MAX_WAITING:
                 return
             counted = self._waiting.setdefault((namespace, key), [0, 0])
-            counted[0] += 1
+            counted[0] += count
             counted[1] |= refreshes
         if is_first:
             self._schedule()
 
-    def take(self) -> list[dict[str, Any]]:
-        """Return the parameters of the statements that write what waits, which no longer waits then."""
+    def take(self) -> list[Reads]:
+        """Return what waits, in batches; it no longer waits then."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
         # Sorted, so that two processes do not wait for each other.
         rows = sorted(taken.items())
-        return [_parameters(rows[start : start + _MAX_ROWS]) for start in range(0, len(rows), _MAX_ROWS)]
+        return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
+
+    def give_back(self, batches: list[Reads], error: BaseException) -> None:
+        """Let reads that could not be written wait again: a time to live may rest on one. A standby never writes."""
+        _log.debug("reads of memories were not counted: %r", error)
+        if getattr(error, "sqlstate", None) != _READ_ONLY:
+            for (namespace, key), (count, refreshes) in chain.from_iterable(batches):
+                self.add(namespace, key, bool(refreshes), count)
+
+    def close(self) -> None:
+        """Count no more."""
+        with self._lock:
+            self._waiting, self._is_closed = {}, True
 
 
-def _parameters(rows: list[tuple[tuple[Namespace, str], list[int]]]) -> dict[str, Any]:
+def parameters_of(reads: Reads) -> dict[str, Any]:
+    """Return the parameters of the statement that writes reads."""
     return {
-        "namespaces": [literal(namespace) for (namespace, _), _ in rows],
-        "keys": [key for (_, key), _ in rows],
-        "counts": [count for _, (count, _) in rows],
-        "refreshed": ["true" if refreshes else "false" for _, (_, refreshes) in rows],
+        "namespaces": [literal(namespace) for (namespace, _), _ in reads],
+        "keys": [key for (_, key), _ in reads],
+        "counts": [count for _, (count, _) in reads],
+        "refreshed": ["true" if refreshes else "false" for _, (_, refreshes) in reads],
     }
-
-
-def report(error: Exception) -> None:
-    """Log that reads could not be written: on a standby they never can."""
-    _log.debug("reads of memories were not counted: %r", error)

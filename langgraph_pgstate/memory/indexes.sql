@@ -33,5 +33,7 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
 
 -- name: settle_unindexed
--- Forget that items waited for their embeddings, unless they were stored since.
-UPDATE /*schema*/memories SET is_unindexed = false WHERE is_unindexed AND updated_at <= :until::timestamptz;
+-- Forget that items waited for their embeddings, unless they were stored a minute before `until` or later: a transaction
+-- may have stored one that was not seen yet.
+UPDATE /*schema*/memories SET is_unindexed = false
+WHERE is_unindexed AND updated_at <= :until::timestamptz - interval '1 minute';

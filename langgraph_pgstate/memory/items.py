@@ -107,7 +107,8 @@ async def put(
         history: Number of earlier versions kept.
         origin: What stores them.
         traits: What they have beside their values.
-        is_unindexed: Whether embeddings are missing because a model failed.
+        is_unindexed: Whether embeddings are missing because a model failed. They also are if there is an index that is
+            none of `embedded`, of a process with other options.
         expected_version: The version that they must have, 0 for none; otherwise nothing is stored, and the result is
             false.
 
@@ -124,6 +125,7 @@ async def put(
         "language": language,
         "history": history,
         "is_unindexed": is_unindexed,
+        "index_names": [one.index.index.name for one in embedded],
         **origin._asdict(),
         "kind": traits.kind,
         "user_id": traits.user_id,

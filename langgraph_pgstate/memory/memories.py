@@ -73,7 +73,7 @@ def digest_of(kind: str, content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is to be remembered, validated.
+    """Validated arguments of `remember`.
 
     Attributes:
         put: The item; its key is made of the digest unless `is_named`.
@@ -251,7 +251,7 @@ def memory_of(row: Row) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What is asked of the memories, validated.
+    """Validated arguments of `recall`.
 
     Attributes:
         prefix: Labels with which namespaces begin.
@@ -345,7 +345,7 @@ async def complete(db: Connection, queries: Queries, found: Sequence[FoundItem])
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """Which memories are to be deleted, validated.
+    """Validated arguments of `forget`.
 
     Attributes:
         prefix: The namespace, or labels with which namespaces begin.

@@ -47,7 +47,10 @@ WITH clock AS MATERIALIZED (
             WHEN o.is_changed THEN o.version + 1
             ELSE o.version
         END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields,
-        EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace), :is_unindexed::boolean,
+        EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace),
+        coalesce(cardinality(g.index_fields), 1) > 0 AND (:is_unindexed::boolean OR EXISTS (
+            SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.name = ANY(:index_names::text[])
+        )),
         :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, :digest::text,
         :duplicates::integer, greatest(c.at, o.valid_from), :changed_by::text, :thread_id::text, :run_id::text,
         :checkpoint_id::text, :message_id::text

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-RunOf = Callable[[Mapping[str, Any]], str | None]
+from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.call_site import RunOf, origin_of
 
 
 class Origin(NamedTuple):
@@ -29,15 +29,10 @@ def current_origin(run_of: RunOf | None) -> Origin:
     config = var_child_runnable_config.get()
     if not config:
         return Origin()
-    configurable: Mapping[str, Any] = config.get("configurable") or {}
-    metadata: Mapping[str, Any] = config.get("metadata") or {}
+    configurable = configurable_of(config)
     user = configurable.get("langgraph_auth_user_id") or configurable.get("user_id")
-    recorded = None if run_of is None or configurable.get("thread_id") is None else run_of(config)
-    run = recorded or configurable.get("run_id") or metadata.get("run_id") or config.get("run_id")
-    # In a node, the config names the checkpoints of the supersteps, by namespace.
-    namespace = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
-    checkpoint = (configurable.get("checkpoint_map") or {}).get(namespace) or configurable.get("checkpoint_id")
-    return Origin(_text(user), _text(configurable.get("thread_id")), _text(run), _text(checkpoint))
+    place = origin_of(config, run_of)
+    return Origin(_text(user), place.thread_id, place.run_id, place.checkpoint_id)
 
 
 def _text(value: Any) -> str | None:

@@ -24,7 +24,10 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
 async def list_missing(db: Connection, queries: Queries, index: OpenIndex, after: Row | None) -> Rows:
     """Return the next items that an index lacks, in order. One round trip."""
     namespace, key = ("{}", "") if after is None else (literal(after[0]), after[1])
-    return await db.fetch(index.query("list_unembedded"), {"namespace": namespace, "key": key, "count": _BATCH})
+    return await db.fetch(
+        index.query("list_unembedded"),
+        {"namespace": namespace, "key": key, "all": not index.is_complete, "count": _BATCH},
+    )
 
 
 async def add(

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph_pgstate.arguments import identifier, text_of
+from langgraph_pgstate.call_site import RunOf
 from langgraph_pgstate.db.runners import Runner, blocking
 from langgraph_pgstate.memory import memories
 from langgraph_pgstate.memory.indexes import OpenIndex
@@ -15,7 +16,7 @@ from langgraph_pgstate.memory.memories import NOTES, digest_of, owner_of
 from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.notes import AsyncNotes, Notes
 from langgraph_pgstate.memory.options import Settings
-from langgraph_pgstate.memory.origins import Origin, RunOf, current_origin
+from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.texts import json_value, texts_of
 from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
 from langgraph_pgstate.schema.queries import Queries

@@ -21,6 +21,8 @@ from langgraph.store.base import (
 )
 
 from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.call_site import RunOf
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import (
     AsyncConnectionPool,
     AsyncDatabase,
@@ -30,8 +32,8 @@ from langgraph_pgstate.db.database import (
     PsycopgConnection,
 )
 from langgraph_pgstate.db.protocol import Row
-from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
-from langgraph_pgstate.errors import BlockingCallError, ConfigurationError
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking, wait_on_loop
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory import accesses, items, large, reindexing
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
 from langgraph_pgstate.memory.embedding import (
@@ -46,7 +48,7 @@ from langgraph_pgstate.memory.indexes import OpenIndex, open_indexes, setup_inde
 from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
-from langgraph_pgstate.memory.origins import Origin, RunOf, current_origin
+from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.remembering import AsyncMemories, Memories
 from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
 from langgraph_pgstate.memory.types import FoundItem
@@ -75,6 +77,7 @@ class _Store(BaseStore):
 
     supports_ttl = True
 
+    runner: Runner
     queries: Queries
     settings: Settings
     _embedders: Mapping[str, Embedder]
@@ -123,6 +126,18 @@ class _Store(BaseStore):
         ttl = None if op.ttl is None else minutes_of(op.ttl) * 60
         return Put(tuple(op.namespace), op.key, content, ttl, fields, texts)
 
+    async def _write_reads(self) -> None:
+        batches = self._accesses.take()
+        while batches:
+            try:
+                await self.runner.run(items.count_reads, self.queries, accesses.parameters_of(batches[-1]))
+            except BaseException as error:
+                self._accesses.give_back(batches, error)
+                if not isinstance(error, Exception):
+                    raise
+                return
+            batches.pop()
+
     def _note(self, namespace: Namespace, key: str, refreshes: bool) -> None:
         if self._counts_reads:
             self._accesses.add(namespace, key, refreshes)
@@ -134,8 +149,6 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     Its blocking methods answer when they are called from another thread; on the loop's own thread they would wait for
     themselves, and are refused.
     """
-
-    runner: Runner
 
     def __init__(
         self,
@@ -174,7 +187,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         self._prepare(queries, options, AsyncEmbedder)
         self.runner = AsyncRunner(database)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing: set[asyncio.Task[Any]] = set()
         with suppress(RuntimeError):
             self._loop = asyncio.get_running_loop()
 
@@ -189,7 +202,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             try:
                 yield store
             finally:
-                await store.flush()
+                await store.close()
 
     async def setup(self) -> None:
         """Apply missing migrations, and make the indexes. Safe to repeat, and from several processes at once.
@@ -401,12 +414,16 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
-        """Write reads that wait to be counted. A standby, which cannot write, ignores them."""
-        for parameters in self._accesses.take():
-            try:
-                await self.runner.run(items.count_reads, self.queries, parameters)
-            except Exception as error:
-                accesses.report(error)
+        """Write reads that wait to be counted. What cannot be written goes on waiting; on a standby it is ignored."""
+        others = {task for task in self._flushing if task is not asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+        await self._write_reads()
+
+    async def close(self) -> None:
+        """Write reads that wait to be counted, and count no more. Safe to repeat."""
+        await self.flush()
+        self._accesses.close()
 
     def _schedule_flush(self) -> None:
         if self._loop is not None:
@@ -423,7 +440,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             BlockingCallError: If called on the event loop's own thread, or the loop does not run.
         """
-        return self.wait(self.abatch(ops), "batch")
+        return self.wait(self.abatch(ops), "abatch")
 
     def wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
         """Wait, on another thread, for a coroutine that runs on the store's loop.
@@ -431,22 +448,11 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             BlockingCallError: If called on the loop's own thread, or the loop does not run.
         """
-        running = None
-        with suppress(RuntimeError):
-            running = asyncio.get_running_loop()
-        if running is not None and running is self._loop:
-            coroutine.close()
-            raise BlockingCallError(
-                f"a blocking call on the event loop's own thread would wait for itself: await store.a{name}(...)"
-            )
-        if self._loop is None or not self._loop.is_running():
-            coroutine.close()
-            raise BlockingCallError(f"{name}: the event loop of this store is not running; use PGMemoryStore")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return wait_on_loop(self._loop, coroutine, name, type(self).__name__)
 
     def search(self, namespace_prefix: tuple[str, ...], /, **options: Any) -> list[FoundItem]:  # type: ignore[override]
         """Run `asearch` from another thread."""
-        return self.wait(self.asearch(namespace_prefix, **options), "search")
+        return self.wait(self.asearch(namespace_prefix, **options), "asearch")
 
 
 class PGMemoryStore(Memories, _Store):
@@ -463,8 +469,6 @@ class PGMemoryStore(Memories, _Store):
     Raises:
         ConfigurationError: If an option is not usable.
     """
-
-    runner: Runner
 
     def __init__(
         self,
@@ -493,7 +497,7 @@ class PGMemoryStore(Memories, _Store):
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, BlockingEmbedder)
-        self.runner = BlockingRunner(database)
+        self.runner, self._is_flushing = BlockingRunner(database), threading.Lock()
 
     @classmethod
     @contextmanager
@@ -513,13 +517,12 @@ class PGMemoryStore(Memories, _Store):
             try:
                 yield store
             finally:
-                store.flush()
+                store.close()
 
     setup = blocking(AsyncPGMemoryStore.setup)
     setup_indexes = blocking(AsyncPGMemoryStore.setup_indexes)
     batch = blocking(AsyncPGMemoryStore.abatch)
     search = blocking(AsyncPGMemoryStore.asearch)  # type: ignore[arg-type]
-    flush = blocking(AsyncPGMemoryStore.flush)
     sweep_ttl = blocking(AsyncPGMemoryStore.sweep_ttl)
     reindex = blocking(AsyncPGMemoryStore.reindex)
     move_large_namespaces = blocking(AsyncPGMemoryStore.move_large_namespaces)
@@ -537,6 +540,16 @@ class PGMemoryStore(Memories, _Store):
         """Run `search` in a thread."""
         found: Any = await asyncio.to_thread(self.search, namespace_prefix, **options)
         return [*found]
+
+    def flush(self) -> None:
+        """See `AsyncPGMemoryStore.flush`."""
+        with self._is_flushing:
+            run_blocking(self._write_reads())
+
+    def close(self) -> None:
+        """See `AsyncPGMemoryStore.close`."""
+        self.flush()
+        self._accesses.close()
 
     def _schedule_flush(self) -> None:
         timer = threading.Timer(FLUSH_SECONDS, self.flush)

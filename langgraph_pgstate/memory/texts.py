@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import get_text_at_path, tokenize_path
 
-from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.arguments import has_nul, identifier
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
 
 WHOLE: Final = "$"
@@ -75,14 +75,6 @@ def json_value(value: Any) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError("value", value, error) from None
-    if "\\u0000" in text and _has_nul(value):
+    if "\\u0000" in text and has_nul(value):
         raise SerializationError("value", value, ConfigurationError("it holds NUL, which PostgreSQL cannot store"))
     return text
-
-
-def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, Mapping):
-        return any(_has_nul(part) for item in value.items() for part in item)
-    return isinstance(value, list | tuple) and any(map(_has_nul, value))

@@ -42,7 +42,7 @@ async def open_memory(
     try:
         yield store
     finally:
-        await store.flush()
+        await store.close()
 
 
 async def put_item(call: Call) -> Response:
@@ -214,7 +214,7 @@ def _check_filter(filter: Any) -> None:
 
 def _store(call: Call) -> BaseStore:
     if call.service.store is None:
-        raise refuse(501, 'there is no store: give create_app a store=, or langgraph.json a "store"')
+        raise refuse(501, "there is no store: the function given as store= has opened none")
     return call.service.store
 
 

@@ -14,6 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
@@ -238,6 +239,24 @@ def test_a_read_writes_nothing_itself_and_lets_items_live_longer_soon(
     assert count == 2
 
 
+def test_a_read_that_could_not_be_counted_is_counted_later(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """A time to live rests on it."""
+    place = make_conninfo(dsn, options="-c lock_timeout=20ms")
+    with PGMemoryStore.from_conn_string(place, schema=schema, pool=1) as store:
+        store.put(USER, "k", {"n": 1}, ttl=10)
+        before = rows(connection, schema, "SELECT expires_at FROM memories")[0][0]
+        with connection.transaction():
+            rows(connection, schema, "SELECT 1 FROM memories FOR UPDATE")
+            assert store.get(USER, "k")
+            store.flush()
+        store.flush()
+        ((after, count),) = rows(connection, schema, "SELECT expires_at, access_count FROM memories")
+    assert after > before
+    assert count == 1
+
+
 def test_a_graph_leaves_where_a_memory_comes_from(dsn: str, schema: str, connection: psycopg.Connection) -> None:
     class State(TypedDict, total=False):
         n: int
@@ -344,6 +363,8 @@ def test_the_embedding_of_an_earlier_text_is_not_used(dsn: str, schema: str, ind
     with PGMemoryStore.from_conn_string(dsn, schema=schema) as plain:
         plain.put(USER, "k", {"text": "horse"})
     assert indexed.search(USER, query="zebra", mode="vector") == []
+    assert indexed.reindex() == 1
+    assert [item.key for item in indexed.search(USER, query="horse", mode="vector")] == ["k"]
     with PGMemoryStore.from_conn_string(dsn, schema=schema) as plain:
         plain.delete(USER, "k")
         plain.put(USER, "k", {"text": "cow"})

@@ -315,11 +315,13 @@ WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key = ANY(:key
 LOCK TABLE /*schema*/memories IN SHARE MODE;
 
 -- name: list_unembedded
--- Return the next items that an index lacks, in the order of their keys.
+-- Return the next items that an index lacks, in the order of their keys: of `all`, or of those that are known to lack
+-- embeddings.
 SELECT m.namespace, m.key, m.version, m.value, m.index_fields
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :namespace::text[]
     AND (m.namespace OPERATOR(pg_catalog.>) :namespace OR m.key > :key::text)
+    AND (:all::boolean OR m.is_unindexed)
     AND (m.expires_at IS NULL OR m.expires_at > now()) AND (m.index_fields IS NULL OR cardinality(m.index_fields) > 0)
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/memory_vectors_0 v
