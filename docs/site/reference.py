@@ -33,8 +33,6 @@ _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker
 _TYPES = ("admin", "assistants", "files", "interrupts", "leases", "memory", "record", "runs", "schedules", "schema")
 _TYPES += ("threads",)
 _ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
-# Variants of a statement lock as the first of them does.
-_VARIANT = re.compile(r"put_checkpoint_based_\w+")
 _LITERAL = r"'((?:[^']|'')*)'"
 
 
@@ -233,7 +231,7 @@ def locks() -> str:
     for name, query in sorted(queries("pgstate").all.items()):
         text = re.sub("--.*", "", query.text.decode())
         found = dict.fromkeys(f"`{table}`: `{lock}`" for table, lock in _locked(text))
-        if found and not _VARIANT.fullmatch(name):
+        if found:
             rows.append((f"`{name}`", "; ".join(found), query.purpose.replace("\n", " ")))
     head = ["# Locks", "", "Statements that lock rows until the end of their transaction.", ""]
     return "\n".join([*head, *_table(("statement", "locks", "does"), rows)])

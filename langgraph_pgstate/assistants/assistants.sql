@@ -62,9 +62,7 @@ WITH versions AS (
 DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 
 -- name: sort_assistants
--- Return assistants in the order of one of their columns, from an offset, among them some that are not stored; or count
--- them.
--- variant: sort_assistants_count
+-- Return assistants in the order of one of their columns, from an offset, among them some that are not stored.
 WITH found AS (
     SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
         1 AS version, g.created_at, g.created_at AS updated_at, NULL::text AS owner_id
@@ -77,9 +75,8 @@ WITH found AS (
     FROM /*schema*/assistants a
         JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
 )
---+count SELECT count(*)
-SELECT f.assistant_id, f.graph, f.name, f.description, f.metadata, f.data, f.version, f.created_at, f.updated_at, --!count
-    f.owner_id --!count
+SELECT f.assistant_id, f.graph, f.name, f.description, f.metadata, f.data, f.version, f.created_at, f.updated_at,
+    f.owner_id
 FROM found f
 WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
     AND (:graph::text IS NULL OR f.graph = :graph)
@@ -87,17 +84,39 @@ WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
     AND (:metadata::jsonb IS NULL OR f.metadata @> :metadata)
     AND (:scope::text[] IS NULL OR f.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:owner_id::text IS NULL OR f.owner_id IS NULL OR f.owner_id = :owner_id)
-ORDER BY --!count
-    CASE WHEN :ascending::boolean THEN CASE :by::text WHEN 'assistant_id' THEN f.assistant_id --!count
-        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END, --!count
-    CASE WHEN NOT :ascending THEN CASE :by WHEN 'assistant_id' THEN f.assistant_id --!count
-        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END DESC, --!count
-    CASE WHEN :ascending THEN CASE :by --!count
-        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END, --!count
-    CASE WHEN NOT :ascending THEN CASE :by --!count
-        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END DESC, f.assistant_id --!count
-LIMIT :page_size OFFSET :offset --!count
-;
+ORDER BY
+    CASE WHEN :ascending::boolean THEN CASE :by::text WHEN 'assistant_id' THEN f.assistant_id
+        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END,
+    CASE WHEN NOT :ascending THEN CASE :by WHEN 'assistant_id' THEN f.assistant_id
+        WHEN 'graph' THEN f.graph WHEN 'name' THEN f.name END END DESC,
+    CASE WHEN :ascending THEN CASE :by
+        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END,
+    CASE WHEN NOT :ascending THEN CASE :by
+        WHEN 'created_at' THEN f.created_at WHEN 'updated_at' THEN f.updated_at END END DESC, f.assistant_id
+LIMIT :page_size OFFSET :offset;
+
+-- name: count_selected_assistants
+-- Return how many assistants there are of those that `sort_assistants` returns.
+WITH found AS (
+    SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
+        1 AS version, g.created_at, g.created_at AS updated_at, NULL::text AS owner_id
+    FROM jsonb_to_recordset(:others::jsonb) AS g (
+        assistant_id text, graph text, name text, description text, metadata jsonb, created_at timestamptz
+    )
+    UNION ALL
+    SELECT a.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, a.version, a.created_at, a.updated_at,
+        a.owner_id
+    FROM /*schema*/assistants a
+        JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
+)
+SELECT count(*)
+FROM found f
+WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
+    AND (:graph::text IS NULL OR f.graph = :graph)
+    AND (:name::text IS NULL OR position(lower(:name) IN lower(f.name)) > 0)
+    AND (:metadata::jsonb IS NULL OR f.metadata @> :metadata)
+    AND (:scope::text[] IS NULL OR f.metadata @> ANY(:scope::text[]::jsonb[]))
+    AND (:owner_id::text IS NULL OR f.owner_id IS NULL OR f.owner_id = :owner_id);
 
 -- name: list_versions
 -- Return versions of an assistant, newest first, from an offset.

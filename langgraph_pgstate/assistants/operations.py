@@ -224,7 +224,7 @@ def count(**filters: Unpack[AssistantSelection]) -> Read[int]:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, AssistantSelection)
-    return Read("sort_assistants_count", _selection(filters), number)
+    return Read("count_selected_assistants", _selection(filters), number)
 
 
 def _selection(filters: AssistantSelection) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.checkpoints.hooks import PutHook
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
@@ -12,6 +12,8 @@ from langgraph_pgstate.checkpoints.requests import concatenate
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import Queries, Statement
+
+_NO_OWNER: Final = {"agent": None, "user_id": None, "tenant_id": None}
 
 
 class Batch(NamedTuple):
@@ -58,30 +60,28 @@ def build_put(
         others = hook.before_put(plan, config or {})
     statements = [] if guard is None else guard.before_put(queries, request.address, request.parent)
     parameters = row_parameters(plan)
-    name = "put_checkpoint"
-    if len(plan.base_revisions) == 1:
-        name = "put_checkpoint_based"
-        ((parameters["base_id"], parameters["base_revision"]),) = plan.base_revisions.items()
-    elif plan.base_revisions:
+    parameters["entry_id"], parameters["entry"] = (new_entry_id(), entry.pack()) if entry else (None, None)
+    bases, segments = plan.base_revisions, plan.new_segments
+    if len(bases) > 1:
         # LangGraph does not produce checkpoints that inherit from several others.
-        base_parameters = {"base_ids": list(plan.base_revisions), "base_revisions": list(plan.base_revisions.values())}
+        base_parameters = {"base_ids": list(bases), "base_revisions": list(bases.values())}
         statements.append((queries.hold_bases, {**parameters, **base_parameters}))
+    has_base = len(bases) == 1
+    ((parameters["base_id"], parameters["base_revision"]),) = bases.items() if has_base else [(None, None)]
     if replaces:
-        name += "_touching" if request.touches_thread else "_replacing"
-        if request.touches_thread:
-            parameters |= request.columns
+        query = queries.replace_checkpoint
+        owner = request.columns if request.touches_thread else _NO_OWNER
+        parameters |= {**owner, "touches": request.touches_thread, **segment_parameters(plan)}
+    elif has_base and len(segments) == 1:
+        query = queries.put_checkpoint_on_base_segment
+        ((parameters["new_id"], parameters["new_data"]),) = segments.items()
+    elif segments:
+        query = queries.put_checkpoint_on_base_segments if has_base else queries.put_checkpoint_segments
         parameters |= segment_parameters(plan)
-    elif len(plan.new_segments) == 1 and len(plan.base_revisions) == 1:
-        name += "_segment"
-        ((parameters["new_id"], parameters["new_data"]),) = plan.new_segments.items()
-    elif plan.new_segments:
-        name += "_segments"
-        parameters |= segment_parameters(plan)
-    if entry:
-        name += "_recorded"
-        parameters["entry_id"], parameters["entry"] = new_entry_id(), entry.pack()
+    else:
+        query = queries.put_checkpoint_on_base if has_base else queries.put_checkpoint
     position = len(statements)
-    statements.append((queries.all[name], parameters))
+    statements.append((query, parameters))
     return Batch([*statements, *others], position, replaces, bool(entry or others))
 
 

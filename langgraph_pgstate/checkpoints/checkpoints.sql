@@ -1,89 +1,178 @@
 -- name: put_checkpoint
--- Store a checkpoint and its new segments, and lock the checkpoint from which it inherits values against deletion. Affects
--- no row if the thread's row is missing, or that checkpoint is missing or was written again. Fails if the id exists, which is cheaper than checking; the
--- replacing and touching variants replace the row instead. A minimal statement saves a tenth of a put's time.
--- variant: put_checkpoint_recorded
--- variant: put_checkpoint_segments
--- variant: put_checkpoint_segments_recorded
--- variant: put_checkpoint_replacing
--- variant: put_checkpoint_replacing_recorded
--- variant: put_checkpoint_touching
--- variant: put_checkpoint_touching_recorded
--- variant: put_checkpoint_based
--- variant: put_checkpoint_based_recorded
--- variant: put_checkpoint_based_segment
--- variant: put_checkpoint_based_segment_recorded
--- variant: put_checkpoint_based_segments
--- variant: put_checkpoint_based_segments_recorded
--- variant: put_checkpoint_based_replacing
--- variant: put_checkpoint_based_replacing_recorded
--- variant: put_checkpoint_based_touching
--- variant: put_checkpoint_based_touching_recorded
-WITH required AS (
-    SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id --!based|touching
---+touching     SELECT 1 --!based
---+based     -- The lock prevents a concurrent prune from deleting segments that this checkpoint will refer to.
---+based     SELECT 1 FROM /*schema*/checkpoints
---+based     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
---+based         AND revision = :base_revision::bigint
---+based     FOR KEY SHARE
+-- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row.
+-- Fails if the checkpoint exists, which takes less time than looking for it.
+WITH required AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
 )
---+segment , new_segment AS (
---+segment     -- Passed through without a copy: copying a large segment takes an eighth of the put's time.
---+segment     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segment     SELECT :thread_id, :new_id::integer, :new_data::bytea FROM required
---+segment )
---+segments|replacing|touching , new_segments AS (
---+segments|replacing|touching     -- Concatenated in one parameter, because an array would be sent as text.
---+segments|replacing|touching     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
---+segments|replacing|touching     SELECT :thread_id, new.segment_id, CASE
---+segments|replacing|touching         -- A single large segment is passed through without a copy.
---+segments|replacing|touching         WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
---+segments|replacing|touching         ELSE substr(:new_data, new.start, new.length)
---+segments|replacing|touching     END
---+segments|replacing|touching     FROM required CROSS JOIN LATERAL
---+segments|replacing|touching         unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
---+segments|replacing|touching         AS new (segment_id, start, length)
---+segments|replacing|touching )
---+touching , touched AS (
---+touching     INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
---+touching     SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text FROM required
---+touching     ON CONFLICT (thread_id) DO UPDATE SET
---+touching         agent = coalesce(excluded.agent, threads.agent),
---+touching         user_id = coalesce(excluded.user_id, threads.user_id),
---+touching         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
---+touching         updated_at = excluded.updated_at,
---+touching         -- In UTC, because addition in the session's time zone is not immutable, as Citus requires here.
---+touching         expires_at = coalesce(
---+touching             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
---+touching         )
---+touching )
---+recorded , noted AS (
---+recorded     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, data)
---+recorded     SELECT :thread_id, :entry_id::text, :run_id::text, :entry::bytea FROM required
---+recorded )
-INSERT INTO /*schema*/checkpoints AS stored (
-    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, revision, segment_ids,
-    metadata, state, state_version
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
 )
 SELECT
     :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
-    :step::integer, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
+FROM required;
+
+-- name: put_checkpoint_segments
+-- Store a checkpoint as `put_checkpoint` does, with new segments.
+WITH required AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id
+), new_segments AS (
+    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+        ELSE substr(:new_data, new.start, new.length) END
+    FROM required CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+        AS new (segment_id, start, length)
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
+)
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
+)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
+FROM required;
+
+-- name: put_checkpoint_on_base
+-- Store a checkpoint as `put_checkpoint` does, and lock its base, the checkpoint from which it inherits values, so that
+-- a concurrent prune keeps the base's segments. Affects no row if the base is missing or was written again.
+WITH required AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
+        AND revision = :base_revision::bigint
+    FOR KEY SHARE
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
+)
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
+)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
+FROM required;
+
+-- name: put_checkpoint_on_base_segment
+-- Lock the base and store a checkpoint as `put_checkpoint_on_base` does, with one new segment.
+WITH required AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
+        AND revision = :base_revision::bigint
+    FOR KEY SHARE
+), new_segment AS (
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :thread_id, :new_id::integer, :new_data::bytea FROM required
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
+)
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
+)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
+FROM required;
+
+-- name: put_checkpoint_on_base_segments
+-- Lock the base and store a checkpoint as `put_checkpoint_on_base` does, with several new segments.
+WITH required AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
+        AND revision = :base_revision::bigint
+    FOR KEY SHARE
+), new_segments AS (
+    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+        ELSE substr(:new_data, new.start, new.length) END
+    FROM required CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+        AS new (segment_id, start, length)
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
+)
+INSERT INTO /*schema*/checkpoints (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
+)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
+    :state_version::integer
+FROM required;
+
+-- name: replace_checkpoint
+-- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the thread's
+-- row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is missing.
+WITH base AS MATERIALIZED (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
+        AND revision = :base_revision::bigint
+    FOR KEY SHARE
+), required AS MATERIALIZED (
+    SELECT now() AS at WHERE CASE
+        WHEN :base_id IS NOT NULL THEN EXISTS (SELECT 1 FROM base)
+        ELSE :touches::boolean OR EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
+    END
+), new_segments AS (
+    -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
+    INSERT INTO /*schema*/segments (thread_id, segment_id, data)
+    SELECT :thread_id, new.segment_id, CASE WHEN new.length = octet_length(:new_data::bytea) THEN :new_data
+        ELSE substr(:new_data, new.start, new.length) END
+    FROM required CROSS JOIN LATERAL unnest(:new_ids::integer[], :new_starts::integer[], :new_lengths::integer[])
+        AS new (segment_id, start, length)
+), touched AS (
+    INSERT INTO /*schema*/threads (thread_id, agent, user_id, created_at, updated_at, tenant_id)
+    SELECT :thread_id, :agent::text, :user_id::text, at, at, :tenant_id::text FROM required WHERE :touches
+    ON CONFLICT (thread_id) DO UPDATE SET
+        agent = coalesce(excluded.agent, threads.agent),
+        user_id = coalesce(excluded.user_id, threads.user_id),
+        tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
+        updated_at = excluded.updated_at,
+        -- In UTC, because addition in the session's time zone is not immutable, as Citus requires here.
+        expires_at = coalesce(
+            ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at
+        )
+), noted AS (
+    INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
+    SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
+)
+INSERT INTO /*schema*/checkpoints AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, state_version
+)
+SELECT
+    :thread_id, :checkpoint_ns::text, :checkpoint_id::text, :parent_checkpoint_id::text, :run_id::text, :source::text,
+    :step::integer, at, :revision::bigint, :segment_ids::integer[], :metadata::jsonb, :state::bytea,
     :state_version::integer
 FROM required
---+replacing|touching ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
---+replacing|touching     parent_checkpoint_id = excluded.parent_checkpoint_id,
---+replacing|touching     run_id = excluded.run_id,
---+replacing|touching     source = excluded.source,
---+replacing|touching     step = excluded.step,
---+replacing|touching     revision = excluded.revision,
---+replacing|touching     -- Keep the row's old segments, because another process may be about to inherit them.
---+replacing|touching     segment_ids = excluded.segment_ids || stored.segment_ids,
---+replacing|touching     metadata = excluded.metadata,
---+replacing|touching     state = excluded.state,
---+replacing|touching     state_version = excluded.state_version,
---+replacing|touching     is_copy = excluded.is_copy
-;
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+    parent_checkpoint_id = excluded.parent_checkpoint_id,
+    run_id = excluded.run_id,
+    source = excluded.source,
+    step = excluded.step,
+    revision = excluded.revision,
+    -- Keep the row's old segments, because another process may be about to inherit them.
+    segment_ids = excluded.segment_ids || stored.segment_ids,
+    metadata = excluded.metadata,
+    state = excluded.state,
+    state_version = excluded.state_version,
+    is_copy = excluded.is_copy;
 
 -- name: hold_checkpoints
 -- Lock some checkpoints of a namespace against deletion until the transaction ends, and return their revisions.

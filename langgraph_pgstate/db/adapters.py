@@ -94,7 +94,7 @@ class BlockingConnection:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
             cursor.adapters.register_dumper(Packed, _PackedDumper)
             _keep_cursor(self._cursors, text, cursor)
-        prepare = False if self._statements.is_outdated else None
+        prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
         return cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
@@ -269,7 +269,7 @@ class AsyncConnection:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
             cursor.adapters.register_dumper(Packed, _PackedDumper)
             _keep_cursor(self._cursors, text, cursor)
-        prepare = False if self._statements.is_outdated else None
+        prepare = False if query.is_planned_each_time or self._statements.is_outdated else None
         return await cursor.execute(text, _arguments(query, parameters), prepare=prepare, binary=True)
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:

@@ -65,6 +65,11 @@ class Query(Protocol):
         """Parameter names in placeholder order."""
         ...
 
+    @property
+    def is_planned_each_time(self) -> bool:
+        """Whether it is never prepared, so that each plan is made for its arguments."""
+        ...
+
 
 class Connection(Protocol):
     """One connection, for the duration of an operation."""

@@ -151,7 +151,7 @@ class Statements:
                 return None
             text = query.text
             name = self._prepared.names.get(text) or preparing.get(text)
-            if name is None and self._is_worth_preparing(text):
+            if name is None and self._is_worth_preparing(query):
                 if len(self._prepared.names) + len(preparing) >= _MAX_PREPARED:
                     return None
                 name = preparing[text] = self._prepared.new_name(text)
@@ -191,7 +191,7 @@ class Statements:
         if arguments is None:
             return None
         pgconn, names, text = self._connection.pgconn, self._prepared.names, query.text
-        if text not in names and self._is_worth_preparing(text):
+        if text not in names and self._is_worth_preparing(query):
             if len(names) >= _MAX_PREPARED:
                 return None
             yield from self._prepare(text)
@@ -227,11 +227,11 @@ class Statements:
         if answer.status == _FAILED:
             raise errors.error_from_result(answer)
 
-    def _is_worth_preparing(self, text: bytes) -> bool:
-        threshold = self._connection.prepare_threshold
-        if threshold is None:
+    def _is_worth_preparing(self, query: Query) -> bool:
+        threshold, counts = self._connection.prepare_threshold, self._prepared.counts
+        if threshold is None or query.is_planned_each_time:
             return False
-        count = self._prepared.counts[text] = self._prepared.counts.get(text, 0) + 1
+        count = counts[query.text] = counts.get(query.text, 0) + 1
         return count > threshold
 
 

@@ -23,22 +23,24 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
     AND v.data IS NOT NULL;
 
 -- name: put_file
--- Store a version of a file if it follows the newest one, and return its time. The first version is stored by the
--- variant, if there is no other. The row of the file is locked first, as in `delete_files`.
--- variant: put_file_first
-WITH head AS (
---+first INSERT INTO /*schema*/files (
---+first     namespace, path, directory, version, size, line_count, is_text, created_at, modified_at
---+first ) VALUES (
---+first     :namespace::text[], :path::text, :directory::text, 1, :size::bigint, :line_count::integer,
---+first     :is_text::boolean, now(), now()
---+first ) ON CONFLICT (namespace, path) DO NOTHING
-    UPDATE /*schema*/files SET version = :version::integer, size = :size::bigint, --!first
-        line_count = :line_count::integer, is_text = :is_text::boolean, modified_at = now(), --!first
-        deleted_at = NULL --!first
-    WHERE namespace OPERATOR(pg_catalog.=) :namespace::text[] AND path = :path::text --!first
-        AND version = :version::integer - 1 --!first
+-- Store a version of a file if it follows the newest one, or is the first, and return its time. The row of the file is
+-- locked first, as in `delete_files`.
+WITH made AS (
+    INSERT INTO /*schema*/files (
+        namespace, path, directory, version, size, line_count, is_text, created_at, modified_at
+    )
+    SELECT :namespace::text[], :path::text, :directory::text, 1, :size::bigint, :line_count::integer,
+        :is_text::boolean, now(), now()
+    WHERE :version::integer = 1
+    ON CONFLICT (namespace, path) DO NOTHING
     RETURNING modified_at
+), changed AS (
+    UPDATE /*schema*/files SET version = :version, size = :size, line_count = :line_count, is_text = :is_text,
+        modified_at = now(), deleted_at = NULL
+    WHERE namespace OPERATOR(pg_catalog.=) :namespace AND path = :path AND version = :version - 1
+    RETURNING modified_at
+), head AS MATERIALIZED (
+    SELECT m.modified_at FROM made m UNION ALL SELECT c.modified_at FROM changed c
 ), added AS (
     INSERT INTO /*schema*/file_versions (
         namespace, path, version, operation, change_id, created_at, size, line_count, is_text, restored_version,

@@ -132,7 +132,6 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
     """
     version = change.expected + 1
     key = {"namespace": [*change.namespace], "path": change.path, "version": version, "change_id": change.change_id}
-    query = queries.put_file if change.expected else queries.put_file_first
     facts = {
         "directory": directory_of(change.path),
         "operation": change.operation,
@@ -145,7 +144,7 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
         "restored_version": change.restored,
         **_author(change.origin, change.by),
     }
-    rows = await db.fetch(query, {**key, **facts}) or await db.fetch(queries.get_file_change, key)
+    rows = await db.fetch(queries.put_file, {**key, **facts}) or await db.fetch(queries.get_file_change, key)
     if not rows:
         head = await get_head(db, queries, change.namespace, change.path)
         raise FileChangedError(change.namespace, change.path, change.expected, head.version)

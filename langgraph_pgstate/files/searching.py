@@ -117,7 +117,7 @@ async def search(
     parameters["most"] = None if wanted.most is None else wanted.most + 1
     if wanted.is_regex:
         key = {"pattern": line_pattern(wanted.pattern), "literal": required_literal(wanted.pattern)}
-        rows = await db.fetch(queries.search_files_regex, {**parameters, **key})
+        rows = await db.fetch(queries.search_files_by_regex, {**parameters, **key})
     else:
         rows = await db.fetch(queries.search_files, {**parameters, "pattern": wanted.pattern})
     return _found([FoundLine(*row) for row in rows], wanted.most)

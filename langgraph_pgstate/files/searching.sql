@@ -41,16 +41,26 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first
 ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
--- Return the lines of the files in a range of paths that contain a text, or match a regular expression.
--- variant: search_files_regex
+-- Return the lines of the files in a range of paths that contain a text.
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
     CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
 WHERE t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
     AND t.path LIKE :suffix::text AND (:expression::text IS NULL OR t.path ~ :expression)
     AND (:paths::text[] IS NULL OR t.path = ANY(:paths))
---+regex AND position(:literal::text IN t.content) > 0 AND t.content ~ :pattern::text AND l.line ~ :pattern::text
-    AND position(:pattern::text IN t.content) > 0 AND position(:pattern::text IN l.line) > 0 --!regex
+    AND position(:pattern::text IN t.content) > 0 AND position(:pattern::text IN l.line) > 0
+ORDER BY t.path, l.number
+LIMIT :most;
+
+-- name: search_files_by_regex
+-- Return the lines of the files in a range of paths that match a regular expression.
+SELECT t.path, l.number, l.line
+FROM /*schema*/file_texts t
+    CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
+WHERE t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
+    AND t.path LIKE :suffix::text AND (:expression::text IS NULL OR t.path ~ :expression)
+    AND (:paths::text[] IS NULL OR t.path = ANY(:paths))
+    AND position(:literal::text IN t.content) > 0 AND t.content ~ :pattern::text AND l.line ~ :pattern::text
 ORDER BY t.path, l.number
 LIMIT :most;
 

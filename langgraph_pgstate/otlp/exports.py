@@ -165,10 +165,10 @@ async def read_spans(
         with_content: Whether messages of errors, inputs and outputs are read, unless a serializer may encrypt the
             state of the run.
     """
-    query = queries.read_ended_spans_content if with_content else queries.read_ended_spans
     names = ("thread_ids", "run_ids", "span_ids", "started_ats")
     parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
-    return [EndedSpan(*row) for row in await db.fetch(query, parameters)]
+    rows = await db.fetch(queries.read_ended_spans, {**parameters, "with_content": with_content})
+    return [EndedSpan(*row) for row in rows]
 
 
 async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -> None:

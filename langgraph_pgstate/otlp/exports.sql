@@ -47,15 +47,14 @@ WHERE e.total - cardinality(e.span_ids) < :most_spans
 ORDER BY e.created_at, e.thread_id, e.export_id;
 
 -- name: read_ended_spans
--- Return some spans that have ended, with what is needed of their runs and parents. A parent that began several times,
--- as roots of attempts may, is the last one that began before the span.
--- variant: read_ended_spans_content
+-- Return some spans that have ended, with what is needed of their runs and parents, and their content if that is asked
+-- for. A parent that began several times, as roots of attempts may, is the last one that began before the span.
 SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span_id, p.started_at, s.kind, s.name,
     s.status, s.checkpoint_ns, s.step, s.node, s.agent, s.cost::double precision, s.error_type, s.attributes,
-    s.semconv_version, r.tenant_id, r.user_id, r.traceparent
---+content     , CASE WHEN NOT r.is_encrypted THEN s.error_message END
---+content     , CASE WHEN NOT r.is_encrypted THEN coalesce(s.input, CASE WHEN s.parent_span_id IS NULL THEN r.input END) END
---+content     , CASE WHEN NOT r.is_encrypted THEN coalesce(s.output, CASE WHEN s.parent_span_id IS NULL THEN r.output END) END
+    s.semconv_version, r.tenant_id, r.user_id, r.traceparent,
+    CASE WHEN c.is_shown THEN s.error_message END,
+    CASE WHEN c.is_shown THEN coalesce(s.input, CASE WHEN s.parent_span_id IS NULL THEN r.input END) END,
+    CASE WHEN c.is_shown THEN coalesce(s.output, CASE WHEN s.parent_span_id IS NULL THEN r.output END) END
 FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
     AS k (thread_id, run_id, span_id, started_at)
 -- Looked up one by one (`OFFSET 0`), because a join would read all spans of the threads.
@@ -68,6 +67,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT o.* FROM /*schema*/runs o WHERE o.thread_id = k.thread_id AND o.run_id = k.run_id OFFSET 0
 ) AS r
+CROSS JOIN LATERAL (SELECT :with_content::boolean AND NOT r.is_encrypted AS is_shown) AS c
 LEFT JOIN LATERAL (
     SELECT b.started_at FROM /*schema*/spans b
     WHERE b.thread_id = s.thread_id AND b.run_id = s.run_id AND b.span_id = s.parent_span_id

@@ -173,7 +173,7 @@ class _Comparison:
             return None
         self._cursor = found[-1][0]
         key["checkpoint_ids"] = sorted({id for row in found for id in row[:2] if id})
-        query = self._queries.find_present_held if fill else self._queries.find_present
+        query = self._queries.hold_present if fill else self._queries.find_present
         present = {row[0] for row in await self._db.fetch(query, key)}
         rows = self._decode(row for row in found if row[0] in present)
         changes = await self._changes([row.id for row in rows])

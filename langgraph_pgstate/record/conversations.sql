@@ -14,13 +14,17 @@ WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id > :c
 ORDER BY c.checkpoint_id LIMIT :page_size;
 
 -- name: find_present
--- Return which of some checkpoints of the root namespace exist; a variant locks them until the transaction ends.
--- variant: find_present_held
+-- Return which of some checkpoints of the root namespace exist.
+SELECT checkpoint_id FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
+ORDER BY checkpoint_id;
+
+-- name: hold_present
+-- Return the same, and lock these checkpoints against deletion until the transaction ends.
 SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY checkpoint_id
---+held FOR KEY SHARE
-;
+FOR KEY SHARE;
 
 -- name: get_message_changes
 -- Return the recorded messages of some checkpoints of the root namespace.

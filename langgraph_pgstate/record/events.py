@@ -34,9 +34,14 @@ def list_events(
         ConfigurationError: If an argument is invalid.
     """
     (event_id,) = decode_cursor(_KIND, cursor, (MAX_ID if newest_first else "",))
-    query = "list_events_newest" if newest_first else "list_events"
-    key = {"thread_id": thread_id, "kind": text_of("kind", kind), "run_id": text_of("run_id", run_id)}
-    return read_page(query, {**key, "cursor_id": event_id}, limit, Event, _KIND, lambda item: (item.event_id,))
+    parameters = {
+        "thread_id": thread_id,
+        "kind": text_of("kind", kind),
+        "run_id": text_of("run_id", run_id),
+        "cursor_id": event_id,
+        "newest_first": newest_first,
+    }
+    return read_page("list_events", parameters, limit, Event, _KIND, lambda item: (item.event_id,))
 
 
 def count_handoffs(since: Moment | None, until: datetime | None, limit: int) -> Read[tuple[HandoffStatistics, ...]]:

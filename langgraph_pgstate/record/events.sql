@@ -1,15 +1,13 @@
 -- name: list_events
--- Return a page of a thread's events, oldest first, after a cursor; a variant newest first, before it.
--- variant: list_events_newest
+-- Return a page of a thread's events, oldest first after a cursor, or newest first before it.
+-- plan: at each call
 SELECT v.thread_id, v.event_id, v.created_at, v.kind, v.run_id, v.checkpoint_ns, v.checkpoint_id, v.agent, v.payload
 FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text
-    AND v.event_id > :cursor_id::text --!newest
---+newest     AND v.event_id < :cursor_id::text
+    AND CASE WHEN :newest_first::boolean THEN v.event_id < :cursor_id::text ELSE v.event_id > :cursor_id END
     AND (:kind::text IS NULL OR v.kind = :kind)
     AND (:run_id::text IS NULL OR v.run_id = :run_id)
-ORDER BY v.event_id --!newest
---+newest ORDER BY v.event_id DESC
+ORDER BY CASE WHEN :newest_first THEN v.event_id END DESC, v.event_id
 LIMIT :page_size;
 
 -- name: add_event

@@ -132,7 +132,7 @@ def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
         "cursor_id": cursor_id,
     }
     return read_page(
-        "list_feedback" if thread_id is None else "list_feedback_of_thread",
+        "list_feedback",
         parameters,
         filters.get("limit", 20),
         lambda *row: _feedback(codec, row),

@@ -18,13 +18,13 @@ RETURNING stored.thread_id, stored.run_id, stored.feedback_id, stored.span_id, s
     stored.source, stored.name, stored.score, stored.comment, stored.value_type, stored.value;
 
 -- name: list_feedback
--- Return a page of feedback, newest first, below a cursor. Conditions that an index serves are variants.
--- variant: list_feedback_of_thread
+-- Return a page of feedback, newest first, below a cursor.
+-- plan: at each call
 SELECT f.thread_id, f.run_id, f.feedback_id, f.span_id, f.created_at, f.created_by, f.source, f.name, f.score,
     f.comment, f.value_type, f.value
 FROM /*schema*/feedback f
 WHERE f.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
---+of_thread     AND f.thread_id = :thread_id::text
+    AND (:thread_id::text IS NULL OR f.thread_id = :thread_id)
     AND f.created_at <= :cursor_at::timestamptz
     AND (f.created_at < :cursor_at
         OR (f.thread_id, f.run_id, f.feedback_id) > (:cursor_thread::text, :cursor_run::text, :cursor_id::text))
@@ -42,7 +42,6 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND feedback_id = 
 -- name: average_feedback
 -- Return scores and comments by name and by the keys that `by` names, most first, of the newest feedback of a time, at
 -- most a number of rows; the total is the last column.
--- variant: average_feedback_with_scope
 SELECT j.name,
     CASE WHEN 'agent' = ANY(:by::text[]) THEN j.agent END,
     m.model,
@@ -54,13 +53,46 @@ FROM (
         f.comment IS NOT NULL OR f.value IS NOT NULL AS has_comment, r.agent, r.release, count(*) OVER () AS total
     FROM (
         SELECT g.*
-        FROM /*schema*/feedback g --!with_scope
---+with_scope         FROM (
---+with_scope             SELECT o.thread_id FROM (
---+with_scope                 SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
---+with_scope                 WHERE t.metadata @> ANY(:scope::text[]::jsonb[]) OFFSET 0
---+with_scope             ) AS o ORDER BY o.updated_at DESC LIMIT :most
---+with_scope         ) AS seen JOIN /*schema*/feedback g ON g.thread_id = seen.thread_id
+        FROM /*schema*/feedback g
+        WHERE g.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+            AND (:until::timestamptz IS NULL OR g.created_at < :until)
+        ORDER BY g.created_at DESC LIMIT :most
+    ) AS f CROSS JOIN LATERAL (
+        -- Looked up one by one, because a join may read all runs.
+        SELECT n.agent, n.release, n.user_id, n.tenant_id FROM /*schema*/runs n
+        WHERE n.thread_id = f.thread_id AND n.run_id = f.run_id OFFSET 0
+    ) AS r
+    WHERE (:agent::text IS NULL OR r.agent = :agent)
+        AND (:user_id::text IS NULL OR r.user_id = :user_id)
+        AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+) AS j LEFT JOIN LATERAL (
+    SELECT DISTINCT s.model FROM /*schema*/spans s
+    WHERE 'model' = ANY(:by) AND s.thread_id = j.thread_id AND s.run_id = j.run_id AND s.kind = 'llm'
+        AND s.model IS NOT NULL AND (j.span_id IS NULL OR s.span_id = j.span_id)
+) AS m ON true
+GROUP BY 1, 2, 3, 4
+ORDER BY 5 DESC, 1, 2, 3, 4
+LIMIT :page_size;
+
+-- name: average_feedback_with_scope
+-- Return the same of the feedback of threads that a caller may see: the most recently updated ones.
+SELECT j.name,
+    CASE WHEN 'agent' = ANY(:by::text[]) THEN j.agent END,
+    m.model,
+    CASE WHEN 'release' = ANY(:by) THEN j.release END,
+    count(*), count(j.score), avg(j.score), count(*) FILTER (WHERE j.has_comment),
+    max(j.total)
+FROM (
+    SELECT f.thread_id, f.run_id, f.span_id, f.name, f.score,
+        f.comment IS NOT NULL OR f.value IS NOT NULL AS has_comment, r.agent, r.release, count(*) OVER () AS total
+    FROM (
+        SELECT g.*
+        FROM (
+            SELECT o.thread_id FROM (
+                SELECT t.thread_id, t.updated_at FROM /*schema*/threads t
+                WHERE t.metadata @> ANY(:scope::text[]::jsonb[]) OFFSET 0
+            ) AS o ORDER BY o.updated_at DESC LIMIT :most
+        ) AS seen JOIN /*schema*/feedback g ON g.thread_id = seen.thread_id
         WHERE g.created_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
             AND (:until::timestamptz IS NULL OR g.created_at < :until)
         ORDER BY g.created_at DESC LIMIT :most

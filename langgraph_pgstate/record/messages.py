@@ -160,8 +160,7 @@ def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[M
         "cursor_id": checkpoint_id,
         "cursor_channel": cursor_channel,
     }
-    name = "search_messages" if thread_id is None else "search_messages_of_thread"
-    return read_page(name, parameters, filters.get("limit", 20), _hit, _KINDS[best_first], _position)
+    return read_page("search_messages", parameters, filters.get("limit", 20), _hit, _KINDS[best_first], _position)
 
 
 def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:

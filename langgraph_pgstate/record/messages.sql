@@ -45,10 +45,9 @@ SELECT EXISTS (
 );
 
 -- name: search_messages
--- Return a page of the messages that match a search, of all threads or of one user's or tenant's, newest or best match
--- first, below a cursor; a variant for one thread, with the same owner check. Texts that an edit has replaced are left
--- out.
--- variant: search_messages_of_thread
+-- Return a page of the messages that match a search, of all threads, of one, or of one user's or tenant's, newest or
+-- best match first, below a cursor. Texts that an edit has replaced are left out.
+-- plan: at each call
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
         CASE WHEN :by_rank::boolean
@@ -58,8 +57,7 @@ WITH found AS (
             ELSE extract(epoch FROM m.created_at)::double precision
         END AS score
     FROM /*schema*/messages m
-    WHERE m.content IS NOT NULL
---+of_thread         AND m.thread_id = :thread_id::text
+    WHERE m.content IS NOT NULL AND (:thread_id::text IS NULL OR m.thread_id = :thread_id)
         AND to_tsvector('simple', left(m.content, 100000)) @@ websearch_to_tsquery('simple', :query)
         AND NOT EXISTS (
             SELECT 1 FROM /*schema*/messages e

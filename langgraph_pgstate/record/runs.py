@@ -58,20 +58,15 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
         "cursor_thread": cursor_thread,
         "cursor_run": cursor_run,
         "offset": offset,
+        "only_failed": only_failed,
     }
     if is_ranked:
         most = size + 1 + offset if model is None else _RANKED_WITH_MODEL
-        parameters |= {"by": by, "model": model, "cursor_value": value, "only_failed": only_failed}
+        parameters |= {"by": by, "model": model, "cursor_value": value}
         parameters |= {"newest": RANKED, "most": most, "page_size": size + 1}
         return Read("rank_runs", parameters, lambda rows: _ranked(rows, size, kind))
-    if only_failed:
-        query = "list_runs_failed"
-    elif thread_id is not None:
-        query = "list_runs_of_thread"
-    else:
-        query = "list_runs" if status in (None, "success") else "list_runs_with_status"
     parameters["cursor_started_at"] = value
-    return read_page(query, parameters, size, Run, kind, lambda item: (item.started_at, item.thread_id, item.run_id))
+    return read_page("list_runs", parameters, size, Run, kind, lambda run: (run.started_at, run.thread_id, run.run_id))
 
 
 def _ranked(rows: Rows, size: int, kind: str) -> Page[Run]:

@@ -1,9 +1,7 @@
 -- name: list_runs
--- Return a page of runs of all threads, newest first, below a cursor, without those that have deleted their thread: another
--- one may have its id. Conditions that an index serves are variants.
--- variant: list_runs_of_thread
--- variant: list_runs_with_status
--- variant: list_runs_failed
+-- Return a page of runs, newest first, below a cursor, without those that have deleted their thread: another one may have
+-- its id.
+-- plan: at each call
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
         r.status = 'running' AND r.alive_until < now()
@@ -14,9 +12,7 @@ SELECT r.thread_id, r.run_id, r.attempt, r.status,
     r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM /*schema*/runs r
 WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
---+of_thread     AND r.thread_id = :thread_id::text
---+with_status     AND r.status <> 'success' AND r.status = :status::text
---+failed     AND (r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until < now())
+    AND (:thread_id::text IS NULL OR r.thread_id = :thread_id)
     AND r.started_at <= :cursor_started_at::timestamptz AND r.delete_at IS NULL
     AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
     AND (:until::timestamptz IS NULL OR r.started_at < :until)
@@ -24,6 +20,8 @@ WHERE r.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-in
     AND (:user_id::text IS NULL OR r.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
     AND (:status::text IS NULL OR r.status = :status)
+    AND (NOT :only_failed::boolean OR r.status IN ('error', 'timeout')
+        OR r.status = 'running' AND r.alive_until < now())
     AND (:min_steps::integer IS NULL OR r.steps >= :min_steps)
     AND (:scope::text[] IS NULL OR EXISTS (
         SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = r.thread_id

@@ -85,9 +85,9 @@ async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]
     """Return the cost of model calls by day, model, agent and user, and together. Two round trips."""
     query = queries.sum_costs
     if parameters["scope"] is not None:
-        query = queries.sum_costs_owned_scoped
+        query = queries.sum_costs_with_scope
     elif any(parameters[name] is not None for name in ("agent", "user_id", "tenant_id")):
-        query = queries.sum_costs_owned
+        query = queries.sum_costs_of_owner
     parts: dict[str, list[Usage]] = {}
     for part, provider, model, day, *sums in await db.fetch(query, parameters):
         parts.setdefault(part, []).append(Usage(None, provider, model, None, None, day, *sums))

@@ -77,8 +77,6 @@ LIMIT :page_size;
 -- name: sum_costs
 -- Return calls, tokens and cost of models by day, by model, and of all: rows of each have their own `part`. Of models
 -- only the most expensive. Each day is summed apart, which needs no sorting.
--- variant: sum_costs_owned
--- variant: sum_costs_owned_scoped
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
@@ -93,40 +91,111 @@ FROM (
             coalesce(sum(s.reasoning_tokens), 0)::bigint AS reasoning_tokens, coalesce(sum(s.cost), 0) AS cost,
             coalesce(sum(s.unpriced), 0)::bigint AS unpriced
         FROM (
-            SELECT d.day::date AS day, o.* --!owned
-            FROM ( --!owned
-                SELECT --!owned
-                    greatest(coalesce(:since::timestamptz, now() - :age::interval, '-infinity'), b.first_at) AS first_at, --!owned
-                    least(coalesce(:until::timestamptz, 'infinity'), b.last_at) AS last_at --!owned
-                FROM ( --!owned
-                    SELECT (SELECT min(m.started_at) FROM /*schema*/spans m WHERE m.kind = 'llm') AS first_at, ( --!owned
-                        SELECT max(m.started_at) + interval '1 us' FROM /*schema*/spans m WHERE m.kind = 'llm' --!owned
-                    ) AS last_at --!owned
-                ) AS b WHERE b.first_at IS NOT NULL --!owned
-            ) AS t CROSS JOIN LATERAL generate_series( --!owned
-                date_trunc('day', t.first_at AT TIME ZONE 'UTC'), t.last_at AT TIME ZONE 'UTC', interval '1 day' --!owned
-            ) AS d (day) CROSS JOIN LATERAL ( --!owned
-                SELECT n.provider, n.model, --!owned
---+owned             SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.provider, n.model,
+            SELECT d.day::date AS day, o.*
+            FROM (
+                SELECT
+                    greatest(coalesce(:since::timestamptz, now() - :age::interval, '-infinity'), b.first_at)
+                        AS first_at,
+                    least(coalesce(:until::timestamptz, 'infinity'), b.last_at) AS last_at
+                FROM (
+                    SELECT (SELECT min(m.started_at) FROM /*schema*/spans m WHERE m.kind = 'llm') AS first_at, (
+                        SELECT max(m.started_at) + interval '1 us' FROM /*schema*/spans m WHERE m.kind = 'llm'
+                    ) AS last_at
+                ) AS b WHERE b.first_at IS NOT NULL
+            ) AS t CROSS JOIN LATERAL generate_series(
+                date_trunc('day', t.first_at AT TIME ZONE 'UTC'), t.last_at AT TIME ZONE 'UTC', interval '1 day'
+            ) AS d (day) CROSS JOIN LATERAL (
+                SELECT n.provider, n.model,
                     count(*) AS calls, sum(n.input_tokens) AS input_tokens, sum(n.output_tokens) AS output_tokens,
                     sum(n.cache_read_tokens) AS cache_read_tokens, sum(n.reasoning_tokens) AS reasoning_tokens,
                     sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
                 FROM /*schema*/spans n
---+owned                 JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
---+scoped                 JOIN /*schema*/threads h ON h.thread_id = n.thread_id
---+scoped                     AND h.metadata @> ANY(:scope::text[]::jsonb[])
                 WHERE n.kind = 'llm'
-                    AND n.started_at >= greatest(t.first_at, d.day AT TIME ZONE 'UTC') --!owned
-                    AND n.started_at < least(t.last_at, (d.day + interval '1 day') AT TIME ZONE 'UTC') --!owned
---+owned                     AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
---+owned                     AND (:until::timestamptz IS NULL OR n.started_at < :until)
---+owned                     AND (:user_id::text IS NULL OR r.user_id = :user_id)
---+owned                     AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
---+owned                     AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND n.started_at >= greatest(t.first_at, d.day AT TIME ZONE 'UTC')
+                    AND n.started_at < least(t.last_at, (d.day + interval '1 day') AT TIME ZONE 'UTC')
                     AND (:model::text IS NULL OR n.model = :model)
-                GROUP BY n.provider, n.model --!owned
-            ) AS o --!owned
---+owned             GROUP BY 1, n.provider, n.model
+                GROUP BY n.provider, n.model
+            ) AS o
+        ) AS s
+        GROUP BY GROUPING SETS ((s.provider, s.model), (s.day), ())
+    ) AS u CROSS JOIN LATERAL (
+        SELECT CASE u.level WHEN 1 THEN 'model' WHEN 2 THEN 'day' ELSE 'all' END AS part
+    ) AS p
+) AS g
+WHERE g.part = 'day' OR g.place <= :page_size::bigint
+ORDER BY g.part, g.day, g.place;
+
+-- name: sum_costs_of_owner
+-- Return the same of the runs of an agent, a user or a tenant.
+SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
+    g.reasoning_tokens, g.cost, g.unpriced
+FROM (
+    SELECT p.part, u.*, row_number() OVER (
+        PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.provider, u.model
+    ) AS place
+    FROM (
+        SELECT s.provider, s.model, s.day, grouping(s.model, s.day) AS level,
+            coalesce(sum(s.calls), 0)::bigint AS calls, coalesce(sum(s.input_tokens), 0)::bigint AS input_tokens,
+            coalesce(sum(s.output_tokens), 0)::bigint AS output_tokens,
+            coalesce(sum(s.cache_read_tokens), 0)::bigint AS cache_read_tokens,
+            coalesce(sum(s.reasoning_tokens), 0)::bigint AS reasoning_tokens, coalesce(sum(s.cost), 0) AS cost,
+            coalesce(sum(s.unpriced), 0)::bigint AS unpriced
+        FROM (
+            SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.provider, n.model,
+                    count(*) AS calls, sum(n.input_tokens) AS input_tokens, sum(n.output_tokens) AS output_tokens,
+                    sum(n.cache_read_tokens) AS cache_read_tokens, sum(n.reasoning_tokens) AS reasoning_tokens,
+                    sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
+                FROM /*schema*/spans n
+                JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
+                WHERE n.kind = 'llm'
+                    AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+                    AND (:until::timestamptz IS NULL OR n.started_at < :until)
+                    AND (:user_id::text IS NULL OR r.user_id = :user_id)
+                    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+                    AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:model::text IS NULL OR n.model = :model)
+            GROUP BY 1, n.provider, n.model
+        ) AS s
+        GROUP BY GROUPING SETS ((s.provider, s.model), (s.day), ())
+    ) AS u CROSS JOIN LATERAL (
+        SELECT CASE u.level WHEN 1 THEN 'model' WHEN 2 THEN 'day' ELSE 'all' END AS part
+    ) AS p
+) AS g
+WHERE g.part = 'day' OR g.place <= :page_size::bigint
+ORDER BY g.part, g.day, g.place;
+
+-- name: sum_costs_with_scope
+-- Return the same of the runs of threads that a caller may see.
+SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
+    g.reasoning_tokens, g.cost, g.unpriced
+FROM (
+    SELECT p.part, u.*, row_number() OVER (
+        PARTITION BY p.part ORDER BY u.cost DESC, u.calls DESC, u.provider, u.model
+    ) AS place
+    FROM (
+        SELECT s.provider, s.model, s.day, grouping(s.model, s.day) AS level,
+            coalesce(sum(s.calls), 0)::bigint AS calls, coalesce(sum(s.input_tokens), 0)::bigint AS input_tokens,
+            coalesce(sum(s.output_tokens), 0)::bigint AS output_tokens,
+            coalesce(sum(s.cache_read_tokens), 0)::bigint AS cache_read_tokens,
+            coalesce(sum(s.reasoning_tokens), 0)::bigint AS reasoning_tokens, coalesce(sum(s.cost), 0) AS cost,
+            coalesce(sum(s.unpriced), 0)::bigint AS unpriced
+        FROM (
+            SELECT (n.started_at AT TIME ZONE 'UTC')::date AS day, n.provider, n.model,
+                    count(*) AS calls, sum(n.input_tokens) AS input_tokens, sum(n.output_tokens) AS output_tokens,
+                    sum(n.cache_read_tokens) AS cache_read_tokens, sum(n.reasoning_tokens) AS reasoning_tokens,
+                    sum(n.cost) AS cost, count(*) FILTER (WHERE n.cost IS NULL) AS unpriced
+                FROM /*schema*/spans n
+                JOIN /*schema*/runs r ON r.thread_id = n.thread_id AND r.run_id = n.run_id
+                JOIN /*schema*/threads h ON h.thread_id = n.thread_id
+                    AND h.metadata @> ANY(:scope::text[]::jsonb[])
+                WHERE n.kind = 'llm'
+                    AND n.started_at >= coalesce(:since::timestamptz, now() - :age::interval, '-infinity')
+                    AND (:until::timestamptz IS NULL OR n.started_at < :until)
+                    AND (:user_id::text IS NULL OR r.user_id = :user_id)
+                    AND (:tenant_id::text IS NULL OR r.tenant_id = :tenant_id)
+                    AND (:agent::text IS NULL OR coalesce(n.agent, r.agent) = :agent)
+                    AND (:model::text IS NULL OR n.model = :model)
+            GROUP BY 1, n.provider, n.model
         ) AS s
         GROUP BY GROUPING SETS ((s.provider, s.model), (s.day), ())
     ) AS u CROSS JOIN LATERAL (

@@ -2,44 +2,26 @@
 -- Claim ready runs of some graphs with the leases of their threads, 100 at most, by priority and position, and return
 -- them with what they are to do. A run whose thread's lease is held or locked by another process is put off for a
 -- second, and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
--- `waiting`. Then nothing is claimed, unless the variant for it is used: it keeps the limits, and returns keys that are at
--- theirs as `full`, and `busy` if another worker has just claimed. Runs that are suspect are claimed only if that is asked
+-- `waiting`. Then nothing is claimed; see `claim_limited_runs`. Runs that are suspect are claimed only if that is asked
 -- for; a queue with some is returned as `suspects`.
--- variant: claim_limited_runs
 WITH
---+limited whole AS MATERIALIZED (
---+limited     -- Both ways, so that a clock that was set back does not lengthen a window by as much.
---+limited     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
---+limited             AS is_same_window, u.window_claims, least(
---+limited             :limit::integer,
---+limited             l.concurrency - (
---+limited                 SELECT count(*) FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.status = 'running'
---+limited             ),
---+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
---+limited                 THEN l.rate - u.window_claims ELSE l.rate END
---+limited         ) AS free
---+limited     FROM /*schema*/queue_limits l LEFT JOIN /*schema*/queue_keys u ON u.queue = l.queue AND u.key = ''
---+limited     WHERE l.queue = :queue AND l.key = ''
---+limited ),
 candidates AS MATERIALIZED (
     SELECT c.* FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version) CROSS JOIN LATERAL (
         SELECT q.thread_id, q.run_id, q.key, q.priority, q.position, q.last_event FROM /*schema*/queue q
         WHERE q.queue = :queue::text AND q.graph = g.graph AND q.version = g.version
             AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
             AND (:suspects::boolean IS NULL OR q.is_suspect = :suspects)
-            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue) --!limited
-            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited) --!limited
+            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
+            AND NOT EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
         ORDER BY q.priority DESC, q.position
-        LIMIT :limit::integer --!limited
---+limited         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+        LIMIT :limit::integer
         FOR UPDATE SKIP LOCKED
     ) AS c
 ), chosen AS MATERIALIZED (
     SELECT o.* FROM (
         SELECT c.* FROM candidates c
         ORDER BY c.priority DESC, c.position
-        LIMIT :limit --!limited
---+limited         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+        LIMIT :limit
     ) AS o
     -- A caller asks for no more. A plan for so few looks up each instead of reading all that are ready.
     LIMIT 100
@@ -54,65 +36,11 @@ candidates AS MATERIALIZED (
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
---+limited ), keys AS MATERIALIZED (
---+limited     SELECT k.key, u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
---+limited             AS is_same_window, u.window_claims, least(
---+limited             l.concurrency - (
---+limited                 SELECT count(*) FROM /*schema*/queue q
---+limited                 WHERE q.queue = :queue AND q.key = k.key AND q.status = 'running'
---+limited             ),
---+limited             CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
---+limited                 THEN l.rate - u.window_claims ELSE l.rate END
---+limited         ) AS free
---+limited     FROM (SELECT DISTINCT key FROM chosen WHERE key <> '') AS k CROSS JOIN LATERAL (
---+limited         SELECT o.* FROM /*schema*/queue_limits o WHERE o.queue = :queue AND o.key IN (k.key, '*')
---+limited         ORDER BY o.key = '*' LIMIT 1
---+limited     ) AS l LEFT JOIN /*schema*/queue_keys u ON u.queue = :queue AND u.key = k.key
---+limited ), ranked AS MATERIALIZED (
---+limited     SELECT c.*, k.key IS NOT NULL AS is_limited, coalesce(
---+limited         row_number() OVER (PARTITION BY c.key ORDER BY c.priority DESC, c.position) <= k.free, true
---+limited     ) AS is_free
---+limited     FROM chosen c LEFT JOIN keys k ON k.key = c.key
---+limited     WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
---+limited ), seen AS (
---+limited     SELECT k.*, f.claims FROM keys k
---+limited         JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
---+limited         ON f.key = k.key
---+limited     UNION ALL
---+limited     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
---+limited ), locked AS MATERIALIZED (
---+limited     -- The rows as they are now. Another revision than in the snapshot means a claim that was not counted.
---+limited     SELECT u.key, u.revision FROM /*schema*/queue_keys u
---+limited     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
---+limited     FOR UPDATE SKIP LOCKED
---+limited ), used AS (
---+limited     INSERT INTO /*schema*/queue_keys AS stored (queue, key, revision, window_started_at, window_claims)
---+limited     SELECT :queue, s.key, coalesce(s.revision, 0) + 1, now(),
---+limited         CASE WHEN s.is_same_window THEN s.window_claims ELSE 0 END + s.claims
---+limited     FROM seen s LEFT JOIN locked o ON o.key = s.key
---+limited     WHERE s.claims > 0 AND s.revision IS NOT DISTINCT FROM o.revision
---+limited     ORDER BY s.key
---+limited     ON CONFLICT (queue, key) DO UPDATE SET
---+limited         revision = excluded.revision, window_claims = excluded.window_claims,
---+limited         window_started_at = CASE
---+limited             WHEN EXISTS (SELECT 1 FROM seen s WHERE s.key = excluded.key AND s.is_same_window)
---+limited             THEN stored.window_started_at ELSE excluded.window_started_at END
---+limited     WHERE stored.revision = excluded.revision - 1
---+limited     RETURNING key
---+limited ), granted AS MATERIALIZED (
---+limited     SELECT r.* FROM ranked r
---+limited     WHERE r.is_free AND (NOT r.is_limited OR r.key IN (SELECT u.key FROM used u))
---+limited         AND (NOT EXISTS (SELECT 1 FROM whole) OR EXISTS (SELECT 1 FROM used u WHERE u.key = ''))
---+limited ), full_keys AS (
---+limited     UPDATE /*schema*/queue SET is_limited = true FROM ranked r
---+limited     WHERE queue.thread_id = r.thread_id AND queue.run_id = r.run_id AND queue.is_ready AND NOT r.is_free
---+limited     RETURNING queue.key
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
     SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
-    FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id) --!limited
---+limited     FROM granted c
+    FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
@@ -129,8 +57,7 @@ candidates AS MATERIALIZED (
         ORDER BY k.checkpoint_id DESC LIMIT 1
     ) AS head_id
     FROM taken t
-        JOIN chosen c ON c.thread_id = t.thread_id --!limited
---+limited         JOIN granted c ON c.thread_id = t.thread_id
+        JOIN chosen c ON c.thread_id = t.thread_id
 ), claimed AS (
     UPDATE /*schema*/queue SET
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
@@ -154,8 +81,7 @@ candidates AS MATERIALIZED (
         h.head_id, r.options, r.data, queue.is_suspect
 ), put_off AS (
     UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
-    FROM chosen c --!limited
---+limited     FROM (SELECT thread_id, run_id FROM granted UNION ALL SELECT thread_id, run_id FROM occupied) AS c
+    FROM chosen c
     WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
         AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
     RETURNING queue.thread_id, queue.run_id
@@ -186,10 +112,189 @@ FROM (
         SELECT 1 FROM /*schema*/queue o
         WHERE o.queue = :queue AND o.is_suspect AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
     )
---+limited     UNION ALL
---+limited     SELECT DISTINCT 'full', f.key FROM full_keys f
---+limited     UNION ALL
---+limited     SELECT 'busy', NULL WHERE (SELECT count(*) FROM granted) < (SELECT count(*) FROM ranked WHERE is_free)
+) AS other
+ORDER BY priority DESC, position;
+
+-- name: claim_limited_runs
+-- Claim runs as `claim_runs` does, and keep the limits of the queue. Return keys that are at theirs as `full`, and `busy`
+-- if another worker has just claimed.
+WITH
+whole AS MATERIALIZED (
+    -- Both ways, so that a clock that was set back does not lengthen a window by as much.
+    SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
+            AS is_same_window, u.window_claims, least(
+            :limit::integer,
+            l.concurrency - (
+                SELECT count(*) FROM /*schema*/queue q WHERE q.queue = :queue::text AND q.status = 'running'
+            ),
+            CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
+                THEN l.rate - u.window_claims ELSE l.rate END
+        ) AS free
+    FROM /*schema*/queue_limits l LEFT JOIN /*schema*/queue_keys u ON u.queue = l.queue AND u.key = ''
+    WHERE l.queue = :queue AND l.key = ''
+),
+candidates AS MATERIALIZED (
+    SELECT c.* FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version) CROSS JOIN LATERAL (
+        SELECT q.thread_id, q.run_id, q.key, q.priority, q.position, q.last_event FROM /*schema*/queue q
+        WHERE q.queue = :queue::text AND q.graph = g.graph AND q.version = g.version
+            AND q.is_ready AND q.status = 'pending' AND NOT q.is_limited
+            AND (:suspects::boolean IS NULL OR q.is_suspect = :suspects)
+        ORDER BY q.priority DESC, q.position
+        LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+        FOR UPDATE SKIP LOCKED
+    ) AS c
+), chosen AS MATERIALIZED (
+    SELECT o.* FROM (
+        SELECT c.* FROM candidates c
+        ORDER BY c.priority DESC, c.position
+        LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
+    ) AS o
+    -- A caller asks for no more. A plan for so few looks up each instead of reading all that are ready.
+    LIMIT 100
+), unheld AS MATERIALIZED (
+    SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
+        SELECT l.thread_id FROM /*schema*/leases l
+        WHERE l.thread_id = c.thread_id AND (l.holder_id IS NULL OR l.expires_at <= now())
+        FOR UPDATE SKIP LOCKED
+    ) AS f
+), occupied AS MATERIALIZED (
+    -- Not waited for: a caller's transaction may have locked the lease. Nor counted, or it would use up rates.
+    SELECT c.thread_id, c.run_id FROM chosen c
+    WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
+        AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
+), keys AS MATERIALIZED (
+    SELECT k.key, u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
+            AS is_same_window, u.window_claims, least(
+            l.concurrency - (
+                SELECT count(*) FROM /*schema*/queue q
+                WHERE q.queue = :queue AND q.key = k.key AND q.status = 'running'
+            ),
+            CASE WHEN abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
+                THEN l.rate - u.window_claims ELSE l.rate END
+        ) AS free
+    FROM (SELECT DISTINCT key FROM chosen WHERE key <> '') AS k CROSS JOIN LATERAL (
+        SELECT o.* FROM /*schema*/queue_limits o WHERE o.queue = :queue AND o.key IN (k.key, '*')
+        ORDER BY o.key = '*' LIMIT 1
+    ) AS l LEFT JOIN /*schema*/queue_keys u ON u.queue = :queue AND u.key = k.key
+), ranked AS MATERIALIZED (
+    SELECT c.*, k.key IS NOT NULL AS is_limited, coalesce(
+        row_number() OVER (PARTITION BY c.key ORDER BY c.priority DESC, c.position) <= k.free, true
+    ) AS is_free
+    FROM chosen c LEFT JOIN keys k ON k.key = c.key
+    WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
+), seen AS (
+    SELECT k.*, f.claims FROM keys k
+        JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
+        ON f.key = k.key
+    UNION ALL
+    SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
+), locked AS MATERIALIZED (
+    -- The rows as they are now. Another revision than in the snapshot means a claim that was not counted.
+    SELECT u.key, u.revision FROM /*schema*/queue_keys u
+    WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
+    FOR UPDATE SKIP LOCKED
+), used AS (
+    INSERT INTO /*schema*/queue_keys AS stored (queue, key, revision, window_started_at, window_claims)
+    SELECT :queue, s.key, coalesce(s.revision, 0) + 1, now(),
+        CASE WHEN s.is_same_window THEN s.window_claims ELSE 0 END + s.claims
+    FROM seen s LEFT JOIN locked o ON o.key = s.key
+    WHERE s.claims > 0 AND s.revision IS NOT DISTINCT FROM o.revision
+    ORDER BY s.key
+    ON CONFLICT (queue, key) DO UPDATE SET
+        revision = excluded.revision, window_claims = excluded.window_claims,
+        window_started_at = CASE
+            WHEN EXISTS (SELECT 1 FROM seen s WHERE s.key = excluded.key AND s.is_same_window)
+            THEN stored.window_started_at ELSE excluded.window_started_at END
+    WHERE stored.revision = excluded.revision - 1
+    RETURNING key
+), granted AS MATERIALIZED (
+    SELECT r.* FROM ranked r
+    WHERE r.is_free AND (NOT r.is_limited OR r.key IN (SELECT u.key FROM used u))
+        AND (NOT EXISTS (SELECT 1 FROM whole) OR EXISTS (SELECT 1 FROM used u WHERE u.key = ''))
+), full_keys AS (
+    UPDATE /*schema*/queue SET is_limited = true FROM ranked r
+    WHERE queue.thread_id = r.thread_id AND queue.run_id = r.run_id AND queue.is_ready AND NOT r.is_free
+    RETURNING queue.key
+), taken AS (
+    INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
+    SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
+        now() + make_interval(secs => :ttl::double precision)
+    FROM granted c
+    ORDER BY c.thread_id
+    ON CONFLICT (thread_id) DO UPDATE SET
+        holder_id = excluded.holder_id,
+        -- Not the number of a claim that a crash of the server has undone, whose worker may still use it.
+        fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
+        acquired_at = excluded.acquired_at,
+        renewed_at = excluded.renewed_at,
+        expires_at = excluded.expires_at
+    WHERE held.holder_id IS NULL OR held.expires_at <= excluded.acquired_at
+    RETURNING thread_id, fencing_token, acquired_at, renewed_at, expires_at
+), heads AS MATERIALIZED (
+    SELECT t.*, c.run_id, c.last_event, (
+        SELECT k.checkpoint_id FROM /*schema*/checkpoints k WHERE k.thread_id = t.thread_id AND k.checkpoint_ns = ''
+        ORDER BY k.checkpoint_id DESC LIMIT 1
+    ) AS head_id
+    FROM taken t
+        JOIN granted c ON c.thread_id = t.thread_id
+), claimed AS (
+    UPDATE /*schema*/queue SET
+        status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
+        claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
+        last_event = greatest(queue.last_event, p.last_event, b.last_seq),
+        -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
+        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at ELSE now() + make_interval(secs => (
+            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
+        )::double precision) END
+    FROM heads h
+        LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
+        LEFT JOIN /*schema*/runs p ON p.thread_id = h.thread_id AND p.run_id = h.run_id
+        LEFT JOIN LATERAL (
+            SELECT n.last_seq, greatest(n.step, n.replayed_step) AS step FROM /*schema*/stream_batches n
+            WHERE n.thread_id = h.thread_id AND n.run_id = h.run_id AND (h.last_event > 0 OR p.last_event > 0)
+            ORDER BY n.last_seq DESC LIMIT 1
+        ) AS b ON true
+    WHERE queue.thread_id = h.thread_id AND queue.run_id = h.run_id AND queue.is_ready
+    RETURNING queue.thread_id, queue.run_id, queue.graph, queue.key, queue.attempt, queue.crashes, queue.fencing_token,
+        h.acquired_at, h.renewed_at, h.expires_at, queue.cancel, queue.timeout_at, queue.priority, queue.position,
+        h.head_id, r.options, r.data, queue.is_suspect
+), put_off AS (
+    UPDATE /*schema*/queue SET is_ready = false, run_after = now() + interval '1 second'
+    FROM (SELECT thread_id, run_id FROM granted UNION ALL SELECT thread_id, run_id FROM occupied) AS c
+    WHERE queue.thread_id = c.thread_id AND queue.run_id = c.run_id AND queue.is_ready
+        AND NOT EXISTS (SELECT 1 FROM taken t WHERE t.thread_id = c.thread_id)
+    RETURNING queue.thread_id, queue.run_id
+), begun AS (
+    UPDATE /*schema*/runs SET status = 'running', attempt = c.attempt FROM claimed c
+    WHERE runs.thread_id = c.thread_id AND runs.run_id = c.run_id
+)
+SELECT 'claimed', c.key, c.thread_id, c.run_id, c.graph, c.attempt, c.crashes, c.fencing_token, c.acquired_at,
+    c.renewed_at, c.expires_at, c.cancel, c.timeout_at, c.head_id, c.options::text, c.data, (
+        -- As a group, so that the planner compares the run's checkpoints with the thread's.
+        SELECT max(own.checkpoint_id) FROM (
+            SELECT k.checkpoint_id FROM /*schema*/checkpoints k
+            WHERE k.thread_id = c.thread_id AND k.checkpoint_ns = '' AND k.run_id = c.run_id OFFSET 0
+        ) AS own
+    ), c.is_suspect, c.priority, c.position
+FROM claimed c
+UNION ALL
+SELECT other.what, other.key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL
+FROM (
+    SELECT 'held' AS what, NULL::text AS key FROM put_off
+    UNION ALL
+    SELECT 'limits', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue_limits l WHERE l.queue = :queue)
+    UNION ALL
+    SELECT 'waiting', NULL WHERE EXISTS (SELECT 1 FROM /*schema*/queue o WHERE o.queue = :queue AND o.is_limited)
+    UNION ALL
+    SELECT 'suspects', NULL WHERE EXISTS (
+        SELECT 1 FROM /*schema*/queue o
+        WHERE o.queue = :queue AND o.is_suspect AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited
+    )
+    UNION ALL
+    SELECT DISTINCT 'full', f.key FROM full_keys f
+    UNION ALL
+    SELECT 'busy', NULL WHERE (SELECT count(*) FROM granted) < (SELECT count(*) FROM ranked WHERE is_free)
 ) AS other
 ORDER BY priority DESC, position;
 

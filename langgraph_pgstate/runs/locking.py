@@ -25,8 +25,8 @@ def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, P
         is_synced: Whether the transaction waits for the disk when it commits. If not, a crash of the server may undo
             it, but not if a later transaction that waits has committed.
     """
-    begin = queries.begin_bounded_work if is_synced else queries.begin_unsynced_bounded_work
-    return begin, {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
+    parameters = {"timeout": LOCK_TIMEOUT, "idle_timeout": IDLE_TIMEOUT, "is_synced": is_synced}
+    return queries.begin_bounded_work, parameters
 
 
 def is_locked(error: Exception) -> bool:

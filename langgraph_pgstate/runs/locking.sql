@@ -1,9 +1,9 @@
 -- name: begin_bounded_work
 -- Set the transaction's timeouts for locks and for its client, and how its statements are planned; see `plan_lookups`.
--- The variant has it commit without waiting for the disk: a crash of the server may undo it.
--- variant: begin_unsynced_bounded_work
+-- It may commit without waiting for the disk: then a crash of the server may undo it.
 SELECT set_config('lock_timeout', :timeout::text, true), set_config('plan_cache_mode', 'force_generic_plan', true),
---+unsynced     set_config('synchronous_commit', 'off', true),
+    set_config('synchronous_commit',
+        CASE WHEN :is_synced::boolean THEN current_setting('synchronous_commit') ELSE 'off' END, true),
     set_config('enable_seqscan', 'off', true), set_config('idle_in_transaction_session_timeout', :idle_timeout::text, true);
 
 -- name: plan_lookups

@@ -305,7 +305,7 @@ def count(**filters: Unpack[ScheduleSelection]) -> Read[int]:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, ScheduleSelection)
-    return Read("sort_schedules_count", _selection(filters), number)
+    return Read("count_selected_schedules", _selection(filters), number)
 
 
 def _selection(filters: ScheduleSelection) -> dict[str, Any]:

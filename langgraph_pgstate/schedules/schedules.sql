@@ -46,12 +46,10 @@ ORDER BY s.name
 LIMIT :page_size;
 
 -- name: sort_schedules
--- Return schedules in the order of one of their columns, from an offset, with what their runs are to do; or count them.
--- variant: sort_schedules_count
---+count SELECT count(*)
-SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at, --!count
-    s.last_thread_id, s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at, --!count
-    s.thread_ttl, s.metadata, s.options -> 'owner' ->> 'user_id', s.data --!count
+-- Return schedules in the order of one of their columns, from an offset, with what their runs are to do.
+SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at,
+    s.last_thread_id, s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at,
+    s.thread_ttl, s.metadata, s.options -> 'owner' ->> 'user_id', s.data
 FROM /*schema*/schedules s
 WHERE (:name::text IS NULL OR s.name = :name)
     AND (:graph::text IS NULL OR s.graph = :graph)
@@ -64,19 +62,34 @@ WHERE (:name::text IS NULL OR s.name = :name)
         SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id
             AND t.metadata @> ANY(:thread_scope::text[]::jsonb[])
     ))
-ORDER BY --!count
-    CASE WHEN :ascending::boolean THEN CASE :by::text --!count
-        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END, --!count
-    CASE WHEN NOT :ascending THEN CASE :by --!count
-        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END DESC, --!count
-    CASE WHEN :ascending THEN CASE :by --!count
-        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at --!count
-        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END, --!count
-    CASE WHEN NOT :ascending THEN CASE :by --!count
-        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at --!count
-        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END DESC, s.name --!count
-LIMIT :page_size OFFSET :offset --!count
-;
+ORDER BY
+    CASE WHEN :ascending::boolean THEN CASE :by::text
+        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END,
+    CASE WHEN NOT :ascending THEN CASE :by
+        WHEN 'name' THEN s.name WHEN 'graph' THEN s.graph WHEN 'thread_id' THEN s.thread_id END END DESC,
+    CASE WHEN :ascending THEN CASE :by
+        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at
+        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END,
+    CASE WHEN NOT :ascending THEN CASE :by
+        WHEN 'created_at' THEN s.created_at WHEN 'updated_at' THEN s.updated_at
+        WHEN 'next_at' THEN s.next_at WHEN 'end_at' THEN s.end_at END END DESC, s.name
+LIMIT :page_size OFFSET :offset;
+
+-- name: count_selected_schedules
+-- Return how many schedules there are of those that `sort_schedules` returns.
+SELECT count(*)
+FROM /*schema*/schedules s
+WHERE (:name::text IS NULL OR s.name = :name)
+    AND (:graph::text IS NULL OR s.graph = :graph)
+    AND (:thread_id::text IS NULL OR s.thread_id = :thread_id)
+    AND (:is_paused::boolean IS NULL OR s.is_paused = :is_paused)
+    AND (:metadata::jsonb IS NULL OR s.metadata @> :metadata)
+    AND (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
+    AND (:owner_id::text IS NULL OR s.thread_id IS NOT NULL OR s.owner_id = :owner_id)
+    AND (:thread_scope::text[] IS NULL OR s.thread_id IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/threads t WHERE t.thread_id = s.thread_id
+            AND t.metadata @> ANY(:thread_scope::text[]::jsonb[])
+    ));
 
 -- name: lock_schedule
 -- Lock a schedule that a caller may change until the transaction ends, and return it with the time.

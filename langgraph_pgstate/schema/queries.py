@@ -13,9 +13,8 @@ Functions are called by their plain names, directly before the parenthesis. Befo
 `pg_catalog.` is put: a function or operator that another role has made in a schema of the `search_path` would be
 preferred if its types fit better.
 
-A statement may have variants, each declared below its purpose by a line like `-- variant: put_checkpoint_based`. A line
-that begins with `--+based` belongs only to variants with that word in their name; a line that ends in `--!based` to all
-others. A line that begins with `--+segments|touching` belongs to variants with either word.
+A line `-- plan: at each call` below the purpose of a list with conditions like `:name IS NULL OR name = :name` has the
+server plan it for its arguments each time, so that an index serves the conditions that are given.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ from langgraph_pgstate.options import check_schema_name
 _PACKAGE: Final = "langgraph_pgstate"
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
-_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!variant: ).*\n)+)((?:-- variant: \w+\n)*)", re.MULTILINE)
-_VARIANT = re.compile(r"^-- variant: (\w+)$", re.MULTILINE)
-_VARIANT_LINE = re.compile(r"^--\+([\w|]+) (.*\n)", re.MULTILINE)
-_LEFT_OUT_LINE = re.compile(r"^(.*) --!([\w|]+)\n", re.MULTILINE)
+_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!plan: ).*\n)+)(-- plan: at each call\n)?", re.MULTILINE)
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -47,7 +43,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 # Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
 # is PostgreSQL's own.
 _QUALIFIED = re.compile(
-    r"--(?!\+)[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
+    r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
     r"|(?=[-|@&?!~])(?:->>|->|\|\||@>|@@|&&|\?|!?~\*?)"
 )
 # Calls of the grammar itself, which lead to no other schema.
@@ -62,12 +58,14 @@ class NamedQuery(NamedTuple):
         purpose: The sentences below the name.
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
+        is_planned_each_time: Whether it is never prepared, so that each plan is made for its arguments.
     """
 
     name: str
     purpose: str
     text: bytes
     parameters: tuple[str, ...]
+    is_planned_each_time: bool = False
 
 
 Statement = tuple[NamedQuery, Mapping[str, Any]]
@@ -244,34 +242,35 @@ def _read(name: str) -> str:
     return _qualify(resources.files(__package__).joinpath(name).read_text("utf-8"))
 
 
-class _Source(NamedTuple):
-    """The text of a statement and its variants, as it is in its file."""
-
-    base: str
-    purpose: str
-    body: str
-
-
 @cache
-def _sources(folder: str) -> dict[str, _Source]:
-    """Return the statements of all files of a folder, by the names of their variants, too."""
-    found: dict[str, _Source] = {}
+def _sources(folder: str) -> dict[str, NamedQuery]:
+    """Return the statements of all files of a folder by name, as they are in their files."""
+    found: dict[str, NamedQuery] = {}
     for entry in _files(folder):
         text = entry.read_text("utf-8")
         headers = list(_HEADER.finditer(text))
         for header, following in zip_longest(headers, headers[1:]):
-            base, body = header.group(1), text[header.end() : following.start() if following else len(text)]
+            name, body = header.group(1), text[header.end() : following.start() if following else len(text)]
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            source = _Source(base, purpose, body.strip().rstrip(";"))
-            found |= dict.fromkeys((base, *_VARIANT.findall(header.group(3))), source)
+            found[name] = NamedQuery(name, purpose, body.strip().rstrip(";").encode(), (), bool(header.group(3)))
     return found
 
 
 @cache
 def _parsed(folder: str, name: str) -> NamedQuery:
     """Return a statement with the schema marker."""
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        parameter = match.group(1)
+        if parameter not in order:
+            order.append(parameter)
+        return f"${order.index(parameter) + 1}"
+
     source = _sources(folder)[name]
-    return _parse(name, source.purpose, _lines_of(name.removeprefix(source.base), _qualify(source.body)))
+    text = _PARAMETER.sub(number, _qualify(source.text.decode()))
+    # Interned like names in the code, so that dictionary lookups compare identities.
+    return source._replace(text=text.encode(), parameters=tuple(map(sys.intern, order)))
 
 
 def _files(folder: str) -> Iterator[Traversable]:
@@ -282,32 +281,6 @@ def _files(folder: str) -> Iterator[Traversable]:
         folders = [entry for entry in resources.files(_PACKAGE).iterdir() if entry.is_dir()]
     for entry in sorted(folders, key=lambda item: item.name):
         yield from sorted((file for file in entry.iterdir() if file.name.endswith(".sql")), key=lambda item: item.name)
-
-
-def _lines_of(variant: str, body: str) -> str:
-    """Return a statement with the lines of one variant, and without those of the others.
-
-    `--+touching SELECT` is a line of variants with that word only, `SELECT --!touching` one of all others.
-    """
-
-    def has_one(words: str) -> bool:
-        return any(f"_{word}_" in f"{variant}_" for word in words.split("|"))
-
-    body = _VARIANT_LINE.sub(lambda match: match.group(2) if has_one(match.group(1)) else "", body)
-    return _LEFT_OUT_LINE.sub(lambda match: "" if has_one(match.group(2)) else f"{match.group(1)}\n", body)
-
-
-def _parse(name: str, purpose: str, body: str) -> NamedQuery:
-    order: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        parameter = match.group(1)
-        if parameter not in order:
-            order.append(parameter)
-        return f"${order.index(parameter) + 1}"
-
-    # Interned like names in the code, so that dictionary lookups compare identities.
-    return NamedQuery(name, purpose, _PARAMETER.sub(number, body).encode(), tuple(map(sys.intern, order)))
 
 
 def _in_schema(text: str, schema: str) -> str:

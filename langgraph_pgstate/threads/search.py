@@ -18,19 +18,6 @@ _KIND = "threads"
 STATUSES = ("idle", "busy", "interrupted", "error")
 SORT_KEYS = ("updated_at", "created_at", "thread_id", "status")
 
-# The variants of `sort_threads` by the condition that finds candidates.
-_UPDATED_FIRST = {None: "sort_threads", "metadata": "sort_threads_with_metadata", "ids": "sort_threads_with_ids"}
-_OTHERWISE = {
-    None: "sort_threads_otherwise",
-    "metadata": "sort_threads_otherwise_with_metadata",
-    "ids": "sort_threads_otherwise_with_ids",
-}
-_COUNTED = {
-    None: "sort_threads_count",
-    "metadata": "sort_threads_count_with_metadata",
-    "ids": "sort_threads_count_with_ids",
-}
-
 
 def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     """Return the reading of a page of threads, most recently updated first. It reads no checkpoint.
@@ -61,17 +48,10 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
         **content,
     }
     driver = next((name for name, value in content.items() if value is not None), None)
-    query = "list_threads" if status in (None, "idle") else "list_threads_with_status"
     if driver is not None:
-        query = "search_threads"
         is_of_user = parameters["user_id"] is not None and driver != "text"
         parameters["driver"] = "user" if is_of_user else driver
-    elif parameters["user_id"] is not None:
-        query = "list_threads_of_user"
-    elif parameters["agent"] is not None:
-        query = "list_threads_of_agent"
-    elif parameters["tenant_id"] is not None:
-        query = "list_threads_of_tenant"
+    query = "list_threads" if driver is None else "search_threads"
     limit = filters.get("limit", 20)
     return read_page(query, parameters, limit, Thread, _KIND, lambda item: (item.updated_at, item.thread_id))
 
@@ -84,9 +64,7 @@ def list_sorted(**filters: Unpack[SortedThreads]) -> Read[tuple[Thread, ...]]:
     """
     check_filters(filters, SortedThreads)
     order = sorting_of(filters, "threads", SORT_KEYS)
-    names = _UPDATED_FIRST if order["by"] == SORT_KEYS[0] and not order["ascending"] else _OTHERWISE
-    parameters, candidates = _selection(filters)
-    return read_all(names[candidates], {**parameters, **order}, Thread)
+    return read_all("sort_threads", {**_selection(filters), **order}, Thread)
 
 
 def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
@@ -96,8 +74,7 @@ def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
         ConfigurationError: If an argument is invalid.
     """
     check_filters(filters, ThreadSelection)
-    parameters, candidates = _selection(filters)
-    return Read(_COUNTED[candidates], parameters, number)
+    return Read("count_selected_threads", _selection(filters), number)
 
 
 async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: list[str] | None = None) -> Thread | None:
@@ -106,24 +83,16 @@ async def get_thread(db: Connection, queries: Queries, thread_id: str, scope: li
     return Thread(*rows[0]) if rows else None
 
 
-def _selection(filters: ThreadSelection) -> tuple[dict[str, Any], str | None]:
-    """Return the query parameters of a selection, and the condition that finds its candidates."""
+def _selection(filters: ThreadSelection) -> dict[str, Any]:
+    """Return the query parameters of a selection."""
     if filters.get("cursor") is not None:
         raise ConfigurationError("threads that are read by offset have no cursor")
     plain: Any = {name: value for name, value in filters.items() if name in ThreadSearch.__annotations__}
-    parameters = list_threads(**plain).parameters
     ids = filters.get("ids")
-    found = {
-        **parameters,
-        "metadata": None if parameters["metadata"] is None else [parameters["metadata"]],
+    return {
+        **list_threads(**plain).parameters,
         "ids": None if ids is None else [thread_id_of(id) for id in several("ids", ids)],
     }
-    if ids is not None:
-        return found, "ids"
-    # The scope is as good a condition for the index.
-    if found["metadata"] is None:
-        found["metadata"], found["scope"] = found["scope"], None
-    return found, "metadata" if found["metadata"] is not None else None
 
 
 @dataclass(frozen=True, slots=True)

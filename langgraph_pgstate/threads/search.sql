@@ -1,18 +1,10 @@
 -- name: list_threads
--- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint. Conditions that an index
--- serves are variants.
--- variant: list_threads_of_user
--- variant: list_threads_of_tenant
--- variant: list_threads_of_agent
--- variant: list_threads_with_status
+-- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint.
+-- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
---+of_user     AND t.user_id = :user_id::text
---+of_tenant     AND t.tenant_id = :tenant_id::text
---+of_agent     AND t.agent = :agent::text
---+with_status     AND t.status <> 'idle' AND t.status = :status::text
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
@@ -28,6 +20,7 @@ LIMIT :page_size;
 -- name: search_threads
 -- Return the same for threads with some content: the condition that `driver` names finds candidates, the others filter
 -- them.
+-- plan: at each call
 WITH found AS (
     SELECT u.thread_id FROM /*schema*/threads u WHERE :driver::text = 'user' AND u.user_id = :user_id::text
     UNION ALL
@@ -99,23 +92,12 @@ SELECT metadata || :metadata::jsonb <> metadata OR (:has_title::boolean AND titl
 FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 
 -- name: sort_threads
--- Return threads in the order of one of their columns, from an offset, the most recently updated first unless a variant
--- says otherwise; or count them. Conditions that an index serves are variants.
--- variant: sort_threads_with_metadata
--- variant: sort_threads_with_ids
--- variant: sort_threads_otherwise
--- variant: sort_threads_otherwise_with_metadata
--- variant: sort_threads_otherwise_with_ids
--- variant: sort_threads_count
--- variant: sort_threads_count_with_metadata
--- variant: sort_threads_count_with_ids
---+count SELECT count(*)
-SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, --!count
-    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id --!count
+-- Return threads in the order of one of their columns, from an offset; reads no checkpoint.
+-- plan: at each call
+SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title,
+    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
 FROM /*schema*/threads t
-WHERE (:metadata::text[] IS NULL OR t.metadata @> ANY(:metadata::text[]::jsonb[]))
---+with_metadata     AND t.metadata @> ANY(:metadata::text[]::jsonb[])
---+with_ids     AND t.thread_id = ANY(:ids::text[])
+WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
     AND (:ids::text[] IS NULL OR t.thread_id = ANY(:ids))
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
@@ -131,14 +113,35 @@ WHERE (:metadata::text[] IS NULL OR t.metadata @> ANY(:metadata::text[]::jsonb[]
         WHERE p.thread_id = t.thread_id AND (:state IS NULL OR p.state @> :state)
             AND (:path IS NULL OR p.state @@ :path)
     ))
-ORDER BY t.updated_at DESC, t.thread_id --!otherwise|count
---+otherwise ORDER BY
---+otherwise     CASE WHEN :ascending::boolean THEN CASE :by::text
---+otherwise         WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END,
---+otherwise     CASE WHEN NOT :ascending THEN CASE :by
---+otherwise         WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END DESC,
---+otherwise     CASE WHEN :ascending THEN CASE :by
---+otherwise         WHEN 'created_at' THEN t.created_at WHEN 'updated_at' THEN t.updated_at END END,
---+otherwise     CASE WHEN NOT :ascending AND :by = 'created_at' THEN t.created_at END DESC, t.thread_id
-LIMIT :page_size OFFSET :offset --!count
-;
+ORDER BY
+    CASE WHEN :ascending::boolean THEN CASE :by::text
+        WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END,
+    CASE WHEN NOT :ascending THEN CASE :by
+        WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN t.status END END DESC,
+    CASE WHEN :ascending THEN CASE :by
+        WHEN 'created_at' THEN t.created_at WHEN 'updated_at' THEN t.updated_at END END,
+    CASE WHEN NOT :ascending THEN CASE :by
+        WHEN 'created_at' THEN t.created_at WHEN 'updated_at' THEN t.updated_at END END DESC, t.thread_id
+LIMIT :page_size OFFSET :offset;
+
+-- name: count_selected_threads
+-- Return how many threads there are of those that `sort_threads` returns.
+-- plan: at each call
+SELECT count(*)
+FROM /*schema*/threads t
+WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
+    AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
+    AND (:ids::text[] IS NULL OR t.thread_id = ANY(:ids))
+    AND (:user_id::text IS NULL OR t.user_id = :user_id)
+    AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
+    AND (:agent::text IS NULL OR t.agent = :agent)
+    AND (:status::text IS NULL OR t.status = :status)
+    AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
+    AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
+    AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
+    AND (:updated_before::timestamptz IS NULL OR t.updated_at < :updated_before)
+    AND (:state::jsonb IS NULL AND :path::jsonpath IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/projections p
+        WHERE p.thread_id = t.thread_id AND (:state IS NULL OR p.state @> :state)
+            AND (:path IS NULL OR p.state @@ :path)
+    ));

@@ -57,9 +57,8 @@ def list_recent(
     """
     at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
     position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_key": cursor_key}
-    query = "list_recent_executions" if tool is None else "list_recent_executions_of_tool"
     return read_page(
-        "list_unknown_executions" if unknown else query,
+        "list_unknown_executions" if unknown else "list_recent_executions",
         {"tool": text_of("tool", tool), "scope": request_scope(scope), **position},
         limit,
         lambda *row: execution_of(row),

@@ -15,14 +15,13 @@ LIMIT :page_size::integer;
 
 -- name: list_recent_executions
 -- Return a page of the tool executions of all threads that a caller may see, newest first, below a cursor.
--- variant: list_recent_executions_of_tool
+-- plan: at each call
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,
     e.origin_thread_id
 FROM /*schema*/tool_executions e
 WHERE e.started_at <= :cursor_at::timestamptz
---+of_tool     AND e.tool = :tool::text
     AND (e.started_at < :cursor_at OR (e.thread_id, e.idempotency_key) > (:cursor_thread::text, :cursor_key::text))
     AND (:tool::text IS NULL OR e.tool = :tool)
     AND (:scope::text[] IS NULL OR EXISTS (

@@ -83,7 +83,7 @@ QUERY_FILES = [file for file in FILES if "\n-- name: " in f"\n{(SQL / file).read
 
 
 def puts() -> list[str]:
-    """The variants that puts are sent as, whatever they inherit and bring."""
+    """The statements that puts are sent as, whatever they inherit and bring."""
 
     class Recording:
         def before_put(self, plan: PutPlan, config: Any) -> list[Any]:
@@ -151,8 +151,7 @@ def prepare_each(name: str, connection: psycopg.Connection) -> None:
             order.append(match[1]) if match[1] not in order else None
             return f"${order.index(match[1]) + 1}"
 
-        plain = re.sub(r"^--\+.*\n", "", statement, flags=re.MULTILINE)
-        prepare(connection, re.sub(r"(?<![:\w]):([a-z_]+)", number, plain).encode())
+        prepare(connection, re.sub(r"(?<![:\w]):([a-z_]+)", number, statement).encode())
 
 
 def prepare(connection: psycopg.Connection, text: bytes) -> None:
@@ -178,21 +177,19 @@ def test_every_table_carries_the_schema_marker() -> None:
 
 
 def check_markers(name: str) -> None:
-    # A variant's own lines are no comments.
-    text = re.sub(r"--(?!\+).*", "", read(name))
+    text = re.sub(r"--.*", "", read(name))
     verbs = r"FROM|JOIN|INTO|UPDATE|TABLE|TABLE IF NOT EXISTS|ON|ONLY|USING|REFERENCES"
     assert re.findall(rf"\b(?:{verbs})\s+(?:{'|'.join(TABLES)})\b", text) == []
     assert len(re.findall(r"/\*schema\*/\w+", text)) == len(re.findall(r"/\*", text))
 
 
 def test_query_names_are_unique_over_all_files() -> None:
-    found = [name for file in FILES for name in re.findall(r"^-- (?:name|variant): (\w+)$", read(file), re.MULTILINE)]
+    found = [name for file in FILES for name in re.findall(r"^-- name: (\w+)$", read(file), re.MULTILINE)]
     assert sorted(found) == NAMES
 
 
-def test_puts_have_fewer_than_20_variants_and_use_each() -> None:
-    assert len(PUTS) < 20
-    assert [name for name in NAMES if re.fullmatch(r"put_checkpoint(_.*)?", name)] == PUTS
+def test_puts_use_each_of_their_statements() -> None:
+    assert [name for name in NAMES if re.fullmatch(r"put_checkpoint(_.*)?|replace_checkpoint", name)] == PUTS
 
 
 def test_every_statement_of_a_query_file_has_a_name() -> None:
@@ -205,7 +202,7 @@ def test_every_statement_of_a_query_file_has_a_name() -> None:
 def test_every_query_is_used() -> None:
     code = "\n".join(path.read_text("utf-8") for path in SQL.rglob("*.py"))
     used = {*re.findall(r"queries(?:\([^()]*\))?\.(\w+)", code), *re.findall(r'"(\w+)"', code)}
-    assert {*NAMES} - {*PUTS} - used == set()
+    assert {*NAMES} - used == set()
 
 
 def test_an_unknown_query_is_an_attribute_error() -> None:
@@ -338,9 +335,9 @@ def crowd(dsn: str) -> Iterator[Crowd]:
 
 # What the saver sends in daily use; `record_calls` has to reach every one of them.
 HOT = [
-    "put_checkpoint_based_segment",
-    "put_checkpoint_segments_recorded",
-    "put_checkpoint_touching",
+    "put_checkpoint_on_base_segment",
+    "put_checkpoint_segments",
+    "replace_checkpoint",
     "get_checkpoint",
     "get_latest_checkpoint",
     "put_writes",
@@ -414,7 +411,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
         for step in range(2):
             alone = unaccompanied.put(*put_arguments(alone, step, messages=[HumanMessage("long " * 1000)] * (step + 1)))
         # It is there already, and so are its segments; sent again it is another.
-        for name in ("put_checkpoint_based_segment", "put_checkpoint_touching"):
+        for name in ("put_checkpoint_on_base_segment", "replace_checkpoint"):
             sent = calls[name]
             ids = {
                 key: [-id for id in sent[key]] if key == "new_ids" else -sent[key] for key in sent if "new_id" in key

@@ -45,7 +45,7 @@ def test_guards_go_first_and_hooks_last() -> None:
 
 
 def test_what_touches_the_thread_replaces_the_checkpoint() -> None:
-    """One variant serves both, so a batch that replaces names the thread's owner, too."""
+    """One statement serves both, so a batch that replaces names the thread's owner, too."""
     plan = plan_of({})
     assert not build_put(QUERIES, plan, False).replaces
     plan.request.touches_thread = True

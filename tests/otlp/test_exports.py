@@ -223,7 +223,7 @@ def test_waiting_spans_are_found_by_index(connection: psycopg.Connection, schema
     keys = {"thread_ids": ["t"], "run_ids": ["r"], "span_ids": ["s7"], "started_ats": [START]}
     for query, parameters in (
         (known.list_exports, {"most_spans": 512}),
-        (known.read_ended_spans, keys),
+        (known.read_ended_spans, {**keys, "with_content": True}),
         (known.delete_exports, {"thread_ids": ["t"], "export_ids": ["e7"]}),
     ):
         text = query.text.decode()

@@ -424,7 +424,7 @@ def test_what_is_sent_again_is_another_revision(
 
     async def lose_the_answer(db: BlockingConnection, query: Any, parameters: Any) -> int:
         touched = await execute(db, query, parameters)
-        if "put_checkpoint" in query.name:
+        if query.name.startswith(("put_checkpoint", "replace_checkpoint")):
             sent.append(parameters["checkpoint_id"])
             if len(sent) == 1:
                 values_of(reader, config_of())
