@@ -8,9 +8,21 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import GUARD_SECONDS, config_of, holding, loop_graph, open_saver, put_arguments, put_chain, wait_until
+from support import (
+    GUARD_SECONDS,
+    config_of,
+    holding,
+    loop_graph,
+    open_saver,
+    put_arguments,
+    put_chain,
+    wait_until,
+)
+from support.samples import checkpoint_of
 
 from langgraph_pgstate import AsyncPGStateSaver
+from langgraph_pgstate.checkpoints.planning import PutPlan
+from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import ConfigurationError
 from tests.db.test_database import named, waiting
 
@@ -115,3 +127,82 @@ async def test_a_cancelled_call_leaves_the_connection_usable(
             (config,) = await asyncio.wait_for(put_chain(saver, "free", 1), GUARD_SECONDS)
             assert (await saver.aget_tuple(config)).config == config
         assert await saver.aget_tuple(config_of("blocked")) is None
+
+
+class Noting:
+    """A hook that notes the threads in which it is asked for rows."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    def before_put(self, plan: PutPlan, config: Any) -> list[Any]:
+        """Return no rows."""
+        self.threads.append(_thread())
+        return []
+
+    def after_put(self, plan: PutPlan) -> None:
+        """Do nothing."""
+
+
+def _thread() -> str:
+    return threading.current_thread().name.partition("_")[0]
+
+
+LONG: Any = ["x" * 10] * 1500
+DEEP: Any = {"a": {"b": ["x" * 1000] * 300}}
+
+
+@pytest.mark.parametrize(
+    ("values", "stores", "reads"),
+    [
+        ({"a": LONG}, "pgstate-heavy", "pgstate-heavy"),
+        # Of messages, perhaps; those of JSON are read at once.
+        ({"a": {"messages": LONG}}, "pgstate-heavy", "MainThread"),
+        # Known only once it is encoded.
+        ({"a": DEEP}, "pgstate-heavy", "pgstate-heavy"),
+        ({"a": "x" * 300_000}, "pgstate-heavy", "pgstate-heavy"),
+        ({"a": ["x"] * 200, "b": {"c": [1] * 200}}, "MainThread", "MainThread"),
+    ],
+    ids=["long list", "input with a long list", "nested", "text", "small"],
+)
+@pytest.mark.parametrize("is_known", [True, False], ids=["known parent", "unknown parent"])
+async def test_large_values_are_stored_and_read_beside_the_event_loop(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch, values: Any, stores: str, reads: str, is_known: bool
+) -> None:
+    """Of any saver on an event loop, with or without what it remembers of the checkpoint before."""
+    packed: list[str] = []
+    original = frames.pack
+
+    def pack(content: bytes) -> bytes:
+        packed.append(_thread())
+        return original(content)
+
+    monkeypatch.setattr(frames, "pack", pack)
+    hook = Noting()
+    async with AsyncPGStateSaver.from_conn_string(dsn, schema=schema, hook=hook) as saver:
+        await saver.setup()
+        version = f"{2:032}.{1:016}"
+        config = await saver.aput(config_of("t"), checkpoint_of({"a": ["y"], "b": 1}), {"step": 0}, {"a": 1, "b": 1})  # type: ignore[arg-type, dict-item, typeddict-item]
+        loaded: list[str] = []
+        load = saver._load
+
+        def noted(found: Any) -> Any:
+            loaded.append(_thread())
+            return load(found)
+
+        monkeypatch.setattr(saver, "_load", noted)
+        if not is_known:
+            saver._saver_cache.cache.discard_thread("t")
+        packed.clear()
+        hook.threads.clear()
+        made = checkpoint_of(values, dict.fromkeys(values, version))
+        config = await saver.aput(config, made, {"step": 1}, dict.fromkeys(values, version))  # type: ignore[arg-type, typeddict-item]
+        assert {*packed} | {*hook.threads} == {stores}
+        packed.clear()
+        await saver.aput_writes(config, [*values.items()], "task")
+        assert {*packed} == {stores}
+        saver._saver_cache.cache.discard_thread("t")
+        found = await saver.aget_tuple(config)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == values
+        assert loaded == [reads]
