@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import httpx
 import psycopg
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.schema import StreamPart
@@ -91,6 +91,21 @@ def large() -> Any:
     return builder.compile()
 
 
+class Taken(MessagesState, total=False):
+    """What the graph that takes anything knows."""
+
+    items: list[Any]
+
+
+def taking() -> Any:
+    """A graph that takes lists and messages, and does nothing with them."""
+
+    async def take(state: Taken) -> Taken:
+        return {}
+
+    return StateGraph(Taken).add_node("take", take).add_edge(START, "take").add_edge("take", END).compile()
+
+
 def three() -> Any:
     """A graph of three nodes."""
     builder = StateGraph(Count)
@@ -148,7 +163,7 @@ def running(name: str, dsn: str, directory: Path, port: int = 0, *options: str) 
             state.setup()
     config: dict[str, Any] = {
         "dependencies": ["."],
-        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting", "steady", "large")},
+        "graphs": {graph: f"{__file__}:{graph}" for graph in ("three", "many", "waiting", "steady", "large", "taking")},
     }
     if name == THEIRS[1]:
         config["checkpointer"] = {"path": "langgraph_pgstate.agent_server:checkpointer"}

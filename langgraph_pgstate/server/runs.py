@@ -465,7 +465,7 @@ def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: boo
 async def _values(
     call: Call, handle: AsyncRunHandle, reader: Reader, cancels: bool, deletes: bool
 ) -> AsyncIterator[bytes]:
-    async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
+    async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
         async for batch in batches_of(call, _outcome(handle), _as_bytes):
             if await reader.is_gone():
                 # As of a run that is deleted.

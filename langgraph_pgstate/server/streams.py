@@ -93,7 +93,7 @@ async def _chunks(
     cancels: bool,
     deletes: bool,
 ) -> AsyncIterator[bytes]:
-    async with with_client(call, handle, cancels=cancels, deletes=deletes) as ended:
+    async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
         yield HEARTBEAT
 
         async def encode(event: StreamEvent) -> tuple[str, bytes]:
@@ -134,12 +134,13 @@ class Reader:
         self._call, self._scope, self._thread_id = call, scope, thread_id
         self._checked_at = time.monotonic()
 
-    async def is_gone(self) -> bool:
-        """Return whether the thread is one that the reader may not read; as of the last few seconds.
+    async def is_gone(self, *, now: bool = False) -> bool:
+        """Return whether the thread is one that the reader may not read; without `now`, as of the last few seconds.
 
-        That of a thread which does not exist any more is told by its end.
+        That a thread does not exist any more is told by the end of its run.
         """
-        if self._scope is None or time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS:
+        is_known = not now and time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS
+        if self._scope is None or is_known:
             return False
         threads = self._call.state.threads
         if await threads.get(self._thread_id, scope=self._scope) is None and await threads.get(self._thread_id):
@@ -150,13 +151,14 @@ class Reader:
 
 @asynccontextmanager
 async def with_client(
-    call: Call, handle: AsyncRunHandle, *, cancels: bool, deletes: bool
+    call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool
 ) -> AsyncIterator[asyncio.Event]:
     """Respond to a client that waits for a run: yield an event, which is set when the client has got the run's end.
 
     Args:
         call: The request.
         handle: The run.
+        reader: Who reads.
         cancels: Whether the run is cancelled if the client goes before the end, and before the server stops.
         deletes: Whether the thread is deleted after the end.
     """
@@ -166,11 +168,16 @@ async def with_client(
     except (asyncio.CancelledError, GeneratorExit):
         # A server that stops breaks connections off itself.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
-            await clean_up(lambda: call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt"))
+            await clean_up(partial(_cancel, call, handle, reader))
         raise
     finally:
         if deletes and ended.is_set():
             await clean_up(partial(_delete_thread, call, handle))
+
+
+async def _cancel(call: Call, handle: AsyncRunHandle, reader: Reader) -> None:
+    if not await reader.is_gone(now=True):
+        await call.state.runs.cancel(handle.thread_id, handle.run_id, "interrupt")
 
 
 async def _delete_thread(call: Call, handle: AsyncRunHandle) -> None:

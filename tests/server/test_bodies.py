@@ -74,6 +74,25 @@ def test_metadata_are_bounded(metadata: Any) -> None:
     assert bodies.ThreadCreate.of({"metadata": {"a": ["x" * 1000] * 200}}).metadata
 
 
+def test_what_runs_have_in_their_config_is_bounded() -> None:
+    """Their checkpoints have it among their metadata, and LangGraph prepares all tasks without a pause."""
+    many = {"a": [1] * 10_001}
+    run = {"assistant_id": "a"}
+    for body, given in (
+        (bodies.RunCreate, {**run, "context": many}),
+        (bodies.RunCreate, {**run, "config": {"configurable": many}}),
+        (bodies.RunCreate, {**run, "config": {"tags": ["x"] * 1001}}),
+        (bodies.RunCreate, {**run, "command": {"goto": ["x"] * 251}}),
+        (bodies.ThreadCreate, {"supersteps": [{"updates": [{"values": 1}] * 251}]}),
+        (bodies.AssistantCreate, {"graph_id": "a", "context": many}),
+        (bodies.CronCreate, {**run, "schedule": "* * * * *", "context": many}),
+    ):
+        with pytest.raises(ValidationError, match=r"at most (10000 values|\d+ items)"):
+            body.of(given)
+    # Content is not.
+    assert bodies.RunCreate.of({**run, "input": many, "command": {"update": many}}).input == many
+
+
 def test_conditions_are_bounded() -> None:
     """They are compared with each value of each state, or of each item."""
     many = {"a": [[1]] * 501}

@@ -25,6 +25,7 @@ from support import examples, wait_until
 from support.http import ANSWER, HELLO, Steps, chat, graphs, http, listening, sdk, serving, until_running
 
 from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.errors import RunCancelledError
 from langgraph_pgstate.runs.types import StreamEvent
 from langgraph_pgstate.server import AgentServer, create_app, pacing, streams
 from tests.server.test_auth import owners
@@ -396,3 +397,30 @@ async def test_a_reader_that_may_not_read_any_more_gets_no_more(
         else:
             assert [line for line in left if line] == ["null"]
         await state.runs.cancel("t", run.run_id)
+
+
+async def test_a_reader_that_may_not_read_any_more_cancels_no_run_by_leaving(
+    dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "HEARTBEAT_SECONDS", 3600)
+    eve = {"authorization": "token-eve"}
+    async with (
+        serving(dsn, schema, auth=owners()) as server,
+        listening(server) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, headers=eve) as client,
+    ):
+        assert server.service is not None
+        state = server.service.state
+        body = {"assistant_id": "slow", "input": {"count": 60}, "on_disconnect": "cancel"}
+        for thread_id, is_lost in (("t", True), ("u", False)):
+            await client.post("/threads", json={"thread_id": thread_id})
+            async with client.stream("POST", f"/threads/{thread_id}/runs/stream", json=body) as response:
+                await anext(response.aiter_lines())
+                if is_lost:
+                    await state.threads.update_metadata(thread_id, {"owner": "bob"})
+        # Told of after the other one.
+        with suppress(RunCancelledError):
+            await state.runs.wait("u", (await state.runs.list(thread_id="u")).items[0].run_id)
+        [lost], [left] = [(await state.runs.list(thread_id=id)).items for id in ("t", "u")]
+        assert (lost.status, left.status) in {("running", "interrupted"), ("pending", "interrupted")}
+        await state.runs.cancel("t", lost.run_id)
