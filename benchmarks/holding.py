@@ -38,6 +38,7 @@ MOST_MILLISECONDS: Final = 100
 _NOTHING: Final = "nothing hostile"
 MEGABYTE: Final = 1_000_000
 READERS: Final = 200
+_RUNS_BEFORE: Final = 6
 # A run of 20 MB, and a history of 244 MB.
 STEPS, STEP_BYTES = 20, MEGABYTE
 STATES, STATE_BYTES = 61, 4 * MEGABYTE
@@ -114,8 +115,9 @@ async def memory_of_readers(url: str, pid: int) -> int:
     host = urlsplit(url)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=300))
-        # What a run takes itself is not counted: the second one, since the first takes some things once.
-        for _ in range(2):
+        # What a run takes itself is not counted. Each connection of the pool keeps buffers of the largest message that
+        # it has carried (libpq), so the runs before are as many as make them all grow.
+        for _ in range(_RUNS_BEFORE):
             before = reset_peak(pid)
             thread, run = await _run_large(client, STEPS, STEP_BYTES, 0.0)
             (await client.get(f"/threads/{thread}/runs/{run}/join")).raise_for_status()

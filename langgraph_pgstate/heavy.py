@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,14 +35,21 @@ class TooHeavyError(Exception):
 
 # By process: a forked child has no threads of its parent.
 _executors: dict[int, ThreadPoolExecutor] = {}
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function in a thread, in the caller's context, and return its result."""
+    """Run a function in a thread, in the caller's context, and return its result.
+
+    Of the functions of one event loop as many have been begun as there are threads, until the loop takes a result:
+    results that wait for a busy loop would fill the memory.
+    """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(executor, lambda: context.run(function, *args, **kwargs))
+    turns = _turns.get(loop) or _turns.setdefault(loop, asyncio.Semaphore(_THREADS))
+    async with turns:
+        return await loop.run_in_executor(executor, lambda: context.run(function, *args, **kwargs))
 
 
 async def compute(weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -56,3 +57,15 @@ async def test_a_forked_child_has_threads_of_its_own() -> None:
     child.start()
     await asyncio.to_thread(child.join)
     assert child.exitcode == 0
+
+
+async def test_results_that_the_loop_has_not_taken_keep_others_from_beginning() -> None:
+    begun: list[int] = []
+    calls = [asyncio.create_task(beside(begun.append, number)) for number in range(50)]
+    while not begun:
+        await asyncio.sleep(0)
+    # The loop does something else; the threads would have begun all fifty long since.
+    time.sleep(0.3)
+    assert len(begun) <= 4
+    await asyncio.gather(*calls)
+    assert sorted(begun) == [*range(50)]
