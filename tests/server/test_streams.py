@@ -150,10 +150,11 @@ async def test_a_server_that_stops_cancels_no_run(dsn: str, schema: str) -> None
         assert server.service is not None
         call: Any = SimpleNamespace(service=server.service, state=server.service.state)
         handle = call.state.runs.handle("t", run["run_id"])
+        reader = streams.Reader(call, None, "t")
         for is_stopping, status in ((True, "pending"), (False, "interrupted")):
             (server.service.stopping.set if is_stopping else server.service.stopping.clear)()
             with pytest.raises(asyncio.CancelledError):
-                async with streams.with_client(call, handle, cancels=True, deletes=False):
+                async with streams.with_client(call, handle, reader, cancels=True, deletes=False):
                     raise asyncio.CancelledError
             assert (await client.runs.get("t", run["run_id"]))["status"] == status
 
