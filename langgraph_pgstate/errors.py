@@ -164,12 +164,14 @@ class SchemaMissingError(SchemaError):
 
 
 class SourceMissingError(SchemaMissingError):
-    """A schema to import from lacks the tables of LangGraph's own PostgreSQL saver. Nothing was imported."""
+    """A schema to import from lacks the tables of LangGraph's own PostgreSQL saver or store. Nothing was imported."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(
+        self, schema: str, tables: Sequence[str] = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
+    ) -> None:
         super().__init__(schema)
         self.args = (
-            f"there are no LangGraph tables (checkpoints, checkpoint_blobs, checkpoint_writes) in schema {schema!r} of "
+            f"there are no LangGraph tables ({', '.join(tables)}) in schema {schema!r} of "
             "the database to import from: name the old application's database, and the schema of its tables with "
             "--from-schema or source_schema=...",
         )

@@ -11,11 +11,19 @@ from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.admin import integrity, sizes, transfer, upcasting
+from langgraph_pgstate.admin import integrity, sizes, transfer, transfer_memory, upcasting
 from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
 from langgraph_pgstate.admin.transfer_langgraph import LangGraphStore
+from langgraph_pgstate.admin.transfer_memory import TheirSide, Transfer
 from langgraph_pgstate.admin.transfer_pgstate import PGStateStore
-from langgraph_pgstate.admin.types import CheckReport, SchemaSizes, ThreadSize, TransferReport, UpcastReport
+from langgraph_pgstate.admin.types import (
+    CheckReport,
+    MemoryTransferReport,
+    SchemaSizes,
+    ThreadSize,
+    TransferReport,
+    UpcastReport,
+)
 from langgraph_pgstate.arguments import thread_id_of, thread_ids_of
 from langgraph_pgstate.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
@@ -28,6 +36,8 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
+from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.options import settings_of
 from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH, DEFAULT_SCHEMA, RetryPolicy, check_schema_name
 from langgraph_pgstate.record import conversations
 from langgraph_pgstate.record.types import Problem
@@ -354,6 +364,109 @@ class Admin:
                 threads = thread_ids_of(thread_ids)
                 total = len(threads)
             return self._transfer(self._database, target, copy, threads, total, progress)
+
+    def import_langgraph_memory(
+        self,
+        source_dsn: str,
+        *,
+        source_schema: str = "public",
+        index: str | None = None,
+        vectors: bool = True,
+        language: str = "simple",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> MemoryTransferReport:
+        """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
+
+        In transactions of at most a few hundred items, each of which is compared afterwards. Items that change
+        meanwhile are taken again. Of an item that is here already, the one that was stored last stays; what is replaced
+        stays as a version. If interrupted, a repeated call continues. What was deleted there after it was copied stays
+        here. Embeddings are taken over if an index of this schema has their number of dimensions and embeds the same
+        fields, so call `setup` of the new store before; other items are embedded later, like those whose model failed.
+
+        Args:
+            source_dsn: The database of the old application; may be the same one.
+            source_schema: Schema of its tables.
+            index: Index that takes the embeddings over, which must be of the same model. By default the only one with
+                their number of dimensions.
+            vectors: Whether embeddings are taken over.
+            language: The `language` of the new store.
+            progress: Called after each portion with the number of items and the total.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here.
+            SourceMissingError: If `source_schema` has no store.
+            ConfigurationError: If an argument is not usable, or several indexes fit.
+            UnavailableError: If one of the servers does not respond. Copied items are kept.
+        """
+        theirs, language = langgraph_queries(source_schema), settings_of({"language": language}).language
+        read_dsn(source_dsn, "source_dsn")
+        self._database.run(schemas.check_version, self._queries)
+        with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
+            found = source.run(transfer_memory.find_vectors, self._queries, theirs)
+            if not vectors:
+                found = None
+
+            def choose(indexes: Sequence[OpenIndex]) -> OpenIndex | None:
+                return transfer_memory.fitting_index(indexes, index, found) if vectors else None
+
+            target = self._database.run(transfer_memory.our_side, self._queries, language, choose)
+            origin = TheirSide(theirs, None if target.index is None else found)
+            copy = Transfer(origin, target, source.run(origin.count))
+            return self._copy_items(copy, source, self._database, progress)
+
+    def export_langgraph_memory(
+        self,
+        target_dsn: str,
+        *,
+        target_schema: str = "public",
+        index: str | None = None,
+        vectors: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> MemoryTransferReport:
+        """Copy items to the tables of LangGraph's own store, so that it returns the same items.
+
+        Missing tables are created. Idempotent and resumable like `import_langgraph_memory`. Memories become items;
+        their versions, kinds and origins have no place there. Items with a dot in a label are reported and left out.
+
+        Args:
+            target_dsn: The target database; may be the same one.
+            target_schema: Schema of the tables; created if it is missing.
+            index: Index whose embeddings are copied; by default the one that searches use.
+            vectors: Whether embeddings are copied.
+            progress: Called after each portion with the number of items and the total.
+
+        Raises:
+            SchemaMissingError: If `setup` was never run here.
+            ConfigurationError: If an argument is not usable, or embeddings cannot be stored there.
+            UnavailableError: If one of the servers does not respond. Copied items are kept.
+        """
+        theirs = langgraph_queries(target_schema)
+        read_dsn(target_dsn, "target_dsn")
+        self._database.run(schemas.check_version, self._queries)
+
+        def choose(indexes: Sequence[OpenIndex]) -> OpenIndex | None:
+            return transfer_memory.named_index(indexes, index) if vectors else None
+
+        source = self._database.run(transfer_memory.our_side, self._queries, "simple", choose)
+        with Database.open(target_dsn, schema=target_schema, pool=False, prepare_threshold=None) as target:
+            there = target.run(transfer_memory.make_tables, self._queries, theirs, source.index)
+            copy = Transfer(source, TheirSide(theirs, there), self._database.run(source.count))
+            return self._copy_items(copy, self._database, target, progress)
+
+    def _copy_items(
+        self,
+        copy: Transfer,
+        source: Database,
+        target: Database,
+        progress: Callable[[int, int], None] | None,
+    ) -> MemoryTransferReport:
+        while copy.begin(source.run(transfer_memory.get_time, self._queries)):
+            while page := source.run(copy.read):
+                written, found = target.run(copy.write, page)
+                copy.verify(page, written, found, source.run(transfer_memory.get_time, self._queries))
+                if progress:
+                    progress(copy.report.items, copy.total)
+        return copy.report
 
     def _threads(
         self,

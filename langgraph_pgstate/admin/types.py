@@ -195,6 +195,44 @@ class TransferReport:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ItemDifference:
+    """An item of a store that was not copied, or is not equal on both sides.
+
+    Attributes:
+        namespace: Its labels, joined by dots.
+        key: Its key.
+        why: The reason.
+    """
+
+    namespace: str
+    key: str
+    why: str
+
+
+@dataclass(slots=True)
+class MemoryTransferReport:
+    """The result of an import of items from LangGraph's own store or an export to it.
+
+    Attributes:
+        items: Items of the source.
+        written: Items written, those included that changed meanwhile and were written again.
+        verified: Items that were equal on both sides afterwards.
+        with_vectors: Those of them whose embeddings were taken over; others are embedded later.
+        newer: Items that were left as they are, because the target's were stored later.
+        expired: Items that had expired and were left out.
+        differences: Items that differ or could not be copied; empty on success.
+    """
+
+    items: int = 0
+    written: int = 0
+    verified: int = 0
+    with_vectors: int = 0
+    newer: int = 0
+    expired: int = 0
+    differences: list[ItemDifference] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class UpcastReport:
     """The result of upcasting checkpoints to the current state version.

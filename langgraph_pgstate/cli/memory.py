@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import AgentOption, LimitOption, TenantOption, UserOption, YesOption
-from langgraph_pgstate.cli.output import count, format_time, new_table, one_of, print_json, print_json_page, show
+from langgraph_pgstate.cli.output import (
+    INTERRUPTED,
+    count,
+    format_time,
+    new_table,
+    one_of,
+    print_json,
+    print_json_page,
+    progress,
+    show,
+)
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 
-ACTIONS: Final = ("list", "show", "history", "forget")
+if TYPE_CHECKING:
+    from langgraph_pgstate.admin.types import MemoryTransferReport
+
+ACTIONS: Final = ("list", "show", "history", "forget", "import-langgraph", "export-langgraph")
 
 
 def memory(
     ctx: typer.Context,
     action: Annotated[
-        str, typer.Argument(metavar="ACTION", help="list, show, history or forget.", callback=one_of(*ACTIONS))
+        str,
+        typer.Argument(
+            metavar="ACTION",
+            help="list, show, history, forget, import-langgraph or export-langgraph.",
+            callback=one_of(*ACTIONS),
+        ),
     ] = "list",
     key: Annotated[
         str | None,
@@ -41,14 +61,44 @@ def memory(
     ] = None,
     query: Annotated[str | None, typer.Option(metavar="WORDS", help="With list: what fits these words first.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="With forget: delete the versions, too.")] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DSN", help="With import-langgraph: database of LangGraph's store."),
+    ] = None,
+    source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
+    goal: Annotated[
+        str | None,
+        typer.Option("--to", metavar="DSN", help="With export-langgraph: database of LangGraph's store."),
+    ] = None,
+    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
+    index: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Index that embeddings are copied to or from, of the same model.")
+    ] = None,
+    vectors: Annotated[bool, typer.Option(help="Copy embeddings; else items are embedded again later.")] = True,
+    language: Annotated[
+        str, typer.Option(metavar="NAME", help="With import-langgraph: language of the store here.")
+    ] = "simple",
     limit: LimitOption = 20,
     is_sure: YesOption = False,
 ) -> None:
-    """List, show or forget what agents remember.
+    """List, show, forget or move what agents remember.
 
-    A memory is shown with where it comes from; its history is its versions.
+    A memory is shown with where it comes from; its history is its versions. It moves from or to LangGraph's own store;
+    that can be stopped and run again, while programs write.
     """
     target: Target = ctx.obj
+    if action in ("import-langgraph", "export-langgraph"):
+        if key is not None:
+            raise ConfigurationError(f"memory {action} takes no KEY")
+        if action == "import-langgraph":
+            if source is None:
+                raise ConfigurationError("memory import-langgraph takes --from, the database of LangGraph's store")
+            _import(target, source, source_schema=source_schema, index=index, vectors=vectors, language=language)
+        else:
+            if goal is None:
+                raise ConfigurationError("memory export-langgraph takes --to, the database of LangGraph's store")
+            _export(target, goal, target_schema=goal_schema, index=index, vectors=vectors)
+        return
     if (key is None) and action in ("show", "history"):
         raise ConfigurationError(f"memory {action} takes the KEY, and the user, tenant and agent it was stored with")
     if key is not None and action == "list":
@@ -132,3 +182,47 @@ def _forget(target: Target, memory: Any, key: str | None, options: dict[str, Any
         print_json({"forgotten": number})
     else:
         console.print(f"forgot {count(number, 'memory')}")
+
+
+def _import(target: Target, source: str, **options: Any) -> None:
+    with target.admin(create=True) as admin:
+        admin.setup()
+        with _going("importing items") as advance:
+            report = admin.import_langgraph_memory(source, progress=advance, **options)
+    _print_transfer(target, "imported", report)
+
+
+def _export(target: Target, goal: str, **options: Any) -> None:
+    with target.admin() as admin, _going("exporting items") as advance:
+        report = admin.export_langgraph_memory(goal, progress=advance, **options)
+    _print_transfer(target, "exported", report)
+
+
+@contextmanager
+def _going(doing: str) -> Iterator[Callable[[int, int], None]]:
+    try:
+        with progress(doing) as advance:
+            yield advance
+    except KeyboardInterrupt:
+        errors.print("[yellow]stopped; run it again to go on[/]")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_transfer(target: Target, done: str, report: MemoryTransferReport) -> None:
+    if target.is_json:
+        print_json(report)
+    else:
+        console.print(
+            f"{done} {count(report.items, 'item')}: {report.written:,} written; {report.verified:,} compared with the "
+            f"other side, {report.with_vectors:,} of them with embeddings"
+        )
+        if report.newer:
+            console.print(f"{count(report.newer, 'item')} stored later there were left as they are")
+        if report.expired:
+            console.print(f"{count(report.expired, 'item')} had expired")
+        if report.differences:
+            console.print(f"[bold red]{len(report.differences):,} differ:[/]")
+            for one in report.differences:
+                console.print(f"  {escape(one.namespace)} {escape(one.key)}: {escape(one.why)}", soft_wrap=True)
+    if report.differences:
+        raise typer.Exit(1)

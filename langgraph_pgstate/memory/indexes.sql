@@ -34,6 +34,6 @@ UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::
 
 -- name: settle_unindexed
 -- Forget that items waited for their embeddings, unless they were stored a minute before `until` or later: a transaction
--- may have stored one that was not seen yet.
+-- may have stored one that was not seen yet. An item that was imported has become valid later than it was updated.
 UPDATE /*schema*/memories SET is_unindexed = false
-WHERE is_unindexed AND updated_at <= :until::timestamptz - interval '1 minute';
+WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

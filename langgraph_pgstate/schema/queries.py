@@ -131,7 +131,7 @@ def queries(schema: str) -> Queries:
 
 @cache
 def langgraph_queries(schema: str) -> Queries:
-    """Return the queries on the tables of LangGraph's own PostgreSQL saver in `schema`."""
+    """Return the queries on the tables of LangGraph's own PostgreSQL saver and store in `schema`."""
     return Queries(schema, "schema/langgraph")
 
 
@@ -144,6 +144,24 @@ def extension_queries(schema: str) -> Queries:
 def langgraph_tables(schema: str, *, create_schema: bool = True) -> str:
     """Return SQL that creates the tables of LangGraph's own PostgreSQL saver as its `setup()` does; idempotent."""
     return _created(schema, "langgraph_tables.sql", create_schema)
+
+
+def langgraph_store_tables(schema: str, *, create_schema: bool = True) -> str:
+    """Return SQL that creates the table of items of LangGraph's own store as its `setup()` does; idempotent."""
+    return _created(schema, "langgraph_store.sql", create_schema)
+
+
+def langgraph_vectors_table(schema: str, extension: str, vector_type: str, dims: int) -> str:
+    """Return SQL that creates the table of embeddings of LangGraph's own store; idempotent.
+
+    Args:
+        schema: The schema.
+        extension: Schema of pgvector.
+        vector_type: Its type of the embeddings.
+        dims: Number of dimensions.
+    """
+    type = f'"{extension}".{vector_type} ({dims:d})'
+    return _created(schema, "langgraph_vectors.sql", False).replace(" vector (3)", f" {type}")
 
 
 def snapshot() -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from langgraph.store.postgres import PostgresStore
+from psycopg.conninfo import make_conninfo
 from support.cli import Run, words
 
 from langgraph_pgstate import PGStateSaver
@@ -32,3 +34,27 @@ def test_memories_are_listed_shown_and_forgotten(run: Run, dsn: str, saver: PGSt
     assert "forgot 1 memory" in words(run("memory", "forget", "home", "--user", "ann", "--yes"))
     assert json.loads(run("--json", "memory", "forget", "--user", "ann", "--purge", "--yes").output) == {"forgotten": 1}
     assert "no memory 'home'" in words(run("memory", "show", "home", "--user", "ann", code=1))
+
+
+def test_items_move_from_langgraphs_store_and_back(
+    run: Run, dsn: str, upstream_schema: str, saver: PGStateSaver
+) -> None:
+    theirs = make_conninfo(dsn, options=f"-csearch_path={upstream_schema}")
+    there = ("--from", dsn, "--from-schema", upstream_schema)
+    assert "there are no LangGraph tables (store)" in words(run("memory", "import-langgraph", *there, code=1))
+    assert "takes --from" in words(run("memory", "import-langgraph", code=1))
+    assert "takes --to" in words(run("memory", "export-langgraph", code=1))
+    with PostgresStore.from_conn_string(theirs) as store:
+        store.setup()
+        store.put(("users", "ann"), "k", {"n": 1})
+        shown = words(run("memory", "import-langgraph", *there))
+        assert "imported 1 item: 1 written; 1 compared with the other side" in shown
+        with PGMemoryStore.from_conn_string(dsn, schema=saver.schema) as ours:
+            ours.put(("users", "ann"), "k", {"n": 2})
+            ours.remember("Likes tea", user_id="a.b")
+        assert "left as they are" in words(run("memory", "import-langgraph", *there))
+        back = run("--json", "memory", "export-langgraph", "--to", dsn, "--to-schema", upstream_schema, code=1)
+        assert json.loads(back.output)["differences"][0]["namespace"] == "memories.user.a.b"
+        found = store.get(("users", "ann"), "k")
+        assert found is not None
+        assert found.value == {"n": 2}

@@ -345,3 +345,17 @@ FROM unnest(:numbers::integer[], :fields::text[], :embeddings::/*vector*/vector[
     JOIN given g ON g.number = e.number
 ON CONFLICT (namespace, key, field) DO UPDATE SET
     version = excluded.version, is_large = excluded.is_large, embedding = excluded.embedding;
+
+-- name: delete_old_vectors
+-- Delete the embeddings of other versions of items.
+DELETE FROM /*schema*/memory_vectors_0 o
+USING unnest(:namespaces::text[], :keys::text[], :versions::integer[]) AS g (namespace, key, version)
+WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key AND o.version <> g.version;
+
+-- name: list_vectors
+-- Return the embeddings of items.
+SELECT v.namespace, v.key, v.field, v.embedding::real[]
+FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
+    JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key
+    JOIN /*schema*/memory_vectors_0 v
+        ON v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version;
