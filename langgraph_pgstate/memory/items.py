@@ -27,8 +27,11 @@ Mode = Literal["hybrid", "vector", "words"]
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
+# Items up to which a put is planned without regard to their number.
+_FEW: Final = 20
 # pgvector's greatest `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
+_GENERIC: Final = {"mode": "force_generic_plan"}
 
 
 @dataclass(slots=True)
@@ -143,12 +146,10 @@ async def put(
         vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
         vector_parameters = {**keys, "numbers": one.numbers, "fields": one.fields, "embeddings": Packed(vectors)}
         statements.append((one.index.query("put_vectors"), vector_parameters))
+    planning = "force_generic_plan" if len(puts) <= _FEW else "force_custom_plan"
+    statements.insert(0, (queries.set_planning, {"mode": planning}))
     for _ in range(_ATTEMPTS):
-        # Alone it is a transaction of its own.
-        if len(statements) == 1:
-            stored = len(await db.fetch(queries.put_memories, parameters))
-        else:
-            stored = (await db.execute_together(statements))[0]
+        stored = (await db.execute_together(statements))[1]
         if stored == len(puts):
             return True
         if expected_version is not None:
@@ -263,7 +264,10 @@ async def search(
         "half_lives": [float(seconds) for seconds in search.half_lives.values()],
     }
     if index is None or embedding is None or mode == "words":
-        return [_found(row) for row in await db.fetch(queries.search_words, ranking)]
+        return [
+            _found(row)
+            for row in await db.fetch_together([(queries.set_planning, _GENERIC), (queries.search_words, ranking)])
+        ]
     ranking |= {"embedding": Packed(packed(embedding, index.index.dims)), "uses_words": mode == "hybrid"}
     rows = await _search_vectors(db, queries, search, ranking, index)
     return [_found(row, index.index.distance) for row in rows]
@@ -277,7 +281,7 @@ async def _search_vectors(
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
     is_approximate = index.index.is_approximate and reach <= _MAX_REACH
     ranking |= {"avoids_large": is_approximate, "large_size": str(LARGE_SIZE), "reach": str(reach)}
-    rows = await db.fetch(exact, ranking)
+    rows = await db.fetch_together([(queries.set_planning, _GENERIC), (exact, ranking)])
     if rows or not is_approximate or not await db.fetch(queries.has_large_namespace, ranking):
         return rows
     allowing = index.query("allow_scans")

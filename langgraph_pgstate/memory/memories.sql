@@ -115,6 +115,11 @@ WITH clock AS MATERIALIZED (
 )
 SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
+-- name: set_planning
+-- Set how the prepared statements of this transaction are planned: `force_generic_plan` has them planned once, because
+-- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts.
+SELECT set_config('plan_cache_mode', :mode::text, true);
+
 -- name: get_memory
 -- Return an item, unless it has expired.
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
@@ -133,20 +138,7 @@ WHERE m.expires_at IS NULL OR m.expires_at > now();
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[] AND (m.expires_at IS NULL OR m.expires_at > now())
-    AND NOT EXISTS (
-        SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-        WHERE NOT coalesce(CASE f.operator
-            WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-            WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-            ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                AND CASE f.operator
-                    WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                    WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                    WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                    ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                END
-        END, false)
-    )
+    AND /*meets_filter*/true
 ORDER BY m.updated_at DESC, m.namespace, m.key
 LIMIT :page_size::integer OFFSET :offset::integer;
 
@@ -218,54 +210,39 @@ SELECT count(*) FROM gone;
 -- name: search_words
 -- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common
 -- ones (BM25 with each word counted once), then the others, those stored last first.
-WITH candidates AS MATERIALIZED (
-    SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
-    WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
-            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-            WHERE NOT coalesce(CASE f.operator
-                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                    AND CASE f.operator
-                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                    END
-            END, false)
-        )
-), terms AS MATERIALIZED (
-    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
+WITH terms AS MATERIALIZED (
+    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
+), candidates AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.updated_at, m.kind, m.importance, length(m.words)::float8 AS length,
+        ARRAY(SELECT t.number FROM terms t WHERE m.words @@ t.term) AS found
+    FROM /*schema*/memories m
+    WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
+        AND /*is_wanted*/true AND /*meets_filter*/true
 ), sizes AS MATERIALIZED (
-    SELECT count(*)::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
-    WHERE c.words IS NOT NULL
-), hits AS MATERIALIZED (
-    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
-    FROM candidates c JOIN terms t ON c.words @@ t.term
-), rarities AS (
-    SELECT h.lexeme, ln(1::float8 + (s.count - count(*)::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) AS rarity
-    FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
-), scores AS (
-    SELECT h.namespace, h.key, sum(
-        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
-    ) AS score
-    FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
-), ranks AS (
-    SELECT s.namespace, s.key, s.score, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
+    SELECT count(*)::float8 AS count, avg(greatest(c.length, 1))::float8 AS length FROM candidates c
+    WHERE c.length IS NOT NULL
+), rarities AS MATERIALIZED (
+    SELECT h.number, s.length,
+        2.2::float8 * ln(1::float8 + (s.count - count(*)::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) AS rarity
+    FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number) CROSS JOIN sizes s
+    GROUP BY h.number, s.count, s.length
+), scores AS MATERIALIZED (
+    SELECT c.*, (
+            SELECT sum(r.rarity / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
+            FROM rarities r WHERE r.number = ANY(c.found)
+        ) AS score
+    FROM candidates c
 ), page AS MATERIALIZED (
-    SELECT c.namespace, c.key, r.score, r.words_rank,
-        coalesce(r.score, CASE WHEN :query = '' THEN 1::float8 ELSE 0::float8 END)
+    SELECT c.namespace, c.key, CASE WHEN c.score IS NOT NULL THEN rank() OVER (ORDER BY c.score DESC NULLS LAST) END AS words_rank,
+        coalesce(c.score, CASE WHEN :query = '' THEN 1::float8 ELSE 0::float8 END)
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
                 / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
         )) AS fused, c.updated_at
-    FROM candidates c LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
+    FROM scores c
     ORDER BY fused DESC, c.updated_at DESC, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
 )

@@ -15,6 +15,14 @@ preferred if its types fit better.
 
 A line `-- plan: at each call` below the purpose of a list with conditions like `:name IS NULL OR name = :name` has the
 server plan it for its arguments each time, so that an index serves the conditions that are given.
+
+A condition that several statements have is written once, as that of a statement in a file of conditions:
+
+    -- condition: is_wanted
+    -- Whether …
+    SELECT FROM /*schema*/memories m WHERE m.kind = ANY(:kinds);
+
+and stands in them as `/*is_wanted*/true`.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.options import check_schema_name
@@ -35,6 +43,8 @@ _PACKAGE: Final = "langgraph_pgstate"
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
 _HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!plan: ).*\n)+)(-- plan: at each call\n)?", re.MULTILINE)
+_CONDITION = re.compile(r"^-- condition: (\w+)\n(?:-- .*\n)+SELECT FROM .* WHERE\s+([^;]*);", re.MULTILINE)
+_USED_CONDITION = re.compile(r"/\*(\w+)\*/true\b")
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -275,6 +285,12 @@ def _sources(folder: str) -> dict[str, NamedQuery]:
 
 
 @cache
+def _conditions() -> dict[str, str]:
+    """Return the conditions of all packages by name."""
+    return dict(chain.from_iterable(_CONDITION.findall(entry.read_text("utf-8")) for entry in _files("")))
+
+
+@cache
 def _parsed(folder: str, name: str) -> NamedQuery:
     """Return a statement with the schema marker."""
     order: list[str] = []
@@ -286,7 +302,8 @@ def _parsed(folder: str, name: str) -> NamedQuery:
         return f"${order.index(parameter) + 1}"
 
     source = _sources(folder)[name]
-    text = _PARAMETER.sub(number, _qualify(source.text.decode()))
+    text = _USED_CONDITION.sub(lambda match: f"({_conditions()[match.group(1)]})", source.text.decode())
+    text = _PARAMETER.sub(number, _qualify(text))
     # Interned like names in the code, so that dictionary lookups compare identities.
     return source._replace(text=text.encode(), parameters=tuple(map(sys.intern, order)))
 

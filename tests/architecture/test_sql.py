@@ -79,6 +79,11 @@ FILES = sorted(
     for path in SQL.rglob("*.sql")
     if path.parent.name not in ("langgraph", "extensions", "vectors")
 )
+CONDITIONS = [
+    name
+    for file in FILES
+    for name in re.findall(r"^-- condition: (\w+)$", (SQL / file).read_text("utf-8"), re.MULTILINE)
+]
 QUERY_FILES = [file for file in FILES if "\n-- name: " in f"\n{(SQL / file).read_text('utf-8')}"]
 
 
@@ -180,7 +185,17 @@ def check_markers(name: str) -> None:
     text = re.sub(r"--.*", "", read(name))
     verbs = r"FROM|JOIN|INTO|UPDATE|TABLE|TABLE IF NOT EXISTS|ON|ONLY|USING|REFERENCES"
     assert re.findall(rf"\b(?:{verbs})\s+(?:{'|'.join(TABLES)})\b", text) == []
-    assert len(re.findall(r"/\*schema\*/\w+", text)) == len(re.findall(r"/\*", text))
+    assert len(re.findall(rf"/\*schema\*/\w+|/\*({'|'.join(CONDITIONS)})\*/true\b", text)) == len(
+        re.findall(r"/\*", text)
+    )
+
+
+def test_every_condition_is_used_and_stands_in_no_statement_by_itself() -> None:
+    written = "\n".join(path.read_text("utf-8") for path in SQL.rglob("*.sql"))
+    assert CONDITIONS
+    assert {name for name in CONDITIONS if f"/*{name}*/true" not in written} == set()
+    for query in queries("pgstate").all.values():
+        assert "*/true" not in query.text.decode(), query.name
 
 
 def test_query_names_are_unique_over_all_files() -> None:

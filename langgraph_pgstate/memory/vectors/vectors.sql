@@ -69,73 +69,57 @@ ORDER BY distance, m.key LIMIT 5;
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
 -- those that have words of the query, rare words before common ones (BM25 with each word counted once), by the reciprocals
--- of their ranks. Reads all of them; none if a namespace is large, and `avoids_large`.
-WITH candidates AS MATERIALIZED (
-    SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance FROM /*schema*/memories m
+-- of their ranks. Reads all of them; none if a namespace is large, and `avoids_large`. No two sets of items are joined, so
+-- that the time grows with their number whatever the planner expects.
+WITH terms AS MATERIALIZED (
+    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
+    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
+    WHERE :uses_words::boolean
+), candidates AS MATERIALIZED (
+    SELECT m.namespace, m.key, m.updated_at, m.kind, m.importance, length(m.words)::float8 AS length, (
+            SELECT min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) FROM /*schema*/memory_vectors_0 v
+            WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
+        ) AS distance,
+        ARRAY(SELECT t.number FROM terms t WHERE m.words @@ t.term) AS found
+    FROM /*schema*/memories m
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[]
         AND (NOT :avoids_large::boolean OR NOT EXISTS (
             SELECT 1 FROM /*schema*/large_namespaces l
             WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower
                 AND l.namespace OPERATOR(pg_catalog.<) :upper
         ))
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
-            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-            WHERE NOT coalesce(CASE f.operator
-                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                    AND CASE f.operator
-                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                    END
-            END, false)
-        )
-), distances AS MATERIALIZED (
-    SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) AS distance
-    FROM candidates c JOIN /*schema*/memory_vectors_0 v
-        ON v.namespace OPERATOR(pg_catalog.=) c.namespace AND v.key = c.key AND v.version = c.version
-    WHERE v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
-    GROUP BY v.namespace, v.key
-), near AS (
-    SELECT d.namespace, d.key, d.distance, rank() OVER (ORDER BY d.distance) AS vector_rank FROM distances d
-), terms AS MATERIALIZED (
-    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
-    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
-    WHERE :uses_words::boolean
+        AND /*is_wanted*/true AND /*meets_filter*/true
 ), sizes AS MATERIALIZED (
-    SELECT count(*)::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
-    WHERE c.words IS NOT NULL
-), hits AS MATERIALIZED (
-    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
-    FROM candidates c JOIN terms t ON c.words @@ t.term
-), rarities AS (
-    SELECT h.lexeme, ln(1::float8 + (s.count - count(*)::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) AS rarity
-    FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
-), scores AS (
-    SELECT h.namespace, h.key, sum(
-        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
-    ) AS score
-    FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
+    SELECT count(*)::float8 AS count, avg(greatest(c.length, 1))::float8 AS length
+    FROM candidates c WHERE c.length IS NOT NULL
+), rarities AS MATERIALIZED (
+    SELECT h.number, s.length, 2.2::float8
+            * ln(1::float8 + (greatest(s.count - count(*)::float8, 0::float8) + 0.5::float8) / (count(*)::float8 + 0.5::float8))
+        AS rarity
+    FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number) CROSS JOIN sizes s
+    GROUP BY h.number, s.count, s.length
+), scores AS MATERIALIZED (
+    SELECT c.*, (
+            SELECT sum(r.rarity / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
+            FROM rarities r WHERE r.number = ANY(c.found)
+        ) AS score
+    FROM candidates c
 ), ranks AS (
-    SELECT s.namespace, s.key, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
+    SELECT s.*, CASE WHEN s.distance IS NOT NULL THEN rank() OVER (ORDER BY s.distance) END AS vector_rank,
+        CASE WHEN s.score IS NOT NULL THEN rank() OVER (ORDER BY s.score DESC NULLS LAST) END AS words_rank
+    FROM scores s WHERE s.distance IS NOT NULL OR s.score IS NOT NULL
 ), page AS MATERIALIZED (
-    SELECT c.namespace, c.key, n.distance, n.vector_rank, r.words_rank,
-        (coalesce(1::float8 / (60 + n.vector_rank)::float8, 0::float8)
-            + coalesce(1::float8 / (60 + r.words_rank)::float8, 0::float8))
+    SELECT c.namespace, c.key, c.distance, c.vector_rank, c.words_rank,
+        (coalesce(1::float8 / (60 + c.vector_rank)::float8, 0::float8)
+            + coalesce(1::float8 / (60 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
                 / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
         )) AS fused
-    FROM candidates c LEFT JOIN near n ON n.namespace OPERATOR(pg_catalog.=) c.namespace AND n.key = c.key
-        LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
-    WHERE n.key IS NOT NULL OR r.key IS NOT NULL
-    ORDER BY fused DESC, n.distance, c.namespace, c.key
+    FROM ranks c
+    ORDER BY fused DESC, c.distance, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
 )
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, p.distance,
@@ -152,7 +136,11 @@ SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw
 -- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
 -- of large namespaces are the nearest ones by the approximate index, and those that have words which few of them have.
 -- What lies between large namespaces is searched exactly.
-WITH large AS MATERIALIZED (
+WITH terms AS MATERIALIZED (
+    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
+    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
+    WHERE :uses_words::boolean
+), large AS MATERIALIZED (
     SELECT l.namespace FROM /*schema*/large_namespaces l
     WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.>=) :lower::text[]
         AND l.namespace OPERATOR(pg_catalog.<) :upper::text[]
@@ -163,56 +151,8 @@ WITH large AS MATERIALIZED (
         UNION ALL
         SELECT l.namespace, l.namespace || ''::text FROM large l
     ) p
-), small AS MATERIALIZED (
-    SELECT m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
-    FROM gaps g JOIN /*schema*/memories m
-        ON m.namespace OPERATOR(pg_catalog.>=) g.first AND m.namespace OPERATOR(pg_catalog.<) g.until
-    WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds)
-            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-            WHERE NOT coalesce(CASE f.operator
-                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                    AND CASE f.operator
-                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                    END
-            END, false)
-        )
-), nearest AS MATERIALIZED (
-    SELECT v.namespace, v.key, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance, m.words,
-        m.updated_at, m.kind, m.importance
-    FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
-        ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
-    WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds)
-            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-            WHERE NOT coalesce(CASE f.operator
-                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                    AND CASE f.operator
-                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                    END
-            END, false)
-        )
-    ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)
-    LIMIT :reach::text::integer
-), terms AS MATERIALIZED (
-    SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, t.lexeme
-    FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
-    WHERE :uses_words::boolean
 ), rare AS MATERIALIZED (
-    SELECT t.term, t.lexeme FROM terms t WHERE 5000 > (
+    SELECT t.term, t.number FROM terms t WHERE 5000 > (
         SELECT count(*) FROM (
             SELECT 1 FROM /*schema*/memories m
             WHERE m.is_large AND m.words @@ t.term AND m.namespace OPERATOR(pg_catalog.>=) :lower
@@ -220,84 +160,67 @@ WITH large AS MATERIALIZED (
             LIMIT 5000
         ) AS counted
     )
-), matching AS MATERIALIZED (
-    SELECT DISTINCT ON (m.namespace, m.key) m.namespace, m.key, m.version, m.words, m.updated_at, m.kind, m.importance
-    FROM rare t JOIN /*schema*/memories m ON m.is_large AND m.words @@ t.term
+), nearest AS MATERIALIZED (
+    SELECT v.namespace, v.key, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+    FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
+        ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
+    WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.>=) :lower AND v.namespace OPERATOR(pg_catalog.<) :upper
+        AND /*is_wanted*/true AND /*meets_filter*/true
+    ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)
+    LIMIT :reach::text::integer
+), chosen AS MATERIALIZED (
+    SELECT m.namespace, m.key
+    FROM gaps g JOIN /*schema*/memories m
+        ON m.namespace OPERATOR(pg_catalog.>=) g.first AND m.namespace OPERATOR(pg_catalog.<) g.until
+    WHERE /*is_wanted*/true AND /*meets_filter*/true
+    UNION
+    SELECT m.namespace, m.key FROM rare t JOIN /*schema*/memories m ON m.is_large AND m.words @@ t.term
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower AND m.namespace OPERATOR(pg_catalog.<) :upper
-        AND (m.expires_at IS NULL OR m.expires_at > now()) AND (:kinds IS NULL OR m.kind = ANY(:kinds)
-            OR '*' = ANY(:kinds) AND m.kind IS NOT NULL)
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
-            WHERE NOT coalesce(CASE f.operator
-                WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
-                WHEN '$ne' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') <> f.operand::jsonb
-                ELSE jsonb_typeof(jsonb_extract_path(m.value, VARIADIC f.path::text[])) = jsonb_typeof(f.operand::jsonb)
-                    AND CASE f.operator
-                        WHEN '$gt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) > f.operand::jsonb
-                        WHEN '$gte' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) >= f.operand::jsonb
-                        WHEN '$lt' THEN jsonb_extract_path(m.value, VARIADIC f.path::text[]) < f.operand::jsonb
-                        ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
-                    END
-            END, false)
-        )
+        AND /*is_wanted*/true AND /*meets_filter*/true
+    UNION
+    SELECT n.namespace, n.key FROM nearest n
 ), candidates AS MATERIALIZED (
-    SELECT s.namespace, s.key, s.words, s.updated_at, s.kind, s.importance FROM small s
-    UNION ALL
-    SELECT m.namespace, m.key, m.words, m.updated_at, m.kind, m.importance FROM matching m
-    UNION ALL
-    SELECT DISTINCT ON (n.namespace, n.key) n.namespace, n.key, n.words, n.updated_at, n.kind, n.importance FROM nearest n
-    WHERE NOT EXISTS (
-        SELECT 1 FROM matching m WHERE m.namespace OPERATOR(pg_catalog.=) n.namespace AND m.key = n.key
-    )
-), distances AS MATERIALIZED (
-    SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) AS distance
-    FROM gaps g JOIN /*schema*/memory_vectors_0 v
-            ON v.namespace OPERATOR(pg_catalog.>=) g.first AND v.namespace OPERATOR(pg_catalog.<) g.until
-        JOIN small s ON s.namespace OPERATOR(pg_catalog.=) v.namespace AND s.key = v.key AND s.version = v.version
-    GROUP BY v.namespace, v.key
-    UNION ALL
-    SELECT n.namespace, n.key, min(n.distance) FROM nearest n GROUP BY n.namespace, n.key
-    UNION ALL
-    SELECT v.namespace, v.key, min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector))
-    FROM matching m JOIN /*schema*/memory_vectors_0 v
-        ON v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
-    WHERE NOT EXISTS (
-        SELECT 1 FROM nearest n WHERE n.namespace OPERATOR(pg_catalog.=) m.namespace AND n.key = m.key
-    )
-    GROUP BY v.namespace, v.key
-), near AS (
-    SELECT d.namespace, d.key, d.distance, rank() OVER (ORDER BY d.distance) AS vector_rank FROM distances d
+    SELECT m.namespace, m.key, m.updated_at, m.kind, m.importance, length(m.words)::float8 AS length, (
+            SELECT min(v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector)) FROM /*schema*/memory_vectors_0 v
+            WHERE v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
+        ) AS distance,
+        ARRAY(SELECT t.number FROM rare t WHERE m.words @@ t.term) AS found
+    -- Looked up one by one, however many the planner expects.
+    FROM chosen c CROSS JOIN LATERAL (
+        SELECT i.* FROM /*schema*/memories i
+        WHERE i.namespace OPERATOR(pg_catalog.=) c.namespace AND i.key = c.key LIMIT 1
+    ) AS m
 ), sizes AS MATERIALIZED (
-    SELECT :large_size::float8 AS count, avg(greatest(length(c.words), 1))::float8 AS words FROM candidates c
-    WHERE c.words IS NOT NULL
-), hits AS MATERIALIZED (
-    SELECT c.namespace, c.key, t.lexeme, length(c.words)::float8 AS words
-    FROM candidates c JOIN rare t ON c.words @@ t.term
-), rarities AS (
-    SELECT h.lexeme, ln(1::float8 + greatest(s.count - count(*)::float8, 0::float8) / (count(*)::float8 + 0.5::float8))
+    SELECT :large_size::float8 AS count, avg(greatest(c.length, 1))::float8 AS length
+    FROM candidates c WHERE c.length IS NOT NULL
+), rarities AS MATERIALIZED (
+    SELECT h.number, s.length, 2.2::float8
+            * ln(1::float8 + (greatest(s.count - count(*)::float8, 0::float8) + 0.5::float8) / (count(*)::float8 + 0.5::float8))
         AS rarity
-    FROM hits h CROSS JOIN sizes s GROUP BY h.lexeme, s.count
-), scores AS (
-    SELECT h.namespace, h.key, sum(
-        r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * h.words / s.words))
-    ) AS score
-    FROM hits h JOIN rarities r ON r.lexeme = h.lexeme CROSS JOIN sizes s GROUP BY h.namespace, h.key
+    FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number) CROSS JOIN sizes s
+    GROUP BY h.number, s.count, s.length
+), scores AS MATERIALIZED (
+    SELECT c.*, (
+            SELECT sum(r.rarity / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
+            FROM rarities r WHERE r.number = ANY(c.found)
+        ) AS score
+    FROM candidates c
 ), ranks AS (
-    SELECT s.namespace, s.key, rank() OVER (ORDER BY s.score DESC) AS words_rank FROM scores s
+    SELECT s.*, CASE WHEN s.distance IS NOT NULL THEN rank() OVER (ORDER BY s.distance) END AS vector_rank,
+        CASE WHEN s.score IS NOT NULL THEN rank() OVER (ORDER BY s.score DESC NULLS LAST) END AS words_rank
+    FROM scores s WHERE s.distance IS NOT NULL OR s.score IS NOT NULL
 ), page AS MATERIALIZED (
-    SELECT c.namespace, c.key, n.distance, n.vector_rank, r.words_rank,
-        (coalesce(1::float8 / (60 + n.vector_rank)::float8, 0::float8)
-            + coalesce(1::float8 / (60 + r.words_rank)::float8, 0::float8))
+    SELECT c.namespace, c.key, c.distance, c.vector_rank, c.words_rank,
+        (coalesce(1::float8 / (60 + c.vector_rank)::float8, 0::float8)
+            + coalesce(1::float8 / (60 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
                 / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
         )) AS fused
-    FROM candidates c LEFT JOIN near n ON n.namespace OPERATOR(pg_catalog.=) c.namespace AND n.key = c.key
-        LEFT JOIN ranks r ON r.namespace OPERATOR(pg_catalog.=) c.namespace AND r.key = c.key
-    WHERE n.key IS NOT NULL OR r.key IS NOT NULL
-    ORDER BY fused DESC, n.distance, c.namespace, c.key
+    FROM ranks c
+    ORDER BY fused DESC, c.distance, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
 )
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, p.distance,
