@@ -1,6 +1,6 @@
 """The pages of the inspector on 100,000 threads and 1,000,000 spans: time, statements and bytes of each.
 
-    python -m benchmarks.pages [--threads 100000] [--keep]
+    python -m benchmarks.pages [--threads 100000] [--dsn DSN]
 
 prints a table, and writes `benchmarks/results/pages.json`. The time is that of a whole request in the server's process,
 the median of nine, after one that warms the caches. Statements are those that the process sends for one request. Puts

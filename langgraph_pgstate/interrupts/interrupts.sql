@@ -16,8 +16,7 @@ FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, check
     JOIN /*schema*/checkpoints c
         ON c.thread_id = w.thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = w.checkpoint_id
     LEFT JOIN /*schema*/threads t ON t.thread_id = w.thread_id
-WHERE w.thread_id = ANY(:thread_ids)
-    AND (:user_id::text IS NULL OR t.user_id = :user_id)
+WHERE (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
