@@ -34,6 +34,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.store.postgres import PostgresStore
 from langgraph.types import interrupt
 from psycopg.conninfo import make_conninfo
 from support import GUARD_SECONDS, wait_until
@@ -163,7 +164,7 @@ def fill(dsn: str) -> None:
 
 @pytest.fixture(scope="module")
 def databases(dsn: str) -> Iterator[Callable[[str], str]]:
-    """Makes a copy of a database: `docs`, with this package's tables, or `old`, with those of LangGraph's saver."""
+    """Makes a copy of a database: `docs`, with this package's tables, or `old`, with LangGraph's own."""
     made = []
     with psycopg.connect(dsn, autocommit=True) as admin:
 
@@ -175,6 +176,9 @@ def databases(dsn: str) -> Iterator[Callable[[str], str]]:
 
         templates = {"docs": create("template1"), "old": create("template1")}
         fill(templates["docs"])
+        with PostgresStore.from_conn_string(templates["old"]) as store:
+            store.setup()
+            store.put(("user", "eve"), "home", {"text": "Eve lives in Vienna."})
         with PostgresSaver.from_conn_string(templates["old"]) as saver:
             saver.setup()
             travel().compile(checkpointer=saver).invoke(
