@@ -25,7 +25,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = greatest(stored.updated_at, excluded.updated_at),
     expires_at = greatest(
         stored.expires_at,
-        -- As in `put_checkpoint`.
+        -- As in `replace_checkpoint`.
         ((greatest(stored.updated_at, excluded.updated_at) AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC'
     );
 

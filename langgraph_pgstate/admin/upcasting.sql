@@ -11,7 +11,7 @@ LIMIT :page_size;
 WITH upcast AS (
     UPDATE /*schema*/checkpoints SET
         revision = :revision::bigint,
-        -- As in `put_checkpoint`: another process may be about to inherit the row's old segments.
+        -- As in `replace_checkpoint`: another process may be about to inherit the row's old segments.
         segment_ids = :segment_ids::integer[] || segment_ids,
         state = :state::bytea,
         state_version = :state_version::integer
@@ -35,13 +35,15 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: note_damage
 -- Record once, among a thread's events, that a damaged checkpoint was skipped, and which one was used instead.
-INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
-SELECT :thread_id::text,
-    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-corrupt-' || :checkpoint_id::text, 'corrupt',
-    :checkpoint_ns::text, :checkpoint_id, jsonb_build_object('used', :used_id::text, 'why', :why::text)
-WHERE NOT EXISTS (
-    SELECT 1 FROM /*schema*/events e
-    WHERE e.thread_id = :thread_id AND e.kind = 'corrupt' AND e.checkpoint_ns = :checkpoint_ns
-        AND e.checkpoint_id = :checkpoint_id
+WITH damage AS MATERIALIZED (
+    SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-corrupt-' || :checkpoint_id::text AS event_id,
+        now() AS at, jsonb_build_object('used', :used_id::text, 'why', :why::text) AS payload
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/events e
+        WHERE e.thread_id = :thread_id::text AND e.kind = 'corrupt' AND e.checkpoint_ns = :checkpoint_ns::text
+            AND e.checkpoint_id = :checkpoint_id
+    )
 )
+INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id, d.event_id, d.at, 'corrupt', :checkpoint_ns, :checkpoint_id, d.payload FROM damage d
 ON CONFLICT (thread_id, event_id) DO NOTHING;

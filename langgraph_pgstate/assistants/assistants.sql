@@ -2,10 +2,11 @@
 -- Insert an assistant with its first version, unless there is one under its id.
 WITH made AS (
     INSERT INTO /*schema*/assistants (assistant_id, version, owner_id) VALUES (:assistant_id::text, 1, :owner_id::text)
-    ON CONFLICT (assistant_id) DO NOTHING RETURNING assistant_id
+    ON CONFLICT (assistant_id) DO NOTHING RETURNING assistant_id, created_at
 )
-INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data)
-SELECT m.assistant_id, 1, :graph::text, :name::text, :description::text, :metadata::jsonb, :data::bytea FROM made m;
+INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data, created_at)
+SELECT m.assistant_id, 1, :graph::text, :name::text, :description::text, :metadata::jsonb, :data::bytea, m.created_at
+FROM made m;
 
 -- name: lock_assistant
 -- Lock an assistant until the transaction ends.
@@ -22,11 +23,15 @@ WHERE a.assistant_id = :assistant_id::text AND (:scope::text[] IS NULL OR v.meta
 
 -- name: add_version
 -- Insert a version of an assistant, and make it the current one. Runs after `lock_assistant`.
-WITH added AS (
-    INSERT INTO /*schema*/assistant_versions (assistant_id, version, graph, name, description, metadata, data)
-    SELECT :assistant_id::text, max(o.version) + 1, :graph::text, :name::text, :description::text, :metadata::jsonb,
-        :data::bytea
-    FROM /*schema*/assistant_versions o WHERE o.assistant_id = :assistant_id
+WITH following AS MATERIALIZED (
+    SELECT max(o.version) + 1 AS version, now() AS at
+    FROM /*schema*/assistant_versions o WHERE o.assistant_id = :assistant_id::text
+), added AS (
+    INSERT INTO /*schema*/assistant_versions (
+        assistant_id, version, graph, name, description, metadata, data, created_at
+    )
+    SELECT :assistant_id, f.version, :graph::text, :name::text, :description::text, :metadata::jsonb, :data::bytea, f.at
+    FROM following f
     RETURNING version
 )
 UPDATE /*schema*/assistants SET version = added.version, updated_at = now() FROM added

@@ -20,14 +20,18 @@ RETURNING idx;
 -- name: put_new_writes
 -- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. Without ON CONFLICT,
 -- which writes every row twice to the WAL.
-INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data)
-SELECT :thread_id, :checkpoint_ns, :checkpoint_id::text, :task_id::text, :idx::integer, :task_path::text,
-    :run_id::text, :data::bytea
-WHERE NOT EXISTS (
-    SELECT 1 FROM /*schema*/writes
-    WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
-        AND task_id = :task_id AND idx = :idx
+WITH new AS MATERIALIZED (
+    SELECT now() AS at WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/writes
+        WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
+            AND task_id = :task_id::text AND idx = :idx::integer
+    )
 )
+INSERT INTO /*schema*/writes (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, created_at, data
+)
+SELECT :thread_id, :checkpoint_ns, :checkpoint_id, :task_id, :idx, :task_path::text, :run_id::text, n.at, :data::bytea
+FROM new n
 RETURNING idx;
 
 -- name: get_task_writes

@@ -16,8 +16,8 @@ SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY st
 
 -- name: put_answer
 -- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
-WITH asked AS (
-    SELECT w.thread_id, w.checkpoint_id FROM /*schema*/writes w
+WITH asked AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text
         AND w.task_id = :task_id::text AND w.idx = -3
         AND NOT EXISTS (
@@ -30,20 +30,22 @@ WITH asked AS (
         )
 ), put AS (
     INSERT INTO /*schema*/answers (
-        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_by, value_type, value,
-        is_default
+        thread_id, checkpoint_ns, checkpoint_id, interrupt_id, answer_id, task_id, answered_at, answered_by, value_type,
+        value, is_default
     )
-    SELECT :thread_id, '', :checkpoint_id, :interrupt_id::text, :answer_id::text, :task_id, :answered_by::text,
+    SELECT :thread_id, '', :checkpoint_id, :interrupt_id::text, :answer_id::text, :task_id, a.at, :answered_by::text,
         :value_type::text, :value::bytea, :is_default::boolean
-    FROM asked
+    FROM asked a
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, interrupt_id) DO NOTHING
-    RETURNING thread_id, checkpoint_id
+    RETURNING answered_at
+), event AS MATERIALIZED (
+    SELECT to_char(p.answered_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-answer-' || :answer_id AS event_id,
+        p.answered_at, jsonb_build_object('interrupt_id', :interrupt_id, 'by', :answered_by)
+            || CASE WHEN :is_default THEN '{"is_default": true}'::jsonb ELSE '{}' END AS payload
+    FROM put p
 )
-INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
-SELECT :thread_id, to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-answer-' || :answer_id, 'answer', '',
-    :checkpoint_id, jsonb_build_object('interrupt_id', :interrupt_id, 'by', :answered_by)
-        || CASE WHEN :is_default THEN '{"is_default": true}'::jsonb ELSE '{}' END
-FROM put
+INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id, e.event_id, e.answered_at, 'answer', '', :checkpoint_id, e.payload FROM event e
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: find_due_answers

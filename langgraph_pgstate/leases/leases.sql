@@ -2,11 +2,15 @@
 -- Take a thread's lease if it is free, has expired, or is one of the given ones. Return whether it was taken, its
 -- holder, and the holder's run if checkpoints or the record name it. Numbers are of the current time, so that none is used
 -- twice, not even one that a crash of the server has undone.
-WITH taken AS (
-    INSERT INTO /*schema*/leases AS stored (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
-    SELECT :thread_id::text, :holder_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
+WITH term AS MATERIALIZED (
+    SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
-    WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now()
+    )
+), taken AS (
+    INSERT INTO /*schema*/leases AS stored (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
+    SELECT :thread_id, :holder_id::text, t.* FROM term t
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
         -- Taken again by the same holder, as after a lost answer, it remains the same lease.

@@ -4,7 +4,7 @@ INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
 VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
 ON CONFLICT (name) DO UPDATE SET
     endpoint = excluded.endpoint, holder_id = excluded.holder_id, expires_at = excluded.expires_at
-WHERE held.holder_id = excluded.holder_id OR held.expires_at < now()
+WHERE held.holder_id = excluded.holder_id OR held.expires_at < excluded.created_at
 RETURNING created_at = now();
 
 -- name: release_exporter
@@ -19,9 +19,8 @@ WITH page AS MATERIALIZED (
         AND r.started_at <= :cursor_started_at::timestamptz
         AND (r.started_at < :cursor_started_at OR (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_run::text))
     ORDER BY r.started_at DESC, r.thread_id, r.run_id LIMIT :page_size
-), queued AS (
-    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
-    SELECT n.thread_id, gen_random_uuid()::text, n.run_id, array_agg(n.span_id), array_agg(n.started_at)
+), batches AS MATERIALIZED (
+    SELECT n.thread_id, gen_random_uuid()::text, n.run_id, array_agg(n.span_id), array_agg(n.started_at), now()
     FROM (
         SELECT s.thread_id, s.run_id, s.span_id, s.started_at, (
             row_number() OVER (PARTITION BY s.thread_id, s.run_id ORDER BY s.started_at, s.span_id) - 1
@@ -30,6 +29,9 @@ WITH page AS MATERIALIZED (
         WHERE s.ended_at IS NOT NULL
     ) AS n
     GROUP BY n.thread_id, n.run_id, n.part
+), queued AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats, created_at)
+    SELECT b.* FROM batches b
 )
 SELECT p.started_at, p.thread_id, p.run_id FROM page p ORDER BY p.started_at DESC, p.thread_id, p.run_id;
 

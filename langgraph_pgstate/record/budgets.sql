@@ -54,12 +54,15 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/budgets);
 -- name: keep_costs
 -- Keep what model calls of a thread, or of some of its runs, cost today (UTC), before their record is deleted. A statement of
 -- its own, because the table is not distributed with the thread.
+WITH today AS MATERIALIZED (
+    SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
+    FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
+    WHERE s.thread_id = :thread_id::text AND r.thread_id = :thread_id
+        AND (:run_ids::text[] IS NULL OR s.run_id = ANY(:run_ids)) AND s.kind = 'llm' AND s.cost > 0::numeric
+        AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+)
 INSERT INTO /*schema*/deleted_costs (started_at, span_id, tenant_id, user_id, agent, key, cost)
-SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
-FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
-WHERE s.thread_id = :thread_id::text AND r.thread_id = :thread_id AND (:run_ids::text[] IS NULL OR s.run_id = ANY(:run_ids))
-    AND s.kind = 'llm' AND s.cost > 0::numeric
-    AND s.started_at >= date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+SELECT t.* FROM today t
 ON CONFLICT (started_at, span_id) DO NOTHING;
 
 -- name: sweep_costs

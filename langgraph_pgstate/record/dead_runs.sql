@@ -16,12 +16,12 @@ ORDER BY thread_id, run_id LIMIT :page_size;
 -- that was enqueued does not end so: another worker goes on with it.
 WITH dead AS (
     UPDATE /*schema*/runs SET
-        status = 'error', ended_at = least(now(), coalesce(alive_until, now())), alive_until = NULL,
+        status = 'error', ended_at = least(now(), alive_until), alive_until = NULL,
         error_type = 'ProcessDied', error_message = 'the process that ran it has died'
     FROM unnest(:run_ids::text[], :holder_ids::text[]) AS given (run_id, holder_id)
     WHERE runs.thread_id = :thread_id AND runs.run_id = given.run_id
         AND coalesce(runs.holder_id, '') = given.holder_id AND runs.status = 'running' AND runs.queue IS NULL
-        AND (runs.run_id = ANY(:known_dead::text[]) OR coalesce(runs.alive_until < now(), true))
+        AND (runs.run_id = ANY(:known_dead::text[]) OR (runs.alive_until < now()) IS NOT FALSE)
         AND NOT EXISTS (
             -- The end is in the journal, but not in the tables yet.
             SELECT 1 FROM /*schema*/journal j
@@ -36,15 +36,18 @@ WITH dead AS (
     WHERE spans.thread_id = :thread_id AND dead.thread_id = :thread_id AND spans.run_id = dead.run_id
         AND spans.ended_at IS NULL
     RETURNING spans.run_id, spans.span_id, spans.started_at
-), exported AS (
-    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
-    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+), batches AS MATERIALIZED (
+    SELECT gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at), now()
     FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats, created_at)
+    SELECT :thread_id, b.* FROM batches b
+), deaths AS MATERIALIZED (
+    SELECT to_char(dead.ended_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-died-' || dead.run_id, now(), dead.run_id
+    FROM dead
 ), noted AS (
-    INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, payload)
-    SELECT dead.thread_id, to_char(dead.ended_at AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-died-' || dead.run_id,
-        'status', dead.run_id, jsonb_build_object('status', 'error', 'error_type', 'ProcessDied')
-    FROM dead WHERE dead.thread_id = :thread_id
+    INSERT INTO /*schema*/events (thread_id, event_id, created_at, run_id, kind, payload)
+    SELECT :thread_id, d.*, 'status', '{"status": "error", "error_type": "ProcessDied"}'::jsonb FROM deaths d
     ON CONFLICT (thread_id, event_id) DO NOTHING
 )
 SELECT run_id FROM dead;

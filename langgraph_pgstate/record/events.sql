@@ -12,16 +12,20 @@ LIMIT :page_size;
 
 -- name: add_event
 -- Record an event of a thread, unless the last hour has it: a repeated call is found by the suffix of its id.
-INSERT INTO /*schema*/events (thread_id, event_id, kind, run_id, checkpoint_ns, checkpoint_id, payload)
-SELECT :thread_id::text,
-    to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text, :kind,
-    :run_id::text, CASE WHEN :checkpoint_id::text IS NOT NULL THEN '' END, :checkpoint_id, :payload::text::jsonb
-WHERE NOT EXISTS (
-    SELECT 1 FROM /*schema*/events v
-    WHERE v.thread_id = :thread_id
-        AND v.event_id > to_char((now() AT TIME ZONE 'UTC') - interval '1 hour', 'YYYYMMDDHH24MISSUS')
-        AND v.event_id LIKE '%-' || :suffix
-);
+WITH new AS MATERIALIZED (
+    SELECT now() AS at,
+        to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text AS event_id
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/events v
+        WHERE v.thread_id = :thread_id::text
+            AND v.event_id > to_char((now() AT TIME ZONE 'UTC') - interval '1 hour', 'YYYYMMDDHH24MISSUS')
+            AND v.event_id LIKE '%-' || :suffix
+    )
+)
+INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, payload)
+SELECT :thread_id, n.event_id, n.at, :kind, :run_id::text, CASE WHEN :checkpoint_id::text IS NOT NULL THEN '' END,
+    :checkpoint_id, :payload::text::jsonb
+FROM new n;
 
 -- name: lock_action
 -- Let one transaction at a time do something that persons do once. Locks no row.

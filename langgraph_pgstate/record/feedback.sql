@@ -1,16 +1,19 @@
 -- name: put_feedback
 -- Store feedback on a run or on one of its spans, or replace what was stored under its id. Return it, or no row if there
 -- is no such run or span.
-INSERT INTO /*schema*/feedback AS stored (
-    thread_id, run_id, feedback_id, span_id, created_by, source, name, score, comment, value_type, value
+WITH target AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/runs
+    WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND (:span_id::text IS NULL OR EXISTS (
+        SELECT 1 FROM /*schema*/spans s
+        WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id = :span_id
+    ))
 )
-SELECT r.thread_id, r.run_id, :feedback_id::text, :span_id::text, :created_by::text, :source::text, :name::text,
+INSERT INTO /*schema*/feedback AS stored (
+    thread_id, run_id, feedback_id, span_id, created_at, created_by, source, name, score, comment, value_type, value
+)
+SELECT :thread_id, :run_id, :feedback_id::text, :span_id, t.at, :created_by::text, :source::text, :name::text,
     :score::double precision, :comment::text, :value_type::text, :value::bytea
-FROM /*schema*/runs r
-WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND (:span_id IS NULL OR EXISTS (
-    SELECT 1 FROM /*schema*/spans s
-    WHERE s.thread_id = :thread_id AND s.run_id = :run_id AND s.span_id = :span_id
-))
+FROM target t
 ON CONFLICT (thread_id, run_id, feedback_id) DO UPDATE SET
     span_id = excluded.span_id, created_by = excluded.created_by, source = excluded.source, name = excluded.name,
     score = excluded.score, comment = excluded.comment, value_type = excluded.value_type, value = excluded.value

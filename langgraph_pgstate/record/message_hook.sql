@@ -124,6 +124,11 @@ WITH RECURSIVE head AS MATERIALIZED (
     WHERE thread_id = :thread_id AND message_id = ANY(:message_ids::text[]) AND checkpoint_ns <> ''
         AND :checkpoint_ns = '' AND EXISTS (SELECT 1 FROM head)
     RETURNING message_id, created_at
+), sent AS MATERIALIZED (
+    SELECT n.* FROM jsonb_to_recordset(:messages::jsonb) AS n (
+        message_id text, role text, agent text, content text, tool_calls jsonb, tool_call_id text, input_tokens bigint,
+        output_tokens bigint, is_moved boolean
+    )
 ), present AS (
     SELECT p.message_id, p.number, e.rank,
         n.message_id IS NOT NULL AND (
@@ -134,9 +139,7 @@ WITH RECURSIVE head AS MATERIALIZED (
         e.message_id IS NULL OR n.is_moved IS TRUE
             OR (:named_ids IS NULL AND e.rank < lag(e.rank) OVER (ORDER BY p.number)) AS is_out_of_place
     FROM unnest(:present_ids::text[]) WITH ORDINALITY AS p (message_id, number)
-    LEFT JOIN jsonb_to_recordset(:messages::jsonb) AS n (
-        message_id text, role text, agent text, content text, tool_calls jsonb, tool_call_id text, is_moved boolean
-    ) ON n.message_id = p.message_id
+    LEFT JOIN sent n ON n.message_id = p.message_id
     LEFT JOIN earlier e ON e.message_id = p.message_id
     WHERE EXISTS (SELECT 1 FROM head)
 ), placed AS (
@@ -154,10 +157,7 @@ WITH RECURSIVE head AS MATERIALIZED (
         CASE WHEN n.message_id IS NULL THEN e.tool_call_id ELSE n.tool_call_id END AS tool_call_id,
         CASE WHEN n.message_id IS NULL THEN e.input_tokens ELSE n.input_tokens END AS input_tokens,
         CASE WHEN n.message_id IS NULL THEN e.output_tokens ELSE n.output_tokens END AS output_tokens
-    FROM placed p LEFT JOIN jsonb_to_recordset(:messages) AS n (
-        message_id text, role text, agent text, content text, tool_calls jsonb, tool_call_id text, input_tokens bigint,
-        output_tokens bigint, is_moved boolean
-    ) ON n.message_id = p.message_id
+    FROM placed p LEFT JOIN sent n ON n.message_id = p.message_id
     LEFT JOIN earlier e ON e.message_id = p.message_id
     WHERE (p.is_added OR p.is_changed) AND (n.message_id IS NOT NULL OR e.message_id IS NOT NULL) AND (
         :checkpoint_ns = '' OR e.message_id IS NOT NULL OR NOT EXISTS (

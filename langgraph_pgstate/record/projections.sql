@@ -1,10 +1,12 @@
 -- name: put_projection
 -- Store the readable values of a thread's newest checkpoint, if that checkpoint exists.
+WITH stored AS MATERIALIZED (
+    SELECT now() AS at FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text
+        AND revision = :revision::bigint
+)
 INSERT INTO /*schema*/projections AS known (thread_id, checkpoint_id, updated_at, state)
-SELECT c.thread_id, c.checkpoint_id, now(), :projected::jsonb
-FROM /*schema*/checkpoints c
-WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text
-    AND c.revision = :revision::bigint
+SELECT :thread_id, :checkpoint_id, s.at, :projected::jsonb FROM stored s
 ON CONFLICT (thread_id) DO UPDATE SET
     checkpoint_id = excluded.checkpoint_id,
     updated_at = excluded.updated_at,

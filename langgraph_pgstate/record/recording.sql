@@ -3,45 +3,48 @@
 -- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the queue writes
 -- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
 -- spans do not change.
+WITH begun AS MATERIALIZED (
+    SELECT
+        s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
+        coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
+        CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
+        to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
+        s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
+        coalesce(s.is_encrypted, false), s.release
+    FROM (
+        -- The last of several rows of one run.
+        SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
+            r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
+        FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
+            thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
+            user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
+            last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
+            output jsonb, traceparent text, is_encrypted boolean, release text
+        )) WITH ORDINALITY AS r (
+            thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
+            first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
+            traceparent, is_encrypted, release, place
+        )
+        ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
+    ) AS s
+    LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
+    -- Locked, because a row that is being deleted would be inserted again once it is gone.
+    WHERE (
+        SELECT true FROM /*schema*/runs r
+        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
+        FOR NO KEY UPDATE
+    ) OR (s.is_first AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/tombstones d
+        WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
+    ))
+)
 INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, tenant_id, user_id, holder_id, alive_until, started_at, ended_at,
     first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
     first_started_at, traceparent, is_encrypted, release
 )
-SELECT
-    s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
-    coalesce(s.tenant_id, t.tenant_id), coalesce(s.user_id, t.user_id), s.holder_id,
-    CASE WHEN s.ended_at IS NULL THEN now() + make_interval(secs => :ttl::double precision) END,
-    to_timestamp(s.started_at), to_timestamp(s.ended_at), s.first_checkpoint_id, s.last_checkpoint_id, s.steps,
-    s.error_type, s.error_message, s.error_traceback, s.input, s.output, to_timestamp(s.started_at), s.traceparent,
-    coalesce(s.is_encrypted, false), s.release
-FROM (
-    -- The last of several rows of one run.
-    SELECT DISTINCT ON (thread_id COLLATE "C", run_id COLLATE "C")
-        r.*, bool_or(r.is_new) OVER (PARTITION BY r.thread_id, r.run_id) AS is_first
-    FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
-        thread_id text, run_id text, is_new boolean, attempt integer, status text, agent text, tenant_id text,
-        user_id text, holder_id text, started_at double precision, ended_at double precision, first_checkpoint_id text,
-        last_checkpoint_id text, steps integer, error_type text, error_message text, error_traceback text, input jsonb,
-        output jsonb, traceparent text, is_encrypted boolean, release text
-    )) WITH ORDINALITY AS r (
-        thread_id, run_id, is_new, attempt, status, agent, tenant_id, user_id, holder_id, started_at, ended_at,
-        first_checkpoint_id, last_checkpoint_id, steps, error_type, error_message, error_traceback, input, output,
-        traceparent, is_encrypted, release, place
-    )
-    ORDER BY thread_id COLLATE "C", run_id COLLATE "C", ended_at IS NULL, place DESC
-) AS s
-LEFT JOIN /*schema*/threads t ON t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids::text[])
--- Locked, because a row that is being deleted would be inserted again once it is gone.
-WHERE (
-    SELECT true FROM /*schema*/runs r
-    WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids)
-    FOR NO KEY UPDATE
-) OR (s.is_first AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/tombstones d
-    WHERE d.thread_id = s.thread_id AND d.thread_id = ANY(:thread_ids) AND d.expires_at > now()
-))
-ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C"
+SELECT b.* FROM begun b
+ORDER BY b.thread_id COLLATE "C", b.run_id COLLATE "C"
 ON CONFLICT (thread_id, run_id) DO UPDATE SET
     attempt = CASE WHEN stored.queue IS NOT NULL OR excluded.started_at = stored.started_at THEN stored.attempt
         ELSE greatest(stored.attempt + 1, excluded.attempt) END,
@@ -74,26 +77,24 @@ WHERE excluded.started_at > stored.started_at
 
 -- name: put_new_threads
 -- Insert the rows of threads on which a run starts before their first checkpoint, except deleted threads.
-INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id)
-SELECT s.thread_id, s.agent, s.user_id, s.tenant_id
-FROM jsonb_to_recordset(:rows::jsonb) AS s (
-    thread_id text, agent text, user_id text, tenant_id text, is_new boolean, has_thread boolean
+WITH new AS MATERIALIZED (
+    SELECT s.thread_id, s.agent, s.user_id, s.tenant_id, now(), now()
+    FROM jsonb_to_recordset(:rows::jsonb) AS s (
+        thread_id text, agent text, user_id text, tenant_id text, is_new boolean, has_thread boolean
+    )
+    WHERE s.is_new AND s.has_thread AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/tombstones d WHERE d.thread_id = s.thread_id AND d.expires_at > now()
+    )
 )
-WHERE s.is_new AND s.has_thread AND NOT EXISTS (
-    SELECT 1 FROM /*schema*/tombstones d WHERE d.thread_id = s.thread_id AND d.expires_at > now()
-)
-ORDER BY s.thread_id COLLATE "C"
+INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, created_at, updated_at)
+SELECT n.* FROM new n
+ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO NOTHING;
 
 -- name: put_spans
 -- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries do
 -- not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
-WITH written AS (
-    INSERT INTO /*schema*/spans AS stored (
-        thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
-        checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
-        reasoning_tokens, cost, tool_call_id, error_type, error_message, input, output, attributes, semconv_version
-    )
+WITH given AS MATERIALIZED (
     SELECT
         s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id,
         s.kind, s.name, s.status, s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model,
@@ -135,7 +136,14 @@ WITH written AS (
             -- Locked until the commit, or spans could outlive a run that is being deleted.
             SELECT true FROM /*schema*/runs r WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id FOR KEY SHARE
         )
-    ORDER BY s.thread_id COLLATE "C", s.run_id COLLATE "C", s.span_id COLLATE "C"
+), written AS (
+    INSERT INTO /*schema*/spans AS stored (
+        thread_id, run_id, span_id, started_at, ended_at, parent_span_id, kind, name, status, checkpoint_ns,
+        checkpoint_id, step, node, task_id, agent, provider, model, input_tokens, output_tokens, cache_read_tokens,
+        reasoning_tokens, cost, tool_call_id, error_type, error_message, input, output, attributes, semconv_version
+    )
+    SELECT g.* FROM given g
+    ORDER BY g.thread_id COLLATE "C", g.run_id COLLATE "C", g.span_id COLLATE "C"
     ON CONFLICT (thread_id, run_id, span_id, started_at) DO UPDATE SET
         ended_at = excluded.ended_at,
         kind = excluded.kind,
@@ -157,64 +165,72 @@ WITH written AS (
         attributes = excluded.attributes
     WHERE stored.ended_at IS NULL OR excluded.ended_at IS NOT NULL
     RETURNING thread_id, run_id, span_id, started_at, ended_at
+), batches AS MATERIALIZED (
+    SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at), now()
+    FROM written w
+    WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
+        -- As it was before this statement; looked up one by one.
+        SELECT o.ended_at FROM /*schema*/spans o
+        WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id
+            AND o.started_at = w.started_at
+    ) IS NULL
+    GROUP BY w.thread_id, w.run_id
 )
-INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
-SELECT w.thread_id, gen_random_uuid()::text, w.run_id, array_agg(w.span_id), array_agg(w.started_at)
-FROM written w
-WHERE w.ended_at IS NOT NULL AND EXISTS (SELECT 1 FROM /*schema*/exporters) AND (
-    -- As it was before this statement; looked up one by one.
-    SELECT o.ended_at FROM /*schema*/spans o
-    WHERE o.thread_id = w.thread_id AND o.run_id = w.run_id AND o.span_id = w.span_id AND o.started_at = w.started_at
-) IS NULL
-GROUP BY w.thread_id, w.run_id;
+INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats, created_at)
+SELECT b.* FROM batches b;
 
 -- name: put_events
 -- Insert events: those of a run only while the run exists, others only while the thread does; it is locked meanwhile.
+WITH new AS MATERIALIZED (
+    SELECT s.thread_id, s.event_id, to_timestamp(s.created_at), s.kind, s.run_id, s.checkpoint_ns, s.checkpoint_id,
+        s.agent, s.payload
+    FROM jsonb_to_recordset(:rows::jsonb) AS s (
+        thread_id text, event_id text, created_at double precision, kind text, run_id text, checkpoint_ns text,
+        checkpoint_id text, agent text, payload jsonb
+    )
+    WHERE CASE
+        WHEN s.run_id IS NOT NULL THEN (
+            SELECT true FROM /*schema*/runs r
+            WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
+            FOR KEY SHARE
+        )
+        ELSE (
+            SELECT true FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids)
+            FOR KEY SHARE
+        )
+    END
+)
 INSERT INTO /*schema*/events (
     thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, agent, payload
 )
-SELECT
-    s.thread_id, s.event_id, to_timestamp(s.created_at), s.kind, s.run_id, s.checkpoint_ns, s.checkpoint_id, s.agent,
-    s.payload
-FROM jsonb_to_recordset(:rows::jsonb) AS s (
-    thread_id text, event_id text, created_at double precision, kind text, run_id text, checkpoint_ns text,
-    checkpoint_id text, agent text, payload jsonb
-)
-WHERE CASE
-    WHEN s.run_id IS NOT NULL THEN (
-        SELECT true FROM /*schema*/runs r
-        WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND r.thread_id = ANY(:thread_ids::text[])
-        FOR KEY SHARE
-    )
-    ELSE (
-        SELECT true FROM /*schema*/threads t WHERE t.thread_id = s.thread_id AND t.thread_id = ANY(:thread_ids)
-        FOR KEY SHARE
-    )
-END
-ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
+SELECT n.* FROM new n
+ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: put_forks
 -- Record which of some checkpoints were not their parents' first child.
+WITH new AS MATERIALIZED (
+    SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,
+        jsonb_build_object('from', s.parent_checkpoint_id, 'source', s.source)
+    FROM jsonb_to_recordset(:rows::jsonb) AS s (
+        thread_id text, event_id text, run_id text, checkpoint_ns text, checkpoint_id text, parent_checkpoint_id text,
+        source text
+    )
+    CROSS JOIN LATERAL (
+        SELECT c.created_at FROM /*schema*/checkpoints c
+        WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids::text[])
+            AND c.checkpoint_ns = s.checkpoint_ns AND c.checkpoint_id = s.checkpoint_id
+    ) AS made
+    WHERE EXISTS (
+        SELECT 1 FROM /*schema*/checkpoints c
+        WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids) AND c.checkpoint_ns = s.checkpoint_ns
+            AND c.checkpoint_id > s.parent_checkpoint_id AND c.checkpoint_id < s.checkpoint_id
+            AND c.parent_checkpoint_id = s.parent_checkpoint_id
+    )
+)
 INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, payload)
-SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,
-    jsonb_build_object('from', s.parent_checkpoint_id, 'source', s.source)
-FROM jsonb_to_recordset(:rows::jsonb) AS s (
-    thread_id text, event_id text, run_id text, checkpoint_ns text, checkpoint_id text, parent_checkpoint_id text,
-    source text
-)
-CROSS JOIN LATERAL (
-    SELECT c.created_at FROM /*schema*/checkpoints c
-    WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids::text[])
-        AND c.checkpoint_ns = s.checkpoint_ns AND c.checkpoint_id = s.checkpoint_id
-) AS made
-WHERE EXISTS (
-    SELECT 1 FROM /*schema*/checkpoints c
-    WHERE c.thread_id = s.thread_id AND c.thread_id = ANY(:thread_ids) AND c.checkpoint_ns = s.checkpoint_ns
-        AND c.checkpoint_id > s.parent_checkpoint_id AND c.checkpoint_id < s.checkpoint_id
-        AND c.parent_checkpoint_id = s.parent_checkpoint_id
-)
-ORDER BY s.thread_id COLLATE "C", s.event_id COLLATE "C"
+SELECT n.* FROM new n
+ORDER BY n.thread_id COLLATE "C", n.event_id COLLATE "C"
 ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: total_runs
@@ -306,10 +322,12 @@ WITH ended AS (
     WHERE spans.thread_id = begun.thread_id AND spans.run_id = begun.run_id AND spans.thread_id = ANY(:thread_ids)
         AND spans.ended_at IS NULL AND r.attempt > 1 AND spans.started_at < r.started_at
     RETURNING spans.thread_id, spans.run_id, spans.span_id, spans.started_at
+), batches AS MATERIALIZED (
+    SELECT e.thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at), now()
+    FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.thread_id, e.run_id
 )
-INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
-SELECT e.thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
-FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.thread_id, e.run_id;
+INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats, created_at)
+SELECT b.* FROM batches b;
 
 -- name: tell_time
 -- Return the database's clock, in seconds since 1970.

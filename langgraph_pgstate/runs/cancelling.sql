@@ -31,19 +31,23 @@ WITH gone AS (
     WHERE runs.thread_id = :thread_id::text AND runs.run_id = gone.run_id AND runs.run_id = ANY(:run_ids::text[])
     RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS MATERIALIZED (
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text, e.ended_at, e.ended_at AS deliver_after
+    FROM ended e WHERE e.webhook IS NOT NULL
 )
-INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM ended e WHERE e.webhook IS NOT NULL;
+INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: put_webhooks
 -- Note for their webhooks that some of a thread's runs were cancelled, which are about to be deleted.
-INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM (
-    SELECT r.thread_id, r.run_id, 'cancelled' AS status, r.agent, r.metadata, r.multitask_strategy, r.enqueued_at,
-        r.started_at, now() AS ended_at, r.error_type, r.error_message, r.webhook
-    FROM /*schema*/runs r
-    WHERE r.thread_id = :thread_id::text AND r.run_id = ANY(:run_ids::text[]) AND r.webhook IS NOT NULL
-) AS e;
+WITH told AS MATERIALIZED (
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text, e.ended_at, e.ended_at AS deliver_after FROM (
+        SELECT r.thread_id, r.run_id, 'cancelled' AS status, r.agent, r.metadata, r.multitask_strategy, r.enqueued_at,
+            r.started_at, now() AS ended_at, r.error_type, r.error_message, r.webhook
+        FROM /*schema*/runs r
+        WHERE r.thread_id = :thread_id::text AND r.run_id = ANY(:run_ids::text[]) AND r.webhook IS NOT NULL
+    ) AS e
+)
+INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: delete_queued
 -- Delete some of a thread's runs, or all, from the queue, with what they were to do. The lease of a running one is
@@ -92,8 +96,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
 -- about to; with a time, any run if another one of the thread was enqueued or began within that. Runs after
 -- `lock_threads_for_no_key_update`.
-WITH given AS (
-    SELECT r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
+WITH given AS MATERIALIZED (
+    SELECT now() AS at, r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         coalesce(d.options ->> 'version', '') AS version, coalesce((
             jsonb_path_query_first(d.options, '$.priority ? (@ >= -2147483647 && @ <= 2147483647)'::jsonpath)
                 #>> '{}'::text[]
@@ -118,10 +122,10 @@ WITH given AS (
                 AND coalesce(o.enqueued_at, o.started_at) > now() - :within
         ))
 ), queued AS (
-    INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, version, number, priority, key)
+    INSERT INTO /*schema*/queue (thread_id, run_id, queue, graph, version, number, priority, key, enqueued_at)
     SELECT g.thread_id, g.run_id, g.queue, g.graph, g.version, coalesce((
         SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = :thread_id AND q.number IS NOT NULL
-    ), 0) + 1, g.priority, g.key
+    ), 0) + 1, g.priority, g.key, g.at
     FROM given g
 )
 UPDATE /*schema*/runs SET

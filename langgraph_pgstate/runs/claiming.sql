@@ -36,11 +36,13 @@ candidates AS MATERIALIZED (
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
+), term AS MATERIALIZED (
+    SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
+        now() + make_interval(secs => :ttl::double precision)
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
-    SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
-        now() + make_interval(secs => :ttl::double precision)
-    FROM chosen c WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
+    SELECT c.thread_id, :worker_id::text, t.*
+    FROM chosen c CROSS JOIN term t WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
@@ -64,9 +66,11 @@ candidates AS MATERIALIZED (
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
         -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
-        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at ELSE now() + make_interval(secs => (
-            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
-        )::double precision) END
+        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
+            -- In UTC, as in `replace_checkpoint`.
+            ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
+                jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
+            )::double precision)) AT TIME ZONE 'UTC' END
     FROM heads h
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
         LEFT JOIN /*schema*/runs p ON p.thread_id = h.thread_id AND p.run_id = h.run_id
@@ -182,12 +186,12 @@ candidates AS MATERIALIZED (
     ) AS is_free
     FROM chosen c LEFT JOIN keys k ON k.key = c.key
     WHERE NOT EXISTS (SELECT 1 FROM occupied o WHERE o.thread_id = c.thread_id)
-), seen AS (
-    SELECT k.*, f.claims FROM keys k
+), seen AS MATERIALIZED (
+    SELECT k.*, f.claims, now() AS at FROM keys k
         JOIN (SELECT key, count(*) AS claims FROM ranked WHERE is_free AND is_limited GROUP BY key) AS f
         ON f.key = k.key
     UNION ALL
-    SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free) FROM whole w WHERE w.free > 0
+    SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
     -- The rows as they are now. Another revision than in the snapshot means a claim that was not counted.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
@@ -195,7 +199,7 @@ candidates AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), used AS (
     INSERT INTO /*schema*/queue_keys AS stored (queue, key, revision, window_started_at, window_claims)
-    SELECT :queue, s.key, coalesce(s.revision, 0) + 1, now(),
+    SELECT :queue, s.key, coalesce(s.revision, 0) + 1, s.at,
         CASE WHEN s.is_same_window THEN s.window_claims ELSE 0 END + s.claims
     FROM seen s LEFT JOIN locked o ON o.key = s.key
     WHERE s.claims > 0 AND s.revision IS NOT DISTINCT FROM o.revision
@@ -215,11 +219,13 @@ candidates AS MATERIALIZED (
     UPDATE /*schema*/queue SET is_limited = true FROM ranked r
     WHERE queue.thread_id = r.thread_id AND queue.run_id = r.run_id AND queue.is_ready AND NOT r.is_free
     RETURNING queue.key
+), term AS MATERIALIZED (
+    SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
+        now() + make_interval(secs => :ttl::double precision)
 ), taken AS (
     INSERT INTO /*schema*/leases AS held (thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at)
-    SELECT c.thread_id, :worker_id::text, (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
-        now() + make_interval(secs => :ttl::double precision)
-    FROM granted c
+    SELECT c.thread_id, :worker_id::text, t.*
+    FROM granted c CROSS JOIN term t
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
@@ -243,9 +249,11 @@ candidates AS MATERIALIZED (
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
         -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
-        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at ELSE now() + make_interval(secs => (
-            jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
-        )::double precision) END
+        timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
+            -- In UTC, as in `replace_checkpoint`.
+            ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
+                jsonb_path_query_first(r.options, '$.timeout ? (@ > 0 && @ < 1000000000)'::jsonpath) #>> '{}'::text[]
+            )::double precision)) AT TIME ZONE 'UTC' END
     FROM heads h
         LEFT JOIN /*schema*/run_requests r ON r.thread_id = h.thread_id AND r.run_id = h.run_id
         LEFT JOIN /*schema*/runs p ON p.thread_id = h.thread_id AND p.run_id = h.run_id

@@ -14,7 +14,7 @@ WHERE leases.thread_id = held.thread_id;
 -- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
 -- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT q.thread_id, q.run_id, q.last_event
+    SELECT q.thread_id, q.run_id, q.last_event, now() AS at
     FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[]) AS g (
         thread_id, run_id, fencing_token
     )
@@ -30,9 +30,11 @@ WITH mine AS MATERIALIZED (
     FROM mine WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id
     RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS MATERIALIZED (
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text, e.ended_at, e.ended_at AS deliver_after
+    FROM ended e WHERE e.webhook IS NOT NULL
 ), new_webhooks AS (
-    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text FROM ended e WHERE e.webhook IS NOT NULL
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t
 ), idle AS (
     UPDATE /*schema*/threads SET status = CASE
         WHEN :status IN ('interrupted', 'error') THEN :status WHEN :status = 'timeout' THEN 'error' ELSE 'idle' END
@@ -52,7 +54,7 @@ WITH mine AS MATERIALIZED (
                 SELECT max(k.checkpoint_id) FROM /*schema*/checkpoints k
                 WHERE k.thread_id = mine.thread_id AND k.checkpoint_ns = ''
             )
-    ), now())
+    ), mine.at)
     FROM mine
     WHERE d.thread_id = mine.thread_id AND d.run_id = mine.run_id AND :status = 'interrupted'
         AND d.options ->> 'answer_after' IS NOT NULL
@@ -71,7 +73,7 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
 -- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 WITH mine AS MATERIALIZED (
-    SELECT q.last_event FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
+    SELECT q.last_event, now() + make_interval(secs => :delay::double precision) AS due_at FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'
         AND q.fencing_token = :fencing_token::bigint AND l.thread_id = :thread_id AND l.fencing_token = :fencing_token
 ), waiting AS (
@@ -84,8 +86,8 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE /*schema*/queue SET
     status = 'pending', attempt = queue.attempt - :unused, worker_id = NULL, fencing_token = NULL, claimed_at = NULL,
-    is_ready = :delay::double precision IS NULL OR queue.cancel IS NOT NULL,
-    run_after = CASE WHEN queue.cancel IS NULL THEN now() + make_interval(secs => :delay) END,
+    is_ready = :delay IS NULL OR queue.cancel IS NOT NULL,
+    run_after = CASE WHEN queue.cancel IS NULL THEN mine.due_at END,
     position = least(queue.position, (
         SELECT min(o.position) - 1 FROM /*schema*/queue o
         WHERE o.queue = queue.queue AND o.is_ready AND o.status = 'pending' AND NOT o.is_limited

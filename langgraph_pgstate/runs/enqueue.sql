@@ -84,8 +84,8 @@ ORDER BY place, since LIMIT 1;
 -- name: enqueue_runs
 -- Enqueue runs, except those that are enqueued already, and return those enqueued. Runs after `make_threads`, because only the next statement sees
 -- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
-WITH given AS (
-    SELECT s.*, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
+WITH given AS MATERIALIZED (
+    SELECT s.*, now() AS at, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (
         thread_id text, run_id text, queue text, graph text, version text, priority integer, key text,
         run_at double precision, delay double precision, options jsonb, agent text, user_id text, tenant_id text,
@@ -101,9 +101,9 @@ WITH given AS (
         WHERE r.thread_id = s.thread_id AND r.run_id = s.run_id AND (r.queue IS NOT NULL OR NOT s.adopts) OFFSET 0
     )
 ), numbered AS (
-    SELECT g.*, (g.due_at > now()) IS TRUE AS is_later, (
+    SELECT g.*, (g.due_at > g.at) IS TRUE AS is_later, (
         SELECT max(q.number) FROM /*schema*/queue q WHERE q.thread_id = g.thread_id AND q.number IS NOT NULL
-    ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > now()) IS TRUE ORDER BY g.place) AS nth
+    ) AS last_number, row_number() OVER (PARTITION BY g.thread_id, (g.due_at > g.at) IS TRUE ORDER BY g.place) AS nth
     FROM given g
 ), keys AS MATERIALIZED (
     -- The position of a key's next ready run. Among the runs of its key that wait for the limit, it is by time.
@@ -125,13 +125,14 @@ WITH given AS (
     SELECT n.*, NOT n.is_later AND n.last_number IS NULL AND n.nth = 1 AS is_ready FROM numbered n
 ), queued AS (
     INSERT INTO /*schema*/queue (
-        thread_id, run_id, queue, graph, version, is_ready, is_limited, number, priority, position, key, run_after
+        thread_id, run_id, queue, graph, version, is_ready, is_limited, number, priority, position, key, run_after,
+        enqueued_at
     )
     SELECT p.thread_id, p.run_id, p.queue, p.graph, p.version, p.is_ready, p.is_ready AND k.has_limit,
         CASE WHEN NOT p.is_later THEN coalesce(p.last_number, -1) + p.nth END, p.priority,
         CASE WHEN p.is_ready THEN k.position ELSE 0 END
             + row_number() OVER (PARTITION BY p.queue, p.key, p.is_ready ORDER BY p.place) - 1,
-        p.key, CASE WHEN p.is_later THEN p.due_at END
+        p.key, CASE WHEN p.is_later THEN p.due_at END, p.at
     FROM placed p JOIN keys k ON k.queue = p.queue AND k.key = p.key
 ), requested AS (
     INSERT INTO /*schema*/run_requests (thread_id, run_id, options, data)
@@ -145,7 +146,7 @@ INSERT INTO /*schema*/runs AS stored (
     thread_id, run_id, attempt, status, agent, user_id, tenant_id, started_at, queue, key, enqueued_at,
     multitask_strategy, metadata, webhook, traceparent
 )
-SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, now(), g.queue, nullif(g.key, ''), now(),
+SELECT g.thread_id, g.run_id, 0, 'pending', g.agent, g.user_id, g.tenant_id, g.at, g.queue, nullif(g.key, ''), g.at,
     g.strategy, g.metadata, g.options ->> 'webhook', g.traceparent
 FROM given g
 ON CONFLICT (thread_id, run_id) DO UPDATE SET

@@ -25,18 +25,20 @@ WITH counted AS (
     WHERE queue.thread_id = :thread_id AND queue.run_id = :run_id AND queue.fencing_token = :fencing_token
         AND queue.status = 'running' AND queue.streamed = :position
     RETURNING queue.last_event, queue.replayed_step
+), batch AS MATERIALIZED (
+    SELECT c.*, now() AS at FROM counted c
 )
 INSERT INTO /*schema*/stream_batches (
-    thread_id, run_id, first_seq, last_seq, attempt, fencing_token, position, step, replayed_step, data
+    thread_id, run_id, first_seq, last_seq, attempt, fencing_token, position, step, replayed_step, data, created_at
 )
-SELECT :thread_id::text, :run_id::text, c.last_event - :length + 1, c.last_event, :attempt::integer,
-    :fencing_token::bigint, :position::bigint, :step::integer, c.replayed_step, :data::bytea
-FROM counted c;
+SELECT :thread_id::text, :run_id::text, b.last_event - :length + 1, b.last_event, :attempt::integer,
+    :fencing_token::bigint, :position::bigint, :step::integer, b.replayed_step, :data::bytea, b.at
+FROM batch b;
 
 -- name: append_batches
 -- Store batches of several runs as `append_batch` does, each run's in order. Runs after `lock_streams`.
-WITH given AS (
-    SELECT g.*, q.last_event - q.streamed AS before, q.replayed_step
+WITH given AS MATERIALIZED (
+    SELECT g.*, q.last_event - q.streamed AS before, q.replayed_step, now() AS at
     FROM unnest(
         :thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[], :attempts::integer[], :positions::bigint[],
         :lengths::integer[], :steps::integer[], :data::bytea[]
@@ -52,10 +54,10 @@ WITH given AS (
     WHERE queue.thread_id = s.thread_id AND queue.run_id = s.run_id
 )
 INSERT INTO /*schema*/stream_batches (
-    thread_id, run_id, first_seq, last_seq, attempt, fencing_token, position, step, replayed_step, data
+    thread_id, run_id, first_seq, last_seq, attempt, fencing_token, position, step, replayed_step, data, created_at
 )
 SELECT g.thread_id, g.run_id, g.before + g.position + 1, g.before + g.position + g.length, g.attempt, g.fencing_token,
-    g.position, g.step, g.replayed_step, g.data
+    g.position, g.step, g.replayed_step, g.data, g.at
 FROM given g;
 
 -- name: read_streams

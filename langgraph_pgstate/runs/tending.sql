@@ -12,7 +12,7 @@ DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
 -- name: ask_drain
 -- Ask a worker to drain, and return whether this transaction is the first that does.
-UPDATE /*schema*/workers SET drain_asked_at = coalesce(drain_asked_at, now()) WHERE worker_id = :worker_id::text
+UPDATE /*schema*/workers SET drain_asked_at = least(drain_asked_at, now()) WHERE worker_id = :worker_id::text
 RETURNING drain_asked_at = now();
 
 -- name: find_drain
@@ -95,7 +95,7 @@ WITH found AS MATERIALIZED (
             SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = :thread_id AND l.fencing_token = :fencing_token
         )
 ), mine AS MATERIALIZED (
-    SELECT f.cancel, f.crashes, f.attempt, f.crashes > 0 OR f.attempt + 1 >= f.most_attempts AS is_suspect,
+    SELECT now() AS at, f.cancel, f.crashes, f.attempt, f.crashes > 0 OR f.attempt + 1 >= f.most_attempts AS is_suspect,
         f.cancel IS NULL AND f.is_suspect AND (
             f.crashes >= :max_crashes::integer OR f.attempt >= f.most_attempts
         ) AS is_last
@@ -103,7 +103,7 @@ WITH found AS MATERIALIZED (
 ), changed AS (
     UPDATE /*schema*/runs SET
         status = CASE WHEN mine.is_last THEN 'error' ELSE 'pending' END,
-        ended_at = CASE WHEN mine.is_last THEN now() END,
+        ended_at = CASE WHEN mine.is_last THEN mine.at END,
         alive_until = NULL,
         error_type = CASE WHEN mine.is_last THEN 'WorkerDied' END,
         error_message = CASE
@@ -117,10 +117,11 @@ WITH found AS MATERIALIZED (
     FROM mine WHERE runs.thread_id = :thread_id AND runs.run_id = :run_id
     RETURNING runs.thread_id, runs.run_id, runs.status, runs.agent, runs.metadata, runs.multitask_strategy,
         runs.enqueued_at, runs.started_at, runs.ended_at, runs.error_type, runs.error_message, runs.webhook
+), told AS MATERIALIZED (
+    SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text, e.ended_at, e.ended_at AS deliver_after
+    FROM changed e WHERE e.webhook IS NOT NULL AND e.ended_at IS NOT NULL
 ), new_webhooks AS (
-    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run)
-    SELECT t.thread_id, t.run_id, t.webhook, to_jsonb(t) - 'webhook'::text FROM changed t
-    WHERE t.webhook IS NOT NULL AND t.ended_at IS NOT NULL
+    INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t
 ), ended AS (
     UPDATE /*schema*/spans SET
         status = 'error', ended_at = greatest(spans.started_at, now()), error_type = 'WorkerDied',
@@ -128,10 +129,12 @@ WITH found AS MATERIALIZED (
     FROM mine
     WHERE spans.thread_id = :thread_id AND spans.run_id = :run_id AND spans.ended_at IS NULL AND mine.is_last
     RETURNING spans.run_id, spans.span_id, spans.started_at
-), exported AS (
-    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats)
-    SELECT :thread_id, gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at)
+), batches AS MATERIALIZED (
+    SELECT gen_random_uuid()::text, e.run_id, array_agg(e.span_id), array_agg(e.started_at), now()
     FROM ended e WHERE EXISTS (SELECT 1 FROM /*schema*/exporters) GROUP BY e.run_id
+), exported AS (
+    INSERT INTO /*schema*/span_exports (thread_id, export_id, run_id, span_ids, started_ats, created_at)
+    SELECT :thread_id, b.* FROM batches b
 ), idle AS (
     UPDATE /*schema*/threads SET status = 'error' FROM mine
     WHERE threads.thread_id = :thread_id AND mine.is_last AND NOT EXISTS (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -281,7 +282,8 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
             )
         if request.within is not None:
             await check_not_done(db, queries, "fork", source_id, request.within, checkpoint_id=checkpoint_id)
-        if not await db.execute(queries.fork_thread, key):
+        renaming = json.dumps({"thread_id": target_id})
+        if not await db.execute(queries.fork_thread, {**key, "renaming": renaming}):
             raise NotFoundError(f"there is no {Address(source_id, '', checkpoint_id)}")
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])

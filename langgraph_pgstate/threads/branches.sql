@@ -37,14 +37,14 @@ SELECT thread_id FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR K
 
 -- name: put_label
 -- Label a checkpoint, or the newest of its namespace, if it exists, and return its id.
-INSERT INTO /*schema*/labels AS stored (thread_id, checkpoint_ns, checkpoint_id, label)
-SELECT :thread_id::text, :checkpoint_ns::text, c.checkpoint_id, :label::text
-FROM (
-    SELECT h.checkpoint_id FROM /*schema*/checkpoints h
-    WHERE h.thread_id = :thread_id AND h.checkpoint_ns = :checkpoint_ns
+WITH labelled AS MATERIALIZED (
+    SELECT h.checkpoint_id, now() AS at FROM /*schema*/checkpoints h
+    WHERE h.thread_id = :thread_id::text AND h.checkpoint_ns = :checkpoint_ns::text
         AND (:checkpoint_id::text IS NULL OR h.checkpoint_id = :checkpoint_id)
     ORDER BY h.checkpoint_id DESC LIMIT 1
-) AS c
+)
+INSERT INTO /*schema*/labels AS stored (thread_id, checkpoint_ns, checkpoint_id, label, created_at)
+SELECT :thread_id, :checkpoint_ns, l.checkpoint_id, :label::text, l.at FROM labelled l
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET label = excluded.label
 RETURNING checkpoint_id;
 
@@ -64,18 +64,23 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- name: begin_fork
 -- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
 -- no row if the source is missing.
-INSERT INTO /*schema*/threads AS stored (thread_id, agent, user_id, tenant_id, title, metadata, ttl, ttl_strategy, expires_at)
-SELECT :target_id::text, s.agent,
-    -- As in `copy_thread`.
-    CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
-    CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
-    s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
-    -- A fork must not outlive the date until which its source may be kept.
-    coalesce(now() + s.ttl, s.expires_at)
-FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
+WITH source AS MATERIALIZED (
+    SELECT s.agent,
+        -- As in `copy_thread`.
+        CASE WHEN :owner::text::jsonb IS NULL THEN s.user_id ELSE :owner::text::jsonb ->> 'user_id' END,
+        CASE WHEN :owner::text::jsonb IS NULL THEN s.tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
+        now(), now(), s.title, coalesce(:owner::text::jsonb -> 'metadata', s.metadata), s.ttl, s.ttl_strategy,
+        -- A fork must not outlive the date until which its source may be kept.
+        coalesce(now() + s.ttl, s.expires_at)
+    FROM /*schema*/threads s WHERE s.thread_id = :source_id::text
+)
+INSERT INTO /*schema*/threads AS stored (
+    thread_id, agent, user_id, tenant_id, created_at, updated_at, title, metadata, ttl, ttl_strategy, expires_at
+)
+SELECT :target_id::text, s.* FROM source s
 ON CONFLICT (thread_id) DO UPDATE SET
     updated_at = excluded.updated_at,
-    -- As in `put_checkpoint`.
+    -- As in `replace_checkpoint`.
     expires_at = coalesce(
         ((excluded.updated_at AT TIME ZONE 'UTC') + stored.ttl) AT TIME ZONE 'UTC', stored.expires_at
     )
@@ -213,14 +218,12 @@ WITH RECURSIVE lineage AS (
     WHERE thread_id = :target_id AND EXISTS (SELECT 1 FROM lineage)
 )
 INSERT INTO /*schema*/checkpoints (
-    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    metadata, state, next_checkpoint_id, state_version, is_copy
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, next_checkpoint_id, state_version, is_copy
 )
 SELECT :target_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run_id, c.source, c.step, c.created_at,
-    c.segment_ids,
-    CASE WHEN c.metadata ? 'thread_id' THEN c.metadata || jsonb_build_object('thread_id', :target_id)
-        ELSE c.metadata END,
-    c.state,
+    c.revision, c.segment_ids,
+    CASE WHEN c.metadata ? 'thread_id' THEN c.metadata || :renaming::jsonb ELSE c.metadata END, c.state,
     (
         SELECT n.checkpoint_id FROM members n
         WHERE n.checkpoint_ns = m.checkpoint_ns AND n.checkpoint_id = c.next_checkpoint_id

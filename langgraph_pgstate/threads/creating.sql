@@ -1,13 +1,17 @@
 -- name: create_thread
 -- Insert a thread, unless there is one under its id or it was deleted. Always return one row: the time at which it was
 -- deleted, and the columns of the new thread, which are null if it was not inserted.
-WITH gone AS (
+WITH gone AS MATERIALIZED (
     SELECT d.deleted_at FROM /*schema*/tombstones d WHERE d.thread_id = :thread_id::text AND d.expires_at > now()
+), new AS MATERIALIZED (
+    SELECT now() AS at, now() + :ttl::interval AS expires_at WHERE NOT EXISTS (SELECT 1 FROM gone)
 ), made AS (
-    INSERT INTO /*schema*/threads (thread_id, agent, user_id, tenant_id, title, metadata, ttl, ttl_strategy, expires_at)
-    SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text, :title::text, :metadata::jsonb, :ttl::interval,
-        :ttl_strategy::text, now() + :ttl
-    WHERE NOT EXISTS (SELECT 1 FROM gone)
+    INSERT INTO /*schema*/threads (
+        thread_id, agent, user_id, tenant_id, created_at, updated_at, title, metadata, ttl, ttl_strategy, expires_at
+    )
+    SELECT :thread_id, :agent::text, :user_id::text, :tenant_id::text, n.at, n.at, :title::text, :metadata::jsonb, :ttl,
+        :ttl_strategy::text, n.expires_at
+    FROM new n
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING threads.*
 )

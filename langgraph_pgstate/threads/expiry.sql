@@ -1,10 +1,11 @@
 -- name: set_expiry
 -- Set a thread's time to live since its last update, or a fixed expiry time, or neither, with what happens then, and return
 -- the expiry time.
-UPDATE /*schema*/threads SET
-    ttl = :ttl::interval,
-    ttl_strategy = :strategy::text,
-    expires_at = coalesce(:at::timestamptz, now() + coalesce(:ttl, :after::interval))
+WITH due AS MATERIALIZED (
+    SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
+)
+UPDATE /*schema*/threads SET ttl = :ttl, ttl_strategy = :strategy::text, expires_at = due.at
+FROM due
 WHERE thread_id = :thread_id::text
 RETURNING expires_at;
 

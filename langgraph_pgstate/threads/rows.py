@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -157,7 +158,8 @@ async def copy_thread(
                 f"thread {target_id!r} already has a history of its own (checkpoint {strangers[0][1]!r}); "
                 "copy into a new thread, or delete that one first"
             )
-        await db.execute(queries.copy_thread, {**key, "owner": owner})
+        renaming = json.dumps({"thread_id": target_id})
+        await db.execute(queries.copy_thread, {**key, "owner": owner, "renaming": renaming})
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)

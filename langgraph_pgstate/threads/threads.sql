@@ -89,20 +89,22 @@ LIMIT 1;
 -- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
 -- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
 -- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null for the source's.
-WITH copied_thread AS (
-    INSERT INTO /*schema*/threads (
-        thread_id, agent, user_id, tenant_id, title, metadata, forked_from_thread_id, forked_from_checkpoint_id, ttl,
-        ttl_strategy, expires_at
-    )
-    SELECT :target_id, agent,
+WITH source AS MATERIALIZED (
+    SELECT agent,
         -- From the first moment: who may see the source need not see the copy.
         CASE WHEN :owner::text::jsonb IS NULL THEN user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
-        title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id, forked_from_checkpoint_id,
-        ttl, ttl_strategy,
+        now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
+        forked_from_checkpoint_id, ttl, ttl_strategy,
         -- As in `begin_fork`.
         coalesce(now() + ttl, expires_at)
     FROM /*schema*/threads WHERE thread_id = :source_id
+), copied_thread AS (
+    INSERT INTO /*schema*/threads (
+        thread_id, agent, user_id, tenant_id, created_at, updated_at, title, metadata, forked_from_thread_id,
+        forked_from_checkpoint_id, ttl, ttl_strategy, expires_at
+    )
+    SELECT :target_id, s.* FROM source s
     ON CONFLICT (thread_id) DO NOTHING
 ), copied_segments AS (
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
@@ -157,13 +159,11 @@ WITH copied_thread AS (
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING
 )
 INSERT INTO /*schema*/checkpoints (
-    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    metadata, state, next_checkpoint_id, state_version, is_copy
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, metadata, state, next_checkpoint_id, state_version, is_copy
 )
-SELECT :target_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, segment_ids,
-    CASE WHEN metadata ? 'thread_id' THEN metadata || jsonb_build_object('thread_id', :target_id::text)
-        ELSE metadata END,
-    state, next_checkpoint_id, state_version, true
+SELECT :target_id::text, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
+    segment_ids, CASE WHEN metadata ? 'thread_id' THEN metadata || :renaming::jsonb ELSE metadata END, state, next_checkpoint_id, state_version, true
 FROM /*schema*/checkpoints WHERE thread_id = :source_id
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 

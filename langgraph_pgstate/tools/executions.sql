@@ -1,16 +1,22 @@
 -- name: begin_tool_execution
 -- Record the intent to run a tool, unless the action exists already or its thread was deleted; return whether it was
 -- recorded.
+WITH intended AS MATERIALIZED (
+    SELECT now() AS at, now() + make_interval(secs => :ttl_seconds::float8) AS alive_until
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now()
+    )
+)
 INSERT INTO /*schema*/tool_executions (
     thread_id, idempotency_key, fingerprint, intent_id, tool, status, agent, tool_call_id, run_id, task_id,
     checkpoint_ns, checkpoint_id, root_checkpoint_id, step, holder_id, alive_until, started_at, arguments, compensates
 )
 SELECT
-    :thread_id::text, :idempotency_key::text, :fingerprint::text, :intent_id::text, :tool::text, 'running',
+    :thread_id, :idempotency_key::text, :fingerprint::text, :intent_id::text, :tool::text, 'running',
     :agent::text, :tool_call_id::text, :run_id::text, :task_id::text, :checkpoint_ns::text, :checkpoint_id::text,
-    :root_checkpoint_id::text, :step::integer, :holder_id::text, now() + make_interval(secs => :ttl_seconds::float8),
-    now(), :arguments::text::jsonb, :compensates::text
-WHERE NOT EXISTS (SELECT 1 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now())
+    :root_checkpoint_id::text, :step::integer, :holder_id::text, i.alive_until, i.at,
+    :arguments::text::jsonb, :compensates::text
+FROM intended i
 ON CONFLICT (thread_id, idempotency_key) DO NOTHING
 RETURNING attempt;
 
@@ -19,7 +25,7 @@ RETURNING attempt;
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at, origin_thread_id,
-    fingerprint, intent_id, answers, coalesce(alive_until <= now(), true), result_type, result
+    fingerprint, intent_id, answers, (alive_until <= now()) IS NOT FALSE, result_type, result
 FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 
@@ -52,7 +58,7 @@ UPDATE /*schema*/tool_executions SET
     answers = :answers
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
     AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
-    AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
+    AND (status <> 'running' OR :is_gone::boolean OR (alive_until <= now()) IS NOT FALSE)
 RETURNING attempt;
 
 -- name: settle_tool_execution
@@ -72,12 +78,12 @@ WITH ended AS (
         answers = :answers
     WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
         AND status = :seen_status AND intent_id IS NOT DISTINCT FROM :seen_intent_id
-        AND (status <> 'running' OR :is_gone::boolean OR coalesce(alive_until <= now(), true))
+        AND (status <> 'running' OR :is_gone::boolean OR (alive_until <= now()) IS NOT FALSE)
     RETURNING thread_id, attempt, status, compensates
 ), compensated AS (
-    UPDATE /*schema*/tool_executions e SET compensated_at = coalesce(e.compensated_at, now())
-    FROM ended
+    UPDATE /*schema*/tool_executions e SET compensated_at = now() FROM ended
     WHERE ended.status = 'success' AND e.thread_id = ended.thread_id AND e.idempotency_key = ended.compensates
+        AND e.compensated_at IS NULL
 )
 SELECT attempt FROM ended;
 
@@ -86,7 +92,7 @@ SELECT attempt FROM ended;
 UPDATE /*schema*/tool_executions SET status = 'unknown'
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key
     AND status = 'running' AND intent_id IS NOT DISTINCT FROM :seen_intent_id
-    AND (:is_gone::boolean OR coalesce(alive_until <= now(), true))
+    AND (:is_gone::boolean OR (alive_until <= now()) IS NOT FALSE)
 RETURNING attempt;
 
 -- name: finish_tool_execution
@@ -105,9 +111,9 @@ WITH ended AS (
     WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id
     RETURNING thread_id, attempt, status, compensates
 ), compensated AS (
-    UPDATE /*schema*/tool_executions e SET compensated_at = coalesce(e.compensated_at, now())
-    FROM ended
+    UPDATE /*schema*/tool_executions e SET compensated_at = now() FROM ended
     WHERE ended.status = 'success' AND e.thread_id = ended.thread_id AND e.idempotency_key = ended.compensates
+        AND e.compensated_at IS NULL
 )
 SELECT attempt FROM ended;
 
