@@ -16,9 +16,11 @@ WITH clock AS MATERIALIZED (
 ), old AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.valid_from,
         m.changed_by, m.thread_id, m.run_id, m.checkpoint_id, m.message_id,
-        coalesce(m.expires_at <= now(), false) AS is_expired,
-        m.value::text <> g.value::text OR coalesce(m.expires_at <= now(), false) AS is_changed
+        e.is_expired, m.value::text <> g.value::text OR e.is_expired AS is_changed
     FROM given g JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace AND m.key = g.key
+        CROSS JOIN LATERAL (
+            SELECT (m.expires_at <= greatest(now(), m.valid_from)) IS TRUE AS is_expired
+        ) AS e
     WHERE m.updated_at < g.updated_at OR m.updated_at = g.updated_at
         AND (m.value::text <> g.value::text OR m.expires_at < g.expires_at)
     ORDER BY m.namespace, m.key
@@ -66,7 +68,7 @@ ON CONFLICT (namespace, key) DO UPDATE SET
 WHERE (m.updated_at < excluded.updated_at OR m.updated_at = excluded.updated_at
         AND (m.value::text <> excluded.value::text OR m.expires_at < excluded.expires_at))
     AND m.version = excluded.version
-        - (m.value::text <> excluded.value::text OR coalesce(m.expires_at <= now(), false))::integer
+        - (m.value::text <> excluded.value::text OR (m.expires_at <= excluded.valid_from) IS TRUE)::integer
 RETURNING m.namespace, m.key, m.version;
 
 -- name: get_stored_memories

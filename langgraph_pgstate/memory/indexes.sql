@@ -17,10 +17,16 @@ FROM /*schema*/memory_indexes i ORDER BY i.number;
 
 -- name: add_memory_index
 -- Register an index of embeddings, unless it is there; the first one of an empty store is complete.
-INSERT INTO /*schema*/memory_indexes (name, number, dims, vector_type, distance, fields, parameters, is_complete)
-SELECT :name::text, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_indexes o), 0), :dims::integer,
-    :vector_type::text, :distance::text, :fields::text[], :parameters::jsonb,
-    NOT EXISTS (SELECT 1 FROM /*schema*/memories)
+WITH new AS MATERIALIZED (
+    SELECT now() AS at, 1 + coalesce((SELECT max(o.number) FROM /*schema*/memory_indexes o), 0) AS number,
+        NOT EXISTS (SELECT 1 FROM /*schema*/memories) AS is_complete
+)
+INSERT INTO /*schema*/memory_indexes (
+    name, number, dims, vector_type, distance, fields, parameters, is_complete, created_at
+)
+SELECT :name::text, n.number, :dims::integer, :vector_type::text, :distance::text, :fields::text[], :parameters::jsonb,
+    n.is_complete, n.at
+FROM new n
 ON CONFLICT (name) DO NOTHING;
 
 -- name: is_indexing_needed

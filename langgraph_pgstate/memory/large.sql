@@ -1,10 +1,10 @@
 -- name: find_large_namespaces
 -- Register namespaces that have become large.
-INSERT INTO /*schema*/large_namespaces (namespace, is_ready, created_at)
-SELECT n.namespace, false, c.at
-FROM (
-    SELECT m.namespace FROM /*schema*/memories m GROUP BY m.namespace HAVING count(*) >= :large_size::bigint
-) n CROSS JOIN (SELECT now() AS at) c
+WITH found AS MATERIALIZED (
+    SELECT m.namespace, now() AS at
+    FROM /*schema*/memories m GROUP BY m.namespace HAVING count(*) >= :large_size::bigint
+)
+INSERT INTO /*schema*/large_namespaces (namespace, is_ready, created_at) SELECT f.namespace, false, f.at FROM found f
 ON CONFLICT (namespace) DO NOTHING;
 
 -- name: list_unready_namespaces

@@ -189,9 +189,11 @@ LIMIT :page_size::integer OFFSET :offset::integer;
 -- Store how often items were read, and let those with a time to live end later.
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
-    expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL THEN now() + m.ttl ELSE m.expires_at END
-FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
-    AS g (namespace, key, count, refreshes)
+    -- In UTC, as in `replace_checkpoint`.
+    expires_at = CASE WHEN g.refreshes AND m.ttl IS NOT NULL
+        THEN (g.at AT TIME ZONE 'UTC' + m.ttl) AT TIME ZONE 'UTC' ELSE m.expires_at END
+FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :counts::integer[], :refreshed::boolean[])
+    AS r (namespace, key, count, refreshes)) AS g
 WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: sweep_memories

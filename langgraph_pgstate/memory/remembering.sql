@@ -13,12 +13,14 @@ ORDER BY is_equal DESC NULLS LAST, m.created_at, m.key;
 
 -- name: repeat_memory
 -- Count that a memory was told again. It keeps the greater importance and the later end.
+WITH due AS MATERIALIZED (
+    SELECT now() AS at, coalesce(:expires_at::timestamptz, now() + make_interval(secs => :ttl::float8)) AS expires_at
+)
 UPDATE /*schema*/memories m SET
-    duplicates = m.duplicates + 1, updated_at = now(), importance = greatest(m.importance, :importance::real),
-    expires_at = CASE
-        WHEN m.expires_at IS NULL OR :ttl::float8 IS NULL AND :expires_at::timestamptz IS NULL THEN NULL
-        ELSE greatest(m.expires_at, coalesce(:expires_at, now() + make_interval(secs => :ttl)))
-    END
+    duplicates = m.duplicates + 1, updated_at = due.at, importance = greatest(m.importance, :importance::real),
+    expires_at = CASE WHEN m.expires_at IS NULL OR due.expires_at IS NULL THEN NULL
+        ELSE greatest(m.expires_at, due.expires_at) END
+FROM due
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text;
 
 -- name: get_remembered
