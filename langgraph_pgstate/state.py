@@ -249,7 +249,7 @@ class PGState(_State):
         spans: Traces, and statistics of tools.
         tools: The ledger of tool executions.
         memory: Long-term memory, LangGraph's store.
-        messages: Conversations, and full-text search.
+        messages: Conversations, what a model is shown of them, and full-text search.
         events: The audit trail.
         prices: Prices of tokens.
         leases: Leases of threads.
@@ -419,7 +419,7 @@ class PGState(_State):
     @cached_property
     def messages(self) -> Messages:
         """Chat messages."""
-        return Messages(self._fresh, self._queries)
+        return Messages(self._fresh, self._queries, self._codec, self._versions, self._database)
 
     @cached_property
     def events(self) -> Events:
@@ -681,7 +681,7 @@ class AsyncPGState(_State):
     @cached_property
     def messages(self) -> AsyncMessages:
         """Chat messages."""
-        return AsyncMessages(self._fresh, self._queries)
+        return AsyncMessages(self._fresh, self._queries, self._codec, self._versions, self._database)
 
     @cached_property
     def events(self) -> AsyncEvents:

@@ -338,6 +338,17 @@ SELECT checkpoint_id FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
 ORDER BY checkpoint_id DESC LIMIT 1;
 
+-- name: get_bare_checkpoint
+-- Return a checkpoint of a namespace, or the newest, without segments and pending writes.
+SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, revision, state_version
+FROM /*schema*/checkpoints
+WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
+    AND checkpoint_id = coalesce(:checkpoint_id::text, (
+        SELECT n.checkpoint_id FROM /*schema*/checkpoints n
+        WHERE n.thread_id = :thread_id AND n.checkpoint_ns = :checkpoint_ns
+        ORDER BY n.checkpoint_id DESC LIMIT 1
+    ));
+
 -- name: list_in_namespace
 -- Return a page of one namespace's checkpoints, newest first, below a cursor; states only up to a number of bytes.
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,

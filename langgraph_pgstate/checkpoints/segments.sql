@@ -3,6 +3,14 @@
 SELECT segment_id, data FROM /*schema*/segments
 WHERE thread_id = :thread_id AND segment_id = ANY(:segment_ids::integer[]);
 
+-- name: get_segments_of
+-- Return some segments of a checkpoint; no row if it is gone or of another revision.
+SELECT s.segment_id, s.data
+FROM /*schema*/checkpoints c LEFT JOIN /*schema*/segments s
+    ON s.thread_id = c.thread_id AND s.segment_id = ANY(:segment_ids::integer[])
+WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
+    AND c.checkpoint_id = :checkpoint_id::text AND c.revision = :revision::bigint;
+
 -- name: delete_unreferenced_segments
 -- Delete the segments of a thread that no remaining checkpoint refers to, in any namespace or fork.
 WITH live AS (

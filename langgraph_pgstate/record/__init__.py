@@ -7,6 +7,7 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.record.recorder.loops import LoopRecorder
     from langgraph_pgstate.record.recorder.recorders import AsyncRecorder, Recorder
+    from langgraph_pgstate.record.windows import Window, window
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
@@ -14,7 +15,9 @@ else:
             "AsyncRecorder": "langgraph_pgstate.record.recorder.recorders",
             "LoopRecorder": "langgraph_pgstate.record.recorder.loops",
             "Recorder": "langgraph_pgstate.record.recorder.recorders",
+            "Window": "langgraph_pgstate.record.windows",
+            "window": "langgraph_pgstate.record.windows",
         },
     )
 
-__all__ = ["AsyncRecorder", "LoopRecorder", "Recorder"]
+__all__ = ["AsyncRecorder", "LoopRecorder", "Recorder", "Window", "window"]

@@ -6,20 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
-from langgraph_pgstate.arguments import text_of, texts_of, thread_id_of
+from langchain_core.messages import BaseMessage
+
+from langgraph_pgstate.arguments import Address, text_of, texts_of, thread_id_of
+from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read, read_all
 from langgraph_pgstate.db.runners import BlockingRunner, blocking
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, ConflictError, NotFoundError
 from langgraph_pgstate.paging import MAX_PAGE, Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.record.filters import MessageFilter
 from langgraph_pgstate.record.types import Message, MessageHit
+from langgraph_pgstate.record.window_pages import open_pages, read_older
+from langgraph_pgstate.record.windows import Budget, WindowOptions, budget_of, choose
 from langgraph_pgstate.schema.queries import Queries
 
 _KINDS = {False: "messages, newest first", True: "messages, best first"}
 _BYTES_PER_TOKEN, _TOKENS_PER_MESSAGE = 4, 3
 _HIGHEST = 1e300
 _CHANNEL = "messages"
+_ATTEMPTS = 4
 
 
 class Change(NamedTuple):
@@ -191,16 +198,26 @@ def _position(hit: MessageHit) -> Sequence[Any]:
 
 
 class AsyncMessages:
-    """Read access to `messages`. Reads no checkpoint state.
+    """Conversations: as they are recorded in `messages`, and what a model is shown of them.
 
     Args:
         database: The database.
         queries: The queries of its schema.
+        codec: Decodes states, for `window`; by default by LangGraph's serializer.
+        versions: Upcasts states, for `window`.
+        states: The database from which `window` reads states; by default the same.
     """
 
-    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
-        self._database = database
-        self._queries = queries
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        states: AsyncDatabase | None = None,
+    ) -> None:
+        self._database, self._states = database, states or database
+        self._queries, self._codec, self._versions = queries, codec or ValueCodec(), versions
 
     async def conversation(
         self,
@@ -235,6 +252,57 @@ class AsyncMessages:
         filter = request_conversation(thread_id_of(thread_id), channel, checkpoint_id, last, max_tokens)
         return await self._database.run(get_conversation, self._queries, filter)
 
+    async def window(
+        self,
+        thread_id: str,
+        *,
+        checkpoint_id: str | None = None,
+        channel: str = _CHANNEL,
+        **options: Unpack[WindowOptions],
+    ) -> list[BaseMessage]:
+        """Return what `window` returns of the messages in a thread's state, for a model.
+
+        They are read newest first, a page at a time, and only as many as fit: besides them, the first page if something
+        of the beginning is kept. A DeltaChannel is read as a whole.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint; by default the newest of the root namespace.
+            channel: The channel.
+            **options: See `WindowOptions`.
+
+        Returns:
+            The messages as they are in the state; empty if there are none.
+
+        Raises:
+            NotFoundError: If the checkpoint does not exist.
+            ConfigurationError: If an argument is invalid, or the channel holds something else.
+            ConflictError: If the state is deleted or replaced at each of four attempts.
+        """
+        address = Address(thread_id_of(thread_id), "", text_of("checkpoint_id", checkpoint_id or None))
+        budget = budget_of(options)
+        for _ in range(_ATTEMPTS):
+            found = await self._window(address, channel, budget)
+            if found is not None:
+                return found
+        raise ConflictError(f"{address} could not be read: it is deleted or replaced again and again")
+
+    async def _window(self, address: Address, channel: str, budget: Budget) -> list[BaseMessage] | None:
+        run, parts = self._states.run, (self._queries, self._codec)
+        pages = await run(open_pages, *parts, self._versions, address, channel, budget.keep)
+        while pages is not None:
+            # Counting needs no connection.
+            head, tail, is_whole = pages.head, pages.tail, not pages.left
+            if is_whole:
+                head, tail = [], head + tail
+            weighed = [message.content for message in tail]
+            found = await self._states.compute(weighed, choose, head, tail, budget, is_whole=is_whole)
+            if found is not None:
+                return found
+            if not await run(read_older, *parts, pages):
+                return None
+        return None
+
     async def search(self, query: str, **filters: Unpack[MessageFilter]) -> Page[MessageHit]:
         """Return a page of messages that match a search, newest first, from every branch. One round trip.
 
@@ -266,10 +334,19 @@ class AsyncMessages:
 class Messages:
     """Blocking twin of `AsyncMessages`."""
 
-    def __init__(self, database: Database, queries: Queries) -> None:
-        self._database = BlockingRunner(database)
-        self._queries = queries
+    def __init__(
+        self,
+        database: Database,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        versions: StateVersions | None = None,
+        states: Database | None = None,
+    ) -> None:
+        self._database, self._states = BlockingRunner(database), BlockingRunner(states or database)
+        self._queries, self._codec, self._versions = queries, codec or ValueCodec(), versions
 
     conversation = blocking(AsyncMessages.conversation)
+    window = blocking(AsyncMessages.window)
+    _window = AsyncMessages._window
     search = blocking(AsyncMessages.search)
     find_hits = blocking(AsyncMessages.find_hits)

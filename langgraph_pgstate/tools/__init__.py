@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.tools.budget import Budget
     from langgraph_pgstate.tools.intents import Execution, current_execution
     from langgraph_pgstate.tools.ledger import AsyncToolLedger, ToolLedger
+    from langgraph_pgstate.tools.masking import MaskResults, mask_results, read_result_tool
     from langgraph_pgstate.tools.policy import Happened, ToolPolicy, ToolRetry, ToolSettings
 else:
     __getattr__, __dir__ = lazy_attributes(
@@ -17,11 +18,14 @@ else:
             "Budget": "langgraph_pgstate.tools.budget",
             "Execution": "langgraph_pgstate.tools.intents",
             "Happened": "langgraph_pgstate.tools.policy",
+            "MaskResults": "langgraph_pgstate.tools.masking",
             "ToolLedger": "langgraph_pgstate.tools.ledger",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
             "ToolRetry": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
             "current_execution": "langgraph_pgstate.tools.intents",
+            "mask_results": "langgraph_pgstate.tools.masking",
+            "read_result_tool": "langgraph_pgstate.tools.masking",
         },
     )
 
@@ -30,9 +34,12 @@ __all__ = [
     "Budget",
     "Execution",
     "Happened",
+    "MaskResults",
     "ToolLedger",
     "ToolPolicy",
     "ToolRetry",
     "ToolSettings",
     "current_execution",
+    "mask_results",
+    "read_result_tool",
 ]

@@ -214,7 +214,7 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
 
 def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tuple[str | None, Any]:
     """Return the id of the message that requested a call, and its arguments before any change by middleware."""
-    for messages in _lists_of(state):
+    for messages in lists_of(state):
         for message in reversed(messages):
             if isinstance(message, AIMessage):
                 for call in message.tool_calls:
@@ -240,7 +240,7 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
     return None
 
 
-def _lists_of(state: Any) -> Iterator[list[Any]]:
+def lists_of(state: Any) -> Iterator[list[Any]]:
     """Return the lists of a state, `messages` first: a `ToolNode` may have another `messages_key`."""
     if isinstance(state, list):
         yield state

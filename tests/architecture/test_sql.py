@@ -19,6 +19,7 @@ from support import check_each, config_of, put_arguments
 
 import langgraph_pgstate
 from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints import getting
 from langgraph_pgstate.checkpoints.building import build_put
 from langgraph_pgstate.checkpoints.hooks import PutHooks
@@ -29,6 +30,7 @@ from langgraph_pgstate.db import database
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.record.message_hook import MessageHook
 from langgraph_pgstate.record.projections import ProjectionHook
+from langgraph_pgstate.record.window_pages import open_pages
 from langgraph_pgstate.schema.queries import GRAMMAR, NamedQuery, Queries, bootstrap, migrations, queries
 from langgraph_pgstate.threads.prune import next_threads
 
@@ -359,6 +361,8 @@ HOT = [
     "get_writes",
     "get_values",
     "get_newest",
+    "get_bare_checkpoint",
+    "get_segments_of",
     "list_in_namespace",
     "list_in_thread",
     "list_everywhere",
@@ -419,6 +423,7 @@ def record_calls(connection: psycopg.Connection, schema: str) -> dict[str, dict[
             config = saver.put(*arguments)
             saver.put_writes(config, [("messages", text)], f"task-{step}")
             saver.put_writes(config, [("messages", text), ("other", text)], f"task-{step}")
+        run(open_pages, ValueCodec(), None, Address("kept", "", None), "messages", ())
         # Another branch, which has lost messages and is left behind by a prune.
         saver.copy_thread("kept", "copy")
         unaccompanied = PGStateSaver(connection, schema=schema)
