@@ -35,6 +35,7 @@ from langgraph_pgstate.checkpoints.reading import load_tuple
 from langgraph_pgstate.checkpoints.requests import request_put
 from langgraph_pgstate.checkpoints.versions import StateVersions
 from langgraph_pgstate.checkpoints.writes import put_writes, request_writes
+from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.errors import CorruptStateError
@@ -58,6 +59,7 @@ from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.record.statistics import request_costs
 from langgraph_pgstate.record.timelines import request_timeline
 from langgraph_pgstate.record.types import Price
+from langgraph_pgstate.record.window_pages import Pages
 from langgraph_pgstate.runs.claiming import claim
 from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.limits import request_limit
@@ -488,6 +490,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.rows.copy_thread": lambda bench: ("t", "u"),
     "threads.branches.get_lineage": lambda bench: (bench.address,),
     "threads.trees.read_checkpoint": lambda bench: (bench.codec, bench.address),
+    "record.window_pages.open_pages": lambda bench: (bench.codec, None, bench.address, "messages", ()),
+    "record.window_pages.read_older": lambda bench: (bench.codec, Pages(bench.address, "messages", 0, [Run(1, 0, 1)])),
     "threads.branches.put_label": lambda bench: (bench.address, "before"),
     "threads.branches.delete_label": lambda bench: (bench.address,),
     "threads.branches.find_checkpoint": lambda bench: ("t", str(bench.address.checkpoint_id)),
