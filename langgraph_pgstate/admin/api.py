@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.admin import integrity, sizes, transfer, transfer_memory, upcasting
+from langgraph_pgstate.admin import integrity, overview, transfer, transfer_memory, upcasting
 from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
 from langgraph_pgstate.admin.transfer_langgraph import LangGraphStore
 from langgraph_pgstate.admin.transfer_memory import TheirSide, Transfer
@@ -161,13 +161,13 @@ class Admin:
 
     def sizes(self) -> SchemaSizes:
         """Return the sizes of the tables, of any version. Rows are counted where all have less than 256 MB."""
-        tables = self._database.run(sizes.list_table_sizes, self._queries)
-        orphans = self._database.run(sizes.count_orphan_writes, self._queries, tables)
-        return SchemaSizes(self._database.run(sizes.get_server_version, self._queries), tuple(tables), orphans)
+        tables = self._database.run(overview.list_table_sizes, self._queries)
+        orphans = self._database.run(overview.count_orphan_writes, self._queries, tables)
+        return SchemaSizes(self._database.run(overview.get_server_version, self._queries), tuple(tables), orphans)
 
     def thread_size(self, thread_id: str) -> ThreadSize:
         """Return the size of a thread; all zero if there is none."""
-        return self._database.run(sizes.get_thread_size, self._queries, thread_id_of(thread_id))
+        return self._database.run(overview.get_thread_size, self._queries, thread_id_of(thread_id))
 
     def check(
         self,

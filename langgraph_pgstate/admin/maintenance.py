@@ -18,7 +18,7 @@ from langgraph_pgstate.memory import items
 from langgraph_pgstate.memory.large import move_large_namespaces
 from langgraph_pgstate.otlp import exports
 from langgraph_pgstate.process_identity import is_known_dead
-from langgraph_pgstate.record import dead_runs, deleted_costs
+from langgraph_pgstate.record import budgets, dead_runs
 from langgraph_pgstate.runs import tending
 from langgraph_pgstate.schema import partitions
 from langgraph_pgstate.schema.queries import Queries
@@ -51,7 +51,7 @@ async def maintain(
     swept = await run(guards.sweep, queries)
     orphaned = await run(orphans.sweep, queries)
     await run(exports.forget, queries)
-    await run(deleted_costs.forget, queries)
+    await run(budgets.forget_deleted_costs, queries)
     await run(tending.repair, queries)
     expired = await run(expiry.sweep, queries, None)
     forgotten = await run(items.sweep, queries)

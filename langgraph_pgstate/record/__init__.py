@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.record.recorder.loops import LoopRecorder
+    from langgraph_pgstate.record.recorder.handler import LoopRecorder
     from langgraph_pgstate.record.recorder.recorders import AsyncRecorder, Recorder
     from langgraph_pgstate.record.windows import Window, window
 else:
@@ -13,7 +13,7 @@ else:
         __name__,
         {
             "AsyncRecorder": "langgraph_pgstate.record.recorder.recorders",
-            "LoopRecorder": "langgraph_pgstate.record.recorder.loops",
+            "LoopRecorder": "langgraph_pgstate.record.recorder.handler",
             "Recorder": "langgraph_pgstate.record.recorder.recorders",
             "Window": "langgraph_pgstate.record.windows",
             "window": "langgraph_pgstate.record.windows",

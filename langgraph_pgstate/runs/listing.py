@@ -1,18 +1,18 @@
-"""Lists of runs in the queue and of dead letters."""
+"""Lists of runs in the queue and of dead letters, and their filters."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from langgraph_pgstate.arguments import request_scope, texts_of, thread_id_of
 from langgraph_pgstate.db.protocol import Connection, Read
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.paging import FIRST, LAST, Page, check_filters, decode_cursor, page_size, read_page
 from langgraph_pgstate.record.types import Run
-from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.runs.types import QueueCount, QueuedRun, WorkerStatus
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
 
 _KIND: Final = "queued runs"
 _DEAD_KIND: Final = "dead letters"
@@ -71,3 +71,33 @@ async def list_workers(db: Connection, queries: Queries, limit: int = 100) -> tu
     """Return the workers, those seen last first, with the number of runs of each. One round trip."""
     rows = await db.fetch(queries.list_workers, {"page_size": page_size(limit)})
     return tuple(WorkerStatus(*row) for row in rows)
+
+
+class DeadLetterFilter(TypedDict, total=False):
+    """Filters of runs that failed for good.
+
+    Attributes:
+        queue: Only runs of this queue.
+        graph: Only runs of this graph.
+        scope: Only runs of threads whose metadata contain this.
+        limit: Page size, 1,000 at most; 20 by default.
+        cursor: `next` of the previous page.
+    """
+
+    queue: str | None
+    graph: str | None
+    scope: Scope | None
+    limit: int
+    cursor: str | None
+
+
+class QueueFilter(DeadLetterFilter, total=False):
+    """Filters of runs in the queue.
+
+    Attributes:
+        thread_id: Only runs of this thread.
+        status: Only `pending` or `running` ones.
+    """
+
+    thread_id: str | None
+    status: str | None

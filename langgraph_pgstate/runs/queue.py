@@ -13,7 +13,7 @@ from langgraph_pgstate.record import budgets
 from langgraph_pgstate.record.history import AsyncRunHistory, RunHistory
 from langgraph_pgstate.record.types import Budget, Run
 from langgraph_pgstate.runs import limits, listing, tending
-from langgraph_pgstate.runs.filters import DeadLetterFilter, QueueFilter
+from langgraph_pgstate.runs.listing import DeadLetterFilter, QueueFilter
 from langgraph_pgstate.runs.notifying import AsyncNotifier, Notifier
 from langgraph_pgstate.runs.types import QueueCount, QueuedRun, QueueLimit, Rate, WorkerStatus
 from langgraph_pgstate.schema.queries import Queries

@@ -11,7 +11,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.leases.guards import refuse_deleted, store_tombstone
 from langgraph_pgstate.record import journal
-from langgraph_pgstate.record.deleted_costs import gather_costs, keep_costs
+from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.releasing import release_messages

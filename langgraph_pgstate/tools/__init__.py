@@ -1,4 +1,9 @@
-"""Tool executions: each action takes effect at most once, even if the process is killed."""
+"""Tool executions: each action takes effect at most once, even if the process is killed.
+
+An action is an intent, an act and an outcome. `ledger` makes a call of what LangGraph or a function asks for, with the
+intent of `intents`. `action_runner` commits the intent, or decides what follows from an action that is recorded.
+`attempt_runner` acts, on an executor, and writes the outcome, which `results` encodes. `executions` has the statements.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -31,7 +31,6 @@ from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.attempt_runner import AttemptRunner
-from langgraph_pgstate.tools.attempts import drop_outcome, keep_outcome, kept_outcome, under_way
 from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 from langgraph_pgstate.tools.executor import Executor
 from langgraph_pgstate.tools.intents import new_intent_id, repeat_next, running_execution
@@ -41,13 +40,17 @@ from langgraph_pgstate.tools.results import ParentAnswer, for_call, masked, refe
 from langgraph_pgstate.tools.tool_call import (
     ToolCall,
     answers_of,
+    drop_outcome,
     is_gone,
     is_known_gone,
+    keep_outcome,
+    kept_outcome,
     marked,
     may_repeat,
     other_action,
     say,
     tool_error,
+    under_way,
 )
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0

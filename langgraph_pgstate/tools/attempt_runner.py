@@ -5,11 +5,13 @@ Blocking and async callers share this code. It awaits only its executor and a co
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
@@ -18,6 +20,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.translate import failed_here, is_rollback, rolled_back, translate
 from langgraph_pgstate.errors import (
     CheckpointOrderError,
+    ConfigurationError,
     ConflictError,
     DatabaseError,
     LeaseLostError,
@@ -28,20 +31,31 @@ from langgraph_pgstate.errors import (
     ToolError,
     ToolOutcomeUnknownError,
     ToolOvertakenError,
+    ToolSetupError,
     ToolTimeoutError,
     UnavailableError,
 )
 from langgraph_pgstate.leases.starts import ToolStarts, tool_starts
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools.attempts import keep_outcome, under_way
 from langgraph_pgstate.tools.executions import Intent, Outcome
 from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue
 from langgraph_pgstate.tools.intents import Execution, running_execution
 from langgraph_pgstate.tools.interrupts import answers_used, counting_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, failure, is_error, success
-from langgraph_pgstate.tools.tool_call import Raised, Refused, ToolCall, caused, may_repeat, say, tool_error, undone
+from langgraph_pgstate.tools.tool_call import (
+    Raised,
+    Refused,
+    ToolCall,
+    caused,
+    keep_outcome,
+    may_repeat,
+    say,
+    tool_error,
+    under_way,
+    undone,
+)
 
 # The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
 _SERVERS_GRACE = 1.0
@@ -50,6 +64,7 @@ _COMMIT_SECONDS = 5.0
 
 T = TypeVar("T")
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _log = logging.getLogger(__name__)
 
@@ -335,3 +350,60 @@ def _is_refused_run(error: PGStateError, intent: Intent) -> bool:
     return isinstance(error, StaleHeadError | CheckpointOrderError | ThreadDeletedError) and (
         error.thread_id == intent.thread_id
     )
+
+
+def with_connection(function: F, name: str, schema: str) -> F:
+    """Return a function that passes the connection of the present attempt as `connection`, which its signature lacks.
+
+    Raises:
+        ConfigurationError: If the function has no parameter `connection`.
+    """
+    signature = inspect.signature(function)
+    if "connection" not in signature.parameters:
+        raise ConfigurationError(f"{name} is transactional: it needs a parameter `connection`")
+    rest = [item for item in signature.parameters.values() if item.name != "connection"]
+
+    def connected(*args: Any, **kwargs: Any) -> Any:
+        execution = running_execution.get()
+        if execution is None or execution.connection is None:
+            raise ToolSetupError(
+                f"{name} is transactional and was called without its ledger: pass the ledger to its ToolNode, or "
+                "decorate it with @ledger.once as well"
+            )
+        return function(*args, connection=execution.connection, **kwargs)
+
+    def raise_if_undone(error: Exception) -> None:
+        # Checked here, because a ToolNode may turn the error into a message for the model.
+        execution = running_execution.get()
+        if execution is not None and not isinstance(error, GraphBubbleUp | PGStateError):
+            trouble = rolled_back(execution.connection, error, schema)
+            if trouble is not None:
+                raise undone(trouble, name) from error
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def suspending(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await connected(*args, **kwargs)
+            except Exception as error:
+                raise_if_undone(error)
+                raise
+
+        wrapper: Any = suspending
+    else:
+
+        @functools.wraps(function)
+        def blocking(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return connected(*args, **kwargs)
+            except Exception as error:
+                raise_if_undone(error)
+                raise
+
+        wrapper = blocking
+    wrapper.__signature__ = signature.replace(parameters=rest)
+    # `typing` follows `__wrapped__` and would find the parameter `connection` again.
+    wrapper.__annotations__ = {key: kind for key, kind in function.__annotations__.items() if key != "connection"}
+    del wrapper.__wrapped__
+    return cast("F", wrapper)

@@ -1,19 +1,23 @@
-"""Tool executions: intents, outcomes, and compare-and-swap updates of both."""
+"""Tool executions: intents, outcomes, compare-and-swap updates of both, and lists."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any, Final
 
+from langgraph_pgstate.arguments import request_scope, text_of
 from langgraph_pgstate.codec.frames import unpack
-from langgraph_pgstate.db.protocol import Connection, Row
+from langgraph_pgstate.db.protocol import Connection, Read, Row
 from langgraph_pgstate.errors import NotFoundError, ToolSetupError
 from langgraph_pgstate.leases.guards import refuse_deleted
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.scopes import Scope
 
 # Marks a `Command` for the parent graph that the tool raised instead of returning it.
 PARENT_RESULT: Final = "parent/"
@@ -398,3 +402,57 @@ def open_result(type_: str, data: bytes, where: str) -> tuple[str, bytes]:
     if type_.startswith(FRAMED_RESULT):
         return type_.removeprefix(FRAMED_RESULT), unpack(data, where)
     return type_, bytes(data)
+
+
+_KIND: Final = "tool executions"
+
+
+async def list_executions(
+    db: Connection,
+    queries: Queries,
+    thread_id: str,
+    run_id: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None = None,
+    *,
+    unknown: bool = False,
+) -> list[ToolExecution]:
+    """Return a page of a thread's executions, newest first, or only of those whose outcome is unknown."""
+    started_at, key = after or (None, None)
+    rows = await db.fetch(
+        queries.list_tool_executions,
+        {
+            "thread_id": thread_id,
+            "run_id": run_id,
+            "unknown": unknown,
+            "cursor_started_at": started_at,
+            "cursor_key": key,
+            "page_size": limit,
+        },
+    )
+    return [execution_of(row) for row in rows]
+
+
+def list_recent(
+    *,
+    tool: str | None = None,
+    unknown: bool = False,
+    scope: Scope | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> Read[Page[ToolExecution]]:
+    """Return the reading of a page of the executions of all threads, newest first.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    at, cursor_thread, cursor_key = decode_cursor(_KIND, cursor, (LAST, "", ""))
+    position = {"cursor_at": at, "cursor_thread": cursor_thread, "cursor_key": cursor_key}
+    return read_page(
+        "list_unknown_executions" if unknown else "list_recent_executions",
+        {"tool": text_of("tool", tool), "scope": request_scope(scope), **position},
+        limit,
+        lambda *row: execution_of(row),
+        _KIND,
+        lambda item: (item.started_at, item.thread_id, item.idempotency_key),
+    )

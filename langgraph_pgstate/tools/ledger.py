@@ -29,8 +29,8 @@ from langgraph_pgstate.saver.common import CommonSaver
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools import listing
 from langgraph_pgstate.tools.action_runner import ActionRunner
+from langgraph_pgstate.tools.attempt_runner import with_connection
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
 from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor, has_loop
@@ -39,7 +39,6 @@ from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
 from langgraph_pgstate.tools.tool_call import ToolCall, is_announced
-from langgraph_pgstate.tools.transactional import with_connection
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -343,7 +342,7 @@ class ToolLedger(_Ledger):
             limit: Maximum number of actions.
             after: The last action of the previous page.
         """
-        operation = listing.list_executions
+        operation = tool_executions.list_executions
         return run_blocking(
             self._executor.run(
                 operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
@@ -371,7 +370,7 @@ class ToolLedger(_Ledger):
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        found = listing.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        found = tool_executions.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
         return run_blocking(self._executor.run(read, self._queries, found))
 
     def result(self, reference: str) -> Any:
@@ -508,7 +507,7 @@ class AsyncToolLedger(_Ledger):
         after: ToolExecution | None = None,
     ) -> Sequence[ToolExecution]:
         """Async twin of `ToolLedger.list`."""
-        operation = listing.list_executions
+        operation = tool_executions.list_executions
         return await self._executor.run(
             operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
         )
@@ -523,7 +522,7 @@ class AsyncToolLedger(_Ledger):
         cursor: str | None = None,
     ) -> Page[ToolExecution]:
         """Async twin of `ToolLedger.recent`."""
-        found = listing.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        found = tool_executions.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
         return await self._executor.run(read, self._queries, found)
 
     async def result(self, reference: str) -> Any:

@@ -1,8 +1,9 @@
-"""Tool calls, their endings, and decisions about recorded actions. No I/O."""
+"""Tool calls, the attempts in progress in this process, and decisions about recorded actions. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -12,8 +13,7 @@ from langgraph_pgstate.errors import DatabaseError, LeaseLostError, PGStateError
 from langgraph_pgstate.leases.starts import ToolStarts
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.record.types import ToolExecution
-from langgraph_pgstate.tools.attempts import is_under_way
-from langgraph_pgstate.tools.executions import Intent, Recorded
+from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
 from langgraph_pgstate.tools.executor import Rest
 from langgraph_pgstate.tools.policy import ToolPolicy
 
@@ -21,6 +21,13 @@ E = TypeVar("E", bound=PGStateError)
 
 # The methods of a tool that are called before its handlers are.
 _STARTING: Final = ("invoke", "ainvoke", "run", "arun")
+_MAX_UNRECORDED: Final = 1000
+
+# The attempts in progress in this process, and outcomes that it could not write, for all its ledgers. Changed only by
+# single list and dict calls, which are atomic: another thread could hold a lock at a fork. What a forked child inherits
+# is harmless there, because it has another holder id.
+_under_way: list[str] = []
+_unrecorded: dict[str, Outcome] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +175,38 @@ def _place(intent: Intent) -> tuple[str | None, str | None]:
 
 def _under(intent: Intent, key: str) -> Intent | None:
     return None if intent.idempotency_key.endswith(key[key.rindex("@") :]) else replace(intent, idempotency_key=key)
+
+
+@contextmanager
+def under_way(intent_id: str) -> Iterator[None]:
+    """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up.
+
+    The blocks of one attempt may overlap.
+    """
+    _under_way.append(intent_id)
+    try:
+        yield
+    finally:
+        _under_way.remove(intent_id)
+
+
+def is_under_way(intent_id: str | None) -> bool:
+    """Return whether an attempt is in progress in this process."""
+    return intent_id in _under_way
+
+
+def keep_outcome(intent_id: str, outcome: Outcome) -> None:
+    """Keep an outcome that could not be written for the action's next call. The oldest are dropped."""
+    _unrecorded[intent_id] = outcome
+    for oldest in list(_unrecorded)[: max(0, len(_unrecorded) - _MAX_UNRECORDED)]:
+        _unrecorded.pop(oldest, None)
+
+
+def kept_outcome(intent_id: str | None) -> Outcome | None:
+    """Return the outcome of an attempt that could not be written, or `None`."""
+    return None if intent_id is None else _unrecorded.get(intent_id)
+
+
+def drop_outcome(intent_id: str) -> None:
+    """Drop an outcome that was written or that no longer counts."""
+    _unrecorded.pop(intent_id, None)

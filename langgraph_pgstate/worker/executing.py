@@ -32,7 +32,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.heavy import HEAVY_BYTES, beside
 from langgraph_pgstate.leases.checking import LeaseCheck
 from langgraph_pgstate.leases.registry import HeldLease
-from langgraph_pgstate.record.recorder.open_runs import attempt_is_lost, enqueued_run
+from langgraph_pgstate.record.recorder.records import attempt_is_lost, enqueued_run
 from langgraph_pgstate.runs.inputs import RunInput, modes_of, open_input
 from langgraph_pgstate.runs.options import Backoff
 from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support.queue import Queue
 
-from langgraph_pgstate.record import budgets, deleted_costs
+from langgraph_pgstate.record import budgets
 from langgraph_pgstate.record.budgets import Owner, request_budget
 from langgraph_pgstate.threads import rows as threads
 
@@ -107,7 +107,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        self.queue.do(deleted_costs.forget)
+        self.queue.do(budgets.forget_deleted_costs)
         (days,) = self.queue.execute(
             "SELECT count(*) FROM {}.deleted_costs WHERE started_at < now() - interval '1 day'"
         )

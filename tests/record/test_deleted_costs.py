@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from langgraph_pgstate.db.database import Database
-from langgraph_pgstate.record import budgets, deleted_costs
+from langgraph_pgstate.record import budgets
 from langgraph_pgstate.record.budgets import Owner, request_budget
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads import rows as threads
@@ -45,5 +45,5 @@ def test_what_was_deleted_counts(connection: psycopg.Connection, schema: str, de
     kept = f"SELECT count(*) FROM {schema}.deleted_costs".encode()
     assert connection.execute(kept).fetchall() == [(0 if deletes == "nothing" else 2,)]
     connection.execute(f"UPDATE {schema}.deleted_costs SET started_at = started_at - interval '1 day'".encode())
-    database.run(deleted_costs.forget, given)
+    database.run(budgets.forget_deleted_costs, given)
     assert connection.execute(kept).fetchall() == [(0,)]

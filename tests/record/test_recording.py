@@ -17,7 +17,7 @@ from support.recorder import config, model, recording, rows
 from langgraph_pgstate.db.adapters import BlockingConnection, run_blocking
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.options import RecorderSettings
-from langgraph_pgstate.record.recorder.open_runs import enqueued_run
+from langgraph_pgstate.record.recorder.records import enqueued_run
 from langgraph_pgstate.threads.rows import delete_runs_of
 from tests.record.recorder.test_writer import NEVER, Connection, start
 

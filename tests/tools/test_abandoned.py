@@ -22,7 +22,8 @@ from support import GUARD_SECONDS
 from support.ledger import agent_graph, ask, open_async_ledger, open_bench, open_ledger, thread
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError, ToolSetupError, ToolTimeoutError
-from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolLedger, ToolSettings, attempts
+from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolLedger, ToolSettings
+from langgraph_pgstate.tools.tool_call import is_under_way
 from tests.tools.test_ledger import CHARGE, rows
 
 SETTINGS = ToolSettings(ttl_seconds=2.0, wait_seconds=GUARD_SECONDS)
@@ -468,10 +469,10 @@ def test_what_outlives_its_event_loop_keeps_others_of_the_process_from_beginning
         assert running.is_alive()
     assert "the ledger is closed while tools run" in caplog.text
     (intent_id,) = rows(connection, schema, "intent_id")[0]
-    assert attempts.is_under_way(intent_id)
+    assert is_under_way(intent_id)
     machines[0].go_on.set()
     running.join()
-    assert not attempts.is_under_way(intent_id)
+    assert not is_under_way(intent_id)
 
 
 async def test_what_is_abandoned_leaves_nothing_behind(machine: Machine) -> None:

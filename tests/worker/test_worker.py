@@ -24,7 +24,7 @@ from support.worker import WORKERS, runs, wait_for_ends
 from langgraph_pgstate import AsyncPGState, AsyncWorker, Backoff, PGState, Worker
 from langgraph_pgstate.db.statements import Statements
 from langgraph_pgstate.errors import ConfigurationError, RunCancelledError, RunFailedError, StaleHeadError
-from langgraph_pgstate.record.recorder.open_runs import enqueued_run
+from langgraph_pgstate.record.recorder.records import enqueued_run
 
 
 class State(TypedDict, total=False):

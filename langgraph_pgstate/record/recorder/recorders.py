@@ -50,7 +50,7 @@ class _RecorderBase(RecordingHandler):
         self._queue = WriteQueue(settings, has_writer=not self._is_borrowed)
         self._tracker = Tracker(self._queue, keys, is_encrypted)
         runner = BlockingRunner(database) if isinstance(database, Database) else AsyncRunner(database)
-        self._writer = Writer(runner, queries(database.schema), self._queue, self._tracker)
+        self._writer = Writer(runner, queries(database.schema), self._queue)
         self._budgets = Budgets(runner, queries(database.schema))
         self._guard = BudgetGuard(self._check_budget)
         self._is_idle = False
@@ -347,7 +347,7 @@ class AsyncRecorder(_RecorderBase):
         with Database.open(
             bounded_dsn(self._owner.dsn, self.settings.timeout), schema=schema, pool=False, retry=RetryPolicy(1)
         ) as database:
-            writer = Writer(BlockingRunner(database), queries(schema), self._queue, self._tracker)
+            writer = Writer(BlockingRunner(database), queries(schema), self._queue)
             if (error := run_blocking(writer.write(True))) is not None:
                 raise error
 

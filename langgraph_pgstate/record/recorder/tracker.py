@@ -20,8 +20,16 @@ from langgraph_pgstate.errors import BudgetExceededError, ConfigurationError, Le
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.record.recorder.capture import capture, status_of, targets_of
-from langgraph_pgstate.record.recorder.open_runs import OpenRuns, attempt_is_lost, enqueued_run, place_of
-from langgraph_pgstate.record.recorder.records import REFUSED, EventRecord, RunRecord, SpanRecord
+from langgraph_pgstate.record.recorder.records import (
+    REFUSED,
+    EventRecord,
+    OpenRuns,
+    RunRecord,
+    SpanRecord,
+    attempt_is_lost,
+    enqueued_run,
+    place_of,
+)
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 
 _log = logging.getLogger("langgraph_pgstate.record")
@@ -48,13 +56,11 @@ class Tracker:
         is_encrypted: Whether the state is stored by a serializer that may encrypt.
 
     Attributes:
-        offset: Seconds that the database's clock is ahead of this process's.
         runs: The runs in progress.
         keys: Config keys that name a thread's user, tenant and agent.
     """
 
     def __init__(self, queue: WriteQueue, keys: ThreadKeys | None = None, is_encrypted: bool = False) -> None:
-        self.offset = 0.0
         self.runs = OpenRuns()
         self._is_encrypted = is_encrypted
         self._queue = queue
@@ -303,7 +309,7 @@ class Tracker:
         # A run without a thread gets its own run id as thread id.
         found = identifier("thread_id", str(thread_id or run_id))
         check_key_size("thread_id and run_id", found, run_id)
-        run = RunRecord(id, run_id, found, self.offset, holder_id())
+        run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
         # Metadata does not tell: LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()

@@ -54,11 +54,13 @@ class WriteQueue:
 
     Attributes:
         waiting: Number of spans and events in the queue.
+        clock_offset: Seconds that the database's clock is ahead of this process's.
     """
 
     def __init__(self, settings: RecorderSettings, *, has_writer: bool = True) -> None:
         self.settings = settings
         self.waiting = 0
+        self.clock_offset = 0.0
         self._has_writer = has_writer
         self._lock = threading.Lock()
         self._runs: dict[UUID, RunRecord] = {}

@@ -15,7 +15,6 @@ from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.process_identity import holder_id, is_known_dead
 from langgraph_pgstate.record import journal, recording
 from langgraph_pgstate.record.recorder.records import RunRecord
-from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.schema.queries import Queries
 
@@ -33,20 +32,19 @@ class Writer:
     Args:
         runner: The database.
         queries: The queries of its schema.
-        queue: The queue.
-        tracker: Gets how far the database's clock is ahead.
+        queue: The queue, which also gets how far the database's clock is ahead.
     """
 
-    def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue, tracker: Tracker) -> None:
+    def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue) -> None:
         self._runner, self._queries = runner, queries
-        self._queue, self._tracker = queue, tracker
+        self._queue = queue
         self._clock_at = self._recovered_at = float("-inf")
 
     async def learn_clock(self) -> None:
         """Read the database's clock."""
         before = time.time()
         database = await self._runner.run(recording.tell_time, self._queries)
-        self._tracker.offset = database - (before + time.time()) / 2
+        self._queue.clock_offset = database - (before + time.time()) / 2
 
     async def write(self, include_recent: bool) -> PGStateError | None:
         """Write the rows that are due, or all. Return the error if that fails; it is logged, and the rows are kept."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from langgraph_pgstate.arguments import Address
-from langgraph_pgstate.record.recorder.open_runs import OpenRuns, place_of
-from langgraph_pgstate.record.recorder.records import RunRecord
+from langgraph_pgstate.record.recorder.records import OpenRuns, RunRecord, place_of
 
 
 def run_of(run_id: str, *, is_begun: bool, thread_id: str = "t") -> RunRecord:
