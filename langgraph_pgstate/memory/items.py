@@ -146,10 +146,14 @@ async def put(
         vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
         vector_parameters = {**keys, "numbers": one.numbers, "fields": one.fields, "embeddings": Packed(vectors)}
         statements.append((one.index.query("put_vectors"), vector_parameters))
-    planning = "force_generic_plan" if len(puts) <= _FEW else "force_custom_plan"
-    statements.insert(0, (queries.set_planning, {"mode": planning}))
+    if not db.is_in_transaction:
+        planning = "force_generic_plan" if len(puts) <= _FEW else "force_custom_plan"
+        statements.insert(0, (queries.set_planning, {"mode": planning}))
     for _ in range(_ATTEMPTS):
-        stored = (await db.execute_together(statements))[1]
+        if len(statements) == 1:
+            stored = await db.execute(*statements[0])
+        else:
+            stored = (await db.execute_together(statements))[-1 - len(embedded)]
         if stored == len(puts):
             return True
         if expected_version is not None:
@@ -264,13 +268,20 @@ async def search(
         "half_lives": [float(seconds) for seconds in search.half_lives.values()],
     }
     if index is None or embedding is None or mode == "words":
-        return [
-            _found(row)
-            for row in await db.fetch_together([(queries.set_planning, _GENERIC), (queries.search_words, ranking)])
-        ]
+        return [_found(row) for row in await _fetch_planned(db, queries, (queries.search_words, ranking))]
     ranking |= {"embedding": Packed(packed(embedding, index.index.dims)), "uses_words": mode == "hybrid"}
     rows = await _search_vectors(db, queries, search, ranking, index)
     return [_found(row, index.index.distance) for row in rows]
+
+
+async def _fetch_planned(db: Connection, queries: Queries, statement: Statement) -> Rows:
+    """Return the rows of a statement whose plan does not depend on its parameters. One round trip.
+
+    A caller's transaction keeps its own settings.
+    """
+    if db.is_in_transaction:
+        return await db.fetch(*statement)
+    return await db.fetch_together([(queries.set_planning, _GENERIC), statement])
 
 
 async def _search_vectors(
@@ -281,7 +292,7 @@ async def _search_vectors(
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
     is_approximate = index.index.is_approximate and reach <= _MAX_REACH
     ranking |= {"avoids_large": is_approximate, "large_size": str(LARGE_SIZE), "reach": str(reach)}
-    rows = await db.fetch_together([(queries.set_planning, _GENERIC), (exact, ranking)])
+    rows = await _fetch_planned(db, queries, (exact, ranking))
     if rows or not is_approximate or not await db.fetch(queries.has_large_namespace, ranking):
         return rows
     allowing = index.query("allow_scans")

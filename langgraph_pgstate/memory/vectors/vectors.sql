@@ -69,8 +69,9 @@ ORDER BY distance, m.key LIMIT 5;
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
 -- those that have words of the query, rare words before common ones (BM25 with each word counted once), by the reciprocals
--- of their ranks. Reads all of them; none if a namespace is large, and `avoids_large`. No two sets of items are joined, so
--- that the time grows with their number whatever the planner expects.
+-- of their ranks. The fewer of the query's rare words an item has, the less its rank by words counts. Reads all items; none
+-- if a namespace is large, and `avoids_large`. No two sets of items are joined, so that the time grows with their number
+-- whatever the planner expects.
 WITH terms AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
@@ -93,25 +94,28 @@ WITH terms AS MATERIALIZED (
     SELECT count(*)::float8 AS count, avg(greatest(c.length, 1))::float8 AS length
     FROM candidates c WHERE c.length IS NOT NULL
 ), rarities AS MATERIALIZED (
-    SELECT h.number, s.length, 2.2::float8
-            * ln(1::float8 + (greatest(s.count - count(*)::float8, 0::float8) + 0.5::float8) / (count(*)::float8 + 0.5::float8))
-        AS rarity
-    FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number) CROSS JOIN sizes s
-    GROUP BY h.number, s.count, s.length
+    SELECT t.number, s.length,
+        ln(1::float8 + (greatest(s.count - coalesce(f.count, 0::float8), 0::float8) + 0.5::float8)
+            / (coalesce(f.count, 0::float8) + 0.5::float8)) AS rarity
+    FROM terms t CROSS JOIN sizes s LEFT JOIN (
+        SELECT h.number, count(*)::float8 AS count FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number)
+        GROUP BY h.number
+    ) AS f ON f.number = t.number
 ), scores AS MATERIALIZED (
-    SELECT c.*, (
-            SELECT sum(r.rarity / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
-            FROM rarities r WHERE r.number = ANY(c.found)
-        ) AS score
-    FROM candidates c
+    SELECT c.*, b.score, sqrt(b.rarity / (SELECT sum(r.rarity) FROM rarities r)) AS share
+    FROM candidates c CROSS JOIN LATERAL (
+        SELECT sum(r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
+            AS score, sum(r.rarity) AS rarity
+        FROM rarities r WHERE r.number = ANY(c.found)
+    ) AS b
 ), ranks AS (
     SELECT s.*, CASE WHEN s.distance IS NOT NULL THEN rank() OVER (ORDER BY s.distance) END AS vector_rank,
         CASE WHEN s.score IS NOT NULL THEN rank() OVER (ORDER BY s.score DESC NULLS LAST) END AS words_rank
     FROM scores s WHERE s.distance IS NOT NULL OR s.score IS NOT NULL
 ), page AS MATERIALIZED (
     SELECT c.namespace, c.key, c.distance, c.vector_rank, c.words_rank,
-        (coalesce(1::float8 / (60 + c.vector_rank)::float8, 0::float8)
-            + coalesce(1::float8 / (60 + c.words_rank)::float8, 0::float8))
+        (coalesce(1::float8 / (10 + c.vector_rank)::float8, 0::float8)
+            + coalesce(c.share / (10 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
@@ -194,25 +198,28 @@ WITH terms AS MATERIALIZED (
     SELECT :large_size::float8 AS count, avg(greatest(c.length, 1))::float8 AS length
     FROM candidates c WHERE c.length IS NOT NULL
 ), rarities AS MATERIALIZED (
-    SELECT h.number, s.length, 2.2::float8
-            * ln(1::float8 + (greatest(s.count - count(*)::float8, 0::float8) + 0.5::float8) / (count(*)::float8 + 0.5::float8))
-        AS rarity
-    FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number) CROSS JOIN sizes s
-    GROUP BY h.number, s.count, s.length
+    SELECT t.number, s.length,
+        ln(1::float8 + (greatest(s.count - coalesce(f.count, 0::float8), 0::float8) + 0.5::float8)
+            / (coalesce(f.count, 0::float8) + 0.5::float8)) AS rarity
+    FROM rare t CROSS JOIN sizes s LEFT JOIN (
+        SELECT h.number, count(*)::float8 AS count FROM candidates c CROSS JOIN LATERAL unnest(c.found) AS h (number)
+        GROUP BY h.number
+    ) AS f ON f.number = t.number
 ), scores AS MATERIALIZED (
-    SELECT c.*, (
-            SELECT sum(r.rarity / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
-            FROM rarities r WHERE r.number = ANY(c.found)
-        ) AS score
-    FROM candidates c
+    SELECT c.*, b.score, sqrt(b.rarity / (SELECT sum(r.rarity) FROM rarities r)) AS share
+    FROM candidates c CROSS JOIN LATERAL (
+        SELECT sum(r.rarity * 2.2::float8 / (1::float8 + 1.2::float8 * (0.25::float8 + 0.75::float8 * c.length / r.length)))
+            AS score, sum(r.rarity) AS rarity
+        FROM rarities r WHERE r.number = ANY(c.found)
+    ) AS b
 ), ranks AS (
     SELECT s.*, CASE WHEN s.distance IS NOT NULL THEN rank() OVER (ORDER BY s.distance) END AS vector_rank,
         CASE WHEN s.score IS NOT NULL THEN rank() OVER (ORDER BY s.score DESC NULLS LAST) END AS words_rank
     FROM scores s WHERE s.distance IS NOT NULL OR s.score IS NOT NULL
 ), page AS MATERIALIZED (
     SELECT c.namespace, c.key, c.distance, c.vector_rank, c.words_rank,
-        (coalesce(1::float8 / (60 + c.vector_rank)::float8, 0::float8)
-            + coalesce(1::float8 / (60 + c.words_rank)::float8, 0::float8))
+        (coalesce(1::float8 / (10 + c.vector_rank)::float8, 0::float8)
+            + coalesce(c.share / (10 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
         * power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
