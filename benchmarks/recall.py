@@ -2,11 +2,11 @@
 
     python -m benchmarks.recall [--locomo DIRECTORY]
 
-prints a table, and writes it into `docs/performance.md`, and `benchmarks/results/recall.json`. Embeddings are those of `wordllama`, whose package has its
-weights. The evidence is made of lists (`benchmarks/evidence.py`) or, with `--locomo`, that of the conversations of
-LoCoMo, which are not ours to ship: one namespace for each conversation, one item for each turn. Recall@10 is the share
-of a question's answers that are among the first ten results. What fuses the ranks was chosen by the first half of the
-questions (of LoCoMo, of the conversations).
+prints a table, writes it into `docs/performance.md`, and writes `benchmarks/results/recall.json`. Embeddings are those
+of `wordllama`, whose package has its weights. The evidence is made of lists (`benchmarks/evidence.py`) and, with
+`--locomo`, that of the conversations of LoCoMo, which are not ours to ship: one namespace for each conversation, one
+item for each turn. Recall@10 is the share of a question's answers that are among the first ten results. What fuses the
+ranks was chosen by the first half of the questions (of LoCoMo, of the conversations).
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def locomo(directory: Path) -> Iterator[Evidence]:
             if re.fullmatch(r"session_\d+", name) and isinstance(session, list)
             for turn in session
         ]
-        memories = {turn["dia_id"]: f"{turn['speaker']}: {turn['text']} {turn.get('blip_caption', '')}" for turn in turns}
+        memories = {
+            turn["dia_id"]: f"{turn['speaker']}: {turn['text']} {turn.get('blip_caption', '')}" for turn in turns
+        }
         questions = [
             Question(f"category {one['category']}", one["question"], answers)
             for one in conversation.get("qa", ())

@@ -55,6 +55,7 @@ async def maintain(
     await run(tending.repair, queries)
     expired = await run(expiry.sweep, queries, None)
     forgotten = await run(items.sweep, queries)
+    await items.sweep_vectors(runner, queries)
     await move_large_namespaces(runner, queries)
     report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days), forgotten)
     await run(note, queries, time.monotonic() - begun, report)

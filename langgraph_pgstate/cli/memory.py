@@ -28,7 +28,9 @@ from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 if TYPE_CHECKING:
     from langgraph_pgstate.admin.types import MemoryTransferReport
 
-ACTIONS: Final = ("list", "show", "history", "forget", "import-langgraph", "export-langgraph")
+ACTIONS: Final = (
+    *("list", "show", "history", "forget", "indexes", "drop-index", "import-langgraph", "export-langgraph"),
+)
 
 
 def memory(
@@ -37,7 +39,7 @@ def memory(
         str,
         typer.Argument(
             metavar="ACTION",
-            help="list, show, history, forget, import-langgraph or export-langgraph.",
+            help="list, show, history, forget, indexes, drop-index, import-langgraph or export-langgraph.",
             callback=one_of(*ACTIONS),
         ),
     ] = "list",
@@ -45,7 +47,7 @@ def memory(
         str | None,
         typer.Argument(
             metavar="KEY",
-            help="With show and history: the memory, or item. With forget: only this one.",
+            help="With show and history: the memory, or item. With forget: only this one. With drop-index: the index.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +86,8 @@ def memory(
     """List, show, forget or move what agents remember.
 
     A memory is shown with where it comes from; its history is its versions. It moves from or to LangGraph's own store;
-    that can be stopped and run again, while programs write.
+    that can be stopped and run again, while programs write. An index of embeddings that no program uses any more is
+    dropped with its embeddings.
     """
     target: Target = ctx.obj
     if action in ("import-langgraph", "export-langgraph"):
@@ -101,12 +104,18 @@ def memory(
         return
     if (key is None) and action in ("show", "history"):
         raise ConfigurationError(f"memory {action} takes the KEY, and the user, tenant and agent it was stored with")
-    if key is not None and action == "list":
-        raise ConfigurationError("memory list takes no KEY: use memory show KEY")
+    if key is None and action == "drop-index":
+        raise ConfigurationError("memory drop-index takes the name of the index: see memory indexes")
+    if key is not None and action in ("list", "indexes"):
+        raise ConfigurationError(f"memory {action} takes no KEY: use memory show KEY")
     owner: Any = {"user_id": user, "tenant_id": tenant, "agent": agent, "namespace": namespace or None}
     # Looking at memories does not let them live longer.
     with target.connect(memory={"ttl": {"refresh_on_read": False}}) as state:
-        if action == "list":
+        if action == "indexes":
+            _indexes(target, state.memory.list_indexes())
+        elif action == "drop-index":
+            _drop_index(target, state.memory, str(key), is_sure)
+        elif action == "list":
             _list(target, state.memory.recall(query, kinds=kind or None, limit=limit, **owner))
         elif action == "forget":
             _forget(target, state.memory, key, {**owner, "kinds": kind or None, "purge": purge}, is_sure)
@@ -182,6 +191,26 @@ def _forget(target: Target, memory: Any, key: str | None, options: dict[str, Any
         print_json({"forgotten": number})
     else:
         console.print(f"forgot {count(number, 'memory')}")
+
+
+def _indexes(target: Target, found: dict[str, bool]) -> None:
+    if target.is_json:
+        print_json(found)
+        return
+    table = new_table("index", "state")
+    for name, is_complete in found.items():
+        table.add_row(escape(name), "complete" if is_complete else "lacks items; searches use another")
+    show(table, len(found), "index", None)
+
+
+def _drop_index(target: Target, memory: Any, name: str, is_sure: bool) -> None:
+    if not is_sure:
+        typer.confirm(f"delete the index {name} with its embeddings, which no program may use?", abort=True, err=True)
+    memory.drop_index(name)
+    if target.is_json:
+        print_json({"dropped": name})
+    else:
+        console.print(f"dropped the index {escape(name)}")
 
 
 def _import(target: Target, source: str, **options: Any) -> None:

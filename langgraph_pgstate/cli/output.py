@@ -67,6 +67,8 @@ def count(number: int, noun: str) -> str:
 
 
 def _plural(noun: str) -> str:
+    if noun.endswith("x"):
+        return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.memory.options import OPERATOR_CLASSES, OPERATORS, Index
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
@@ -157,6 +157,21 @@ async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, .
         index = Index(name, dims, None, tuple(fields), distance, vector_type, True, parameters)
         found.append(OpenIndex(index, queries.schema, number, extension, type_number, is_complete))
     return tuple(found)
+
+
+async def drop_index(db: Connection, queries: Queries, name: str) -> None:
+    """Delete an index with its table. One transaction, which waits for those that use it.
+
+    Raises:
+        NotFoundError: If there is no such index.
+    """
+    async with db.transaction():
+        await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
+        found = next((one for one in await stored_indexes(db, queries) if one.index.name == name), None)
+        if found is None:
+            raise NotFoundError(f"there is no index {name!r} of memories in schema {queries.schema!r}")
+        await db.execute(queries.delete_memory_index, {"name": name})
+        await db.execute(found.query("drop_vectors"), {})
 
 
 def _missing(index: Index) -> ConfigurationError:

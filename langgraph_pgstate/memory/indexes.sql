@@ -34,6 +34,22 @@ ON CONFLICT (name) DO NOTHING;
 SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
+-- name: claim_indexing
+-- Let one call at a time embed what indexes lack, or let it go on. It ends by itself two minutes after the last claim.
+UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
+WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR coalesce(i.indexing_until < now(), true)) AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/memory_indexes o
+    WHERE o.name = ANY(:names) AND o.indexer <> :indexer AND o.indexing_until >= now()
+);
+
+-- name: release_indexing
+-- Let others embed what indexes lack.
+UPDATE /*schema*/memory_indexes SET indexer = NULL, indexing_until = NULL WHERE indexer = :indexer::text;
+
+-- name: delete_memory_index
+-- Forget an index of embeddings.
+DELETE FROM /*schema*/memory_indexes WHERE name = :name::text;
+
 -- name: complete_memory_indexes
 -- Let searches use indexes that have all items.
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;

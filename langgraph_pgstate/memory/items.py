@@ -9,10 +9,11 @@ from typing import Any, Final, Literal
 from langgraph.store.base import Item
 
 from langgraph_pgstate.db.protocol import Connection, Packed, Row, Rows
+from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import ConfigurationError, ConflictError
 from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
 from langgraph_pgstate.memory.filters import conditions_of
-from langgraph_pgstate.memory.indexes import OpenIndex
+from langgraph_pgstate.memory.indexes import OpenIndex, stored_indexes
 from langgraph_pgstate.memory.large import LARGE_SIZE
 from langgraph_pgstate.memory.namespaces import Namespace, literal, range_of
 from langgraph_pgstate.memory.origins import Origin
@@ -27,6 +28,8 @@ Mode = Literal["hybrid", "vector", "words"]
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
+# Embeddings of which those without an item are looked for together.
+_PAGE: Final = 10_000
 # Items up to which a put is planned without regard to their number.
 _FEW: Final = 20
 # pgvector's greatest `hnsw.ef_search`.
@@ -335,6 +338,41 @@ async def sweep(db: Connection, queries: Queries) -> int:
 
 
 async def sweep_some(db: Connection, queries: Queries) -> int:
-    """Delete some items that have expired, with their versions; return the number. One statement."""
-    found: int = (await db.fetch(queries.sweep_memories, {"count": _SWEPT}))[0][0]
-    return found
+    """Delete some items that have expired, with their versions and embeddings; return the number. One transaction."""
+    async with db.transaction():
+        rows = await db.fetch(queries.sweep_memories, {"count": _SWEPT})
+        if rows:
+            named = {"namespaces": [literal(row[0]) for row in rows], "keys": [row[1] for row in rows]}
+            for one in await stored_indexes(db, queries):
+                await db.execute(one.query("delete_vectors"), named)
+    return len(rows)
+
+
+async def sweep_vectors(runner: Runner, queries: Queries) -> int:
+    """Delete embeddings whose items are gone, in small transactions; return the number.
+
+    Processes with other options delete items without knowing all indexes.
+    """
+    deleted = 0
+    for index in await runner.run(stored_indexes, queries):
+        after: Row | None = ((), "", "")
+        while after is not None:
+            count, after = await runner.run(_sweep_page, index, after)
+            deleted += count
+    return deleted
+
+
+async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int, Row | None]:
+    """Return how many of the embeddings after one were deleted, and the last one; `None` if there are no more."""
+    async with db.transaction():
+        where = {"namespace": literal(after[0]), "key": after[1], "field": after[2], "count": _PAGE}
+        rows = await db.fetch(index.query("lock_orphaned_vectors"), where)
+        if not (orphaned := [row for row in rows if row[3]]):
+            return 0, rows[-1] if rows else None
+        named = {
+            "namespaces": [literal(row[0]) for row in orphaned],
+            "keys": [row[1] for row in orphaned],
+            "fields": [row[2] for row in orphaned],
+        }
+        # Sees items that were stored before their embeddings were locked.
+        return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

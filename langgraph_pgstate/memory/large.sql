@@ -31,6 +31,10 @@ SELECT 1 FROM /*schema*/memories m WHERE m.namespace OPERATOR(pg_catalog.=) :nam
 -- Let searches of a large namespace be approximate.
 UPDATE /*schema*/large_namespaces SET is_ready = true WHERE namespace OPERATOR(pg_catalog.=) :namespace::text[];
 
+-- name: is_large_namespace
+-- Return a row if a namespace is searched approximately.
+SELECT 1 FROM /*schema*/large_namespaces l WHERE l.is_ready AND l.namespace OPERATOR(pg_catalog.=) :namespace::text[];
+
 -- name: has_large_namespace
 -- Return a row if a namespace of a range is searched approximately.
 SELECT 1 FROM /*schema*/large_namespaces l

@@ -190,7 +190,7 @@ async def remember(
         else:
             key = put.key
             if not told.is_named:
-                similar = await _find_similar(db, told, embedded, similarity)
+                similar = await _find_similar(db, queries, told, embedded, similarity)
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
@@ -212,16 +212,23 @@ async def remember(
 
 
 async def _find_similar(
-    db: Connection, told: Told, embedded: Sequence[Embedded], similarity: float | None
+    db: Connection, queries: Queries, told: Told, embedded: Sequence[Embedded], similarity: float | None
 ) -> str | None:
-    """Return the key of the memory that is most similar to another, if it is similar enough."""
+    """Return the key of the memory that is most similar to another, if it is similar enough.
+
+    In a large namespace it is one of the nearest by the approximate index.
+    """
     index = next((one for one in reversed(embedded) if one.index.is_complete and one.vectors), None)
     if similarity is None or index is None or index.index.index.distance != "cosine":
         return None
+    where = {"namespace": literal(told.put.namespace)}
+    is_large = index.index.index.is_approximate and await db.fetch(queries.is_large_namespace, where)
+    if is_large:
+        await db.fetch(index.index.query("allow_scans"), {"reach": "40"})
     found = await db.fetch(
-        index.index.query("find_similar_memories"),
+        index.index.query("find_similar_large" if is_large else "find_similar_memories"),
         {
-            "namespace": literal(told.put.namespace),
+            **where,
             "kind": told.traits.kind,
             "embedding": Packed(packed(index.vectors[0], index.index.index.dims)),
         },

@@ -197,7 +197,7 @@ FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :c
 WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: sweep_memories
--- Delete some items that have expired and that are not locked, with their versions, and return the number.
+-- Delete some items that have expired and that are not locked, with their versions, and return them.
 WITH expired AS MATERIALIZED (
     SELECT m.namespace, m.key FROM /*schema*/memories m WHERE m.expires_at <= now()
     ORDER BY m.expires_at LIMIT :count::integer FOR UPDATE SKIP LOCKED
@@ -205,9 +205,9 @@ WITH expired AS MATERIALIZED (
     DELETE FROM /*schema*/memory_versions v USING expired e WHERE v.namespace OPERATOR(pg_catalog.=) e.namespace AND v.key = e.key
 ), gone AS (
     DELETE FROM /*schema*/memories m USING expired e WHERE m.namespace OPERATOR(pg_catalog.=) e.namespace AND m.key = e.key
-    RETURNING m.namespace
+    RETURNING m.namespace, m.key
 )
-SELECT count(*) FROM gone;
+SELECT g.namespace, g.key FROM gone g;
 
 -- name: search_words
 -- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common

@@ -21,6 +21,16 @@ async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any |
     return (await db.fetch(queries.get_time, {}))[0][0]
 
 
+async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
+    """Return whether a call may embed what indexes lack, or may go on: one at a time does. One statement."""
+    return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
+
+
+async def release(db: Connection, queries: Queries, indexer: str) -> None:
+    """Let other calls embed what indexes lack. One statement; safe to repeat."""
+    await db.execute(queries.release_indexing, {"indexer": indexer})
+
+
 async def list_missing(db: Connection, queries: Queries, index: OpenIndex, after: Row | None) -> Rows:
     """Return the next items that an index lacks, in order. One round trip."""
     namespace, key = ("{}", "") if after is None else (literal(after[0]), after[1])

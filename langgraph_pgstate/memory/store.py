@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Self, TypeVar, Unpack
+from uuid import uuid4
 
 from langgraph.store.base import (
     BaseStore,
@@ -44,7 +45,7 @@ from langgraph_pgstate.memory.embedding import (
     is_model_error,
     report_failure,
 )
-from langgraph_pgstate.memory.indexes import OpenIndex, open_indexes, setup_indexes
+from langgraph_pgstate.memory.indexes import OpenIndex, drop_index, open_indexes, setup_indexes, stored_indexes
 from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
@@ -375,19 +376,28 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         """Embed what the indexes lack: items of before an index was made, and those whose model had failed.
 
         Searches use a new index from then on. In batches, beside puts and searches; safe to stop and to repeat. The
-        server does it every minute.
+        server does it every minute. One call does it at a time, of all processes.
 
         Returns:
-            The number of items that were embedded.
+            The number of items that were embedded; 0 if another call is embedding.
 
         Raises:
             Exception: What the model raises. What was embedded before is stored.
         """
-        run, count = self.runner.run, 0
+        run, indexer = self.runner.run, uuid4().hex
         indexes = await run(open_indexes, self.queries, self.settings.indexes)
         names = [one.index.name for one in indexes]
         if not indexes or (begun := await run(reindexing.begin, self.queries, names)) is None:
             return 0
+        if not await run(reindexing.claim, self.queries, names, indexer):
+            return 0
+        try:
+            return await self._reindex(indexes, begun, indexer)
+        finally:
+            await run(reindexing.release, self.queries, indexer)
+
+    async def _reindex(self, indexes: Sequence[OpenIndex], begun: Any, indexer: str) -> int:
+        run, count, names = self.runner.run, 0, [one.index.name for one in indexes]
         for index in indexes:
             after: Row | None = None
             while rows := await run(reindexing.list_missing, self.queries, index, after):
@@ -401,9 +411,30 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                     vectors = await self._embedders[index.index.name].embed(texts)
                     await run(reindexing.add, self.queries, index, rows, numbers, fields, vectors)
                 count, after = count + len({*numbers}), rows[-1]
+                if not await run(reindexing.claim, self.queries, names, indexer):
+                    # The model took so long that another call goes on.
+                    return count
         await run(reindexing.finish, self.queries, names, begun)
         self._open = None
         return count
+
+    async def list_indexes(self) -> dict[str, bool]:
+        """Return the names of all indexes of embeddings in the schema, and whether all items are in each."""
+        found = await self.runner.run(stored_indexes, self.queries)
+        return {one.index.name: one.is_complete for one in found}
+
+    async def drop_index(self, name: str) -> None:
+        """Delete an index of embeddings that is not used any more, with its embeddings. Items stay.
+
+        Other processes must not have it among their options any more.
+
+        Raises:
+            NotFoundError: If there is no such index.
+            ConfigurationError: If it is among the options of this store.
+        """
+        if any(one.name == name for one in self.settings.indexes):
+            raise ConfigurationError(f"index {name!r} is used by this store: leave it out of the options first")
+        await self.runner.run(drop_index, self.queries, name)
 
     async def move_large_namespaces(self) -> int:
         """Put the items of namespaces that have become large into the approximate indexes; `maintain` does it, too.
@@ -525,7 +556,10 @@ class PGMemoryStore(Memories, _Store):
     search = blocking(AsyncPGMemoryStore.asearch)  # type: ignore[arg-type]
     sweep_ttl = blocking(AsyncPGMemoryStore.sweep_ttl)
     reindex = blocking(AsyncPGMemoryStore.reindex)
+    drop_index = blocking(AsyncPGMemoryStore.drop_index)
+    list_indexes = blocking(AsyncPGMemoryStore.list_indexes)
     move_large_namespaces = blocking(AsyncPGMemoryStore.move_large_namespaces)
+    _reindex = AsyncPGMemoryStore._reindex
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query
     _put = AsyncPGMemoryStore._put

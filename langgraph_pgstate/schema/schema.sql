@@ -513,6 +513,8 @@ CREATE TABLE /*schema*/memory_indexes (
     parameters jsonb NOT NULL,
     is_complete boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT now(),
+    indexer text,
+    indexing_until timestamptz,
     PRIMARY KEY (name)
 );
 CREATE UNIQUE INDEX memory_indexes_number_idx ON /*schema*/memory_indexes (number);
@@ -1391,6 +1393,8 @@ COMMENT ON COLUMN /*schema*/memory_indexes.fields IS 'fields of a value that are
 COMMENT ON COLUMN /*schema*/memory_indexes.parameters IS 'parameters of the approximate index';
 COMMENT ON COLUMN /*schema*/memory_indexes.is_complete IS 'whether all memories are in it';
 COMMENT ON COLUMN /*schema*/memory_indexes.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/memory_indexes.indexer IS 'who is embedding what it lacks: one at a time';
+COMMENT ON COLUMN /*schema*/memory_indexes.indexing_until IS 'time until which nobody else does; null: anybody may';
 
 COMMENT ON TABLE /*schema*/spans IS
     'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '

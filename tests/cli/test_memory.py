@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from langgraph.store.postgres import PostgresStore
 from psycopg.conninfo import make_conninfo
 from support.cli import Run, words
@@ -34,6 +35,21 @@ def test_memories_are_listed_shown_and_forgotten(run: Run, dsn: str, saver: PGSt
     assert "forgot 1 memory" in words(run("memory", "forget", "home", "--user", "ann", "--yes"))
     assert json.loads(run("--json", "memory", "forget", "--user", "ann", "--purge", "--yes").output) == {"forgotten": 1}
     assert "no memory 'home'" in words(run("memory", "show", "home", "--user", "ann", code=1))
+
+
+def test_an_index_that_no_program_uses_is_dropped(run: Run, dsn: str, saver: PGStateSaver) -> None:
+    assert "no indexes" in words(run("memory", "indexes"))
+    index = {"name": "old", "dims": 2, "embed": lambda texts: [[1.0, 0.0] for _ in texts]}
+    with PGMemoryStore.from_conn_string(dsn, schema=saver.schema, index=index) as store:
+        store.setup()
+        if not store.list_indexes():
+            pytest.skip("the server has no pgvector")
+    assert "complete" in words(run("memory", "indexes"))
+    assert "takes the name" in words(run("memory", "drop-index", code=1))
+    run("memory", "drop-index", "old", input="n\n", code=1)
+    assert json.loads(run("--json", "memory", "indexes").output) == {"old": True}
+    assert "dropped the index old" in words(run("memory", "drop-index", "old", "--yes"))
+    assert "no index 'old'" in words(run("memory", "drop-index", "old", "--yes", code=1))
 
 
 def test_items_move_from_langgraphs_store_and_back(

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.db.test_database import Bouncer, bouncer_version
 from langgraph.store.base import PutOp
 from psycopg import sql
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.memory import large
+from tests.db.test_database import Bouncer, bouncer_version
 
 DIMS = 4
 

@@ -12,7 +12,7 @@ from langgraph_pgstate.memory import PGMemoryStore
 
 @pytest.mark.slow
 def test_a_hybrid_search_finds_more_than_either_alone(dsn: str) -> None:
-    """At least ten points more than by vectors; and of no kind of questions more than two points less than by either."""
+    """Ten points more than by vectors at least; of no kind of questions more than two points less than by either."""
     pytest.importorskip("wordllama")
     with psycopg.connect(dsn, autocommit=True) as connection:
         if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():

@@ -51,6 +51,40 @@ ORDER BY g.namespace, g.key, e.field
 ON CONFLICT (namespace, key, field) DO UPDATE SET
     version = excluded.version, is_large = excluded.is_large, embedding = excluded.embedding;
 
+-- name: drop_vectors
+-- Delete the table of an index.
+DROP TABLE IF EXISTS /*schema*/memory_vectors_0;
+
+-- name: lock_orphaned_vectors
+-- Return the next embeddings, in the order of their keys, and whether there is no item of their version. Locks those,
+-- but for what another transaction holds, which is left out.
+WITH page AS MATERIALIZED (
+    SELECT v.namespace, v.key, v.field, v.version FROM /*schema*/memory_vectors_0 v
+    WHERE (v.namespace, v.key, v.field) OPERATOR(pg_catalog.>) (:namespace::text[], :key::text, :field::text)
+    ORDER BY v.namespace, v.key, v.field LIMIT :count::integer
+), orphaned AS MATERIALIZED (
+    SELECT o.namespace, o.key, o.field FROM page p JOIN /*schema*/memory_vectors_0 o
+        ON o.namespace OPERATOR(pg_catalog.=) p.namespace AND o.key = p.key AND o.field = p.field
+    WHERE NOT EXISTS (
+        SELECT 1 FROM /*schema*/memories m
+        WHERE m.namespace OPERATOR(pg_catalog.=) p.namespace AND m.key = p.key AND m.version = p.version
+    )
+    FOR UPDATE OF o SKIP LOCKED
+)
+SELECT p.namespace, p.key, p.field, o.field IS NOT NULL
+FROM page p LEFT JOIN orphaned o
+    ON o.namespace OPERATOR(pg_catalog.=) p.namespace AND o.key = p.key AND o.field = p.field
+ORDER BY p.namespace, p.key, p.field;
+
+-- name: delete_orphaned_vectors
+-- Delete embeddings that this transaction has locked, if there is still no item of their version.
+DELETE FROM /*schema*/memory_vectors_0 o
+USING unnest(:namespaces::text[], :keys::text[], :fields::text[]) AS g (namespace, key, field)
+WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key AND o.field = g.field AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/memories m
+    WHERE m.namespace OPERATOR(pg_catalog.=) o.namespace AND m.key = o.key AND m.version = o.version
+);
+
 -- name: delete_vectors
 -- Delete the embeddings of items.
 DELETE FROM /*schema*/memory_vectors_0 o USING unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
@@ -65,6 +99,16 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.namespace OPER
     AND v.field = 'content' AND m.kind = :kind::text AND m.digest IS NOT NULL
     AND (m.expires_at IS NULL OR m.expires_at > now())
 ORDER BY distance, m.key LIMIT 5;
+
+-- name: find_similar_large
+-- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding by the approximate
+-- index, with their distances.
+SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
+    ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
+WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.field = 'content'
+    AND m.kind = :kind::text AND m.digest IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
+ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) LIMIT 5;
 
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
