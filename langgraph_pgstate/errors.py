@@ -263,8 +263,8 @@ class StaleMemoryError(PGStateError):
         key: Its key.
         expected: The version that the caller had read; 0 for none.
         found: The current version; 0 for none.
-        changed_by: User or service that stored the current version.
-        changed_at: Time from which it is valid.
+        changed_by: User or service that stored the current version, or that deleted the item.
+        changed_at: Time at which that was.
     """
 
     def __init__(
@@ -278,10 +278,11 @@ class StaleMemoryError(PGStateError):
     ) -> None:
         self.namespace, self.key, self.expected, self.found = tuple(namespace), key, expected, found
         self.changed_by, self.changed_at = changed_by, changed_at
+        did = "changed" if found else "deleted"
         happened = (
             "it was deleted"
             if changed_at is None
-            else f"{changed_by or 'another writer'} changed it at {changed_at.isoformat(timespec='seconds')}"
+            else f"{changed_by or 'another writer'} {did} it at {changed_at.isoformat(timespec='seconds')}"
         )
         super().__init__(
             f"{key!r} in namespace {self.namespace} is at version {found}, not {expected}: {happened}; read it again"

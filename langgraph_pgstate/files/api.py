@@ -16,7 +16,7 @@ from langgraph_pgstate.files import operations, searching
 from langgraph_pgstate.files.operations import version_of
 from langgraph_pgstate.files.searching import Pattern
 from langgraph_pgstate.files.store import FileStore
-from langgraph_pgstate.files.types import File, FileEntry, FileVersion, FoundLines
+from langgraph_pgstate.files.types import File, FileEntry, FileVersion, FoundLines, Namespace
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.schema.queries import Queries
 
@@ -89,16 +89,26 @@ class AsyncFiles:
             version_of("expected_version", expected_version, 0)
         return await self.store.write(namespace, path, content, expected_version, "write", self.store.origin(), by)
 
-    async def restore(self, namespace: Sequence[str], path: str, version: int, *, by: str | None = None) -> FileVersion:
+    async def restore(
+        self,
+        namespace: Sequence[str],
+        path: str,
+        version: int,
+        *,
+        expected_version: int | None = None,
+        by: str | None = None,
+    ) -> FileVersion:
         """Make a copy of a version the newest one, and return it; also that of a deleted file. Safe to repeat.
 
         Args:
             namespace: Whose file it is.
             path: The file.
             version: The version.
+            expected_version: Restore only if this is the newest version; 0 if the file is deleted. Any by default.
             by: The person who restores it.
 
         Raises:
+            FileChangedError: If another version is the newest. Nothing was written.
             NotFoundError: If there is no such version, or it is a deletion. Nothing was written.
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
@@ -106,7 +116,9 @@ class AsyncFiles:
         found = await self.store.read_version(namespace, path, version)
         if found is None:
             raise _not_found(namespace, path, version)
-        return await self.store.write(namespace, path, found.content, None, "restore", origin, by, version)
+        if expected_version is not None:
+            version_of("expected_version", expected_version, 0)
+        return await self.store.write(namespace, path, found.content, expected_version, "restore", origin, by, version)
 
     async def delete(self, namespace: Sequence[str], path: str, *, by: str | None = None) -> tuple[str, ...]:
         """Delete a file, or all files in a directory. Their versions stay. One round trip; safe to repeat.
@@ -131,6 +143,19 @@ class AsyncFiles:
             ConfigurationError: If an argument is invalid.
         """
         return await self.store.ls(namespace, directory)
+
+    async def namespaces(self, *, limit: int = 100, cursor: str | None = None) -> Page[Namespace]:
+        """Return the namespaces that have files, in order, also those whose files are all deleted. One round trip.
+
+        Args:
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        parameters = operations.request_namespaces(limit, cursor)
+        return await self._database.run(operations.list_namespaces, self._queries, parameters)
 
     async def glob(self, namespace: Sequence[str], pattern: str, directory: str = "/") -> tuple[FileEntry, ...]:
         """Return the files in a directory and below that match a pattern, those that were changed last first.
@@ -274,6 +299,7 @@ class Files:
     restore = blocking(AsyncFiles.restore)
     delete = blocking(AsyncFiles.delete)
     ls = blocking(AsyncFiles.ls)
+    namespaces = blocking(AsyncFiles.namespaces)
     glob = blocking(AsyncFiles.glob)
     grep = blocking(AsyncFiles.grep)
     history = blocking(AsyncFiles.history)

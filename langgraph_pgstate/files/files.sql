@@ -150,3 +150,19 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path:
     AND (v.path = :path::text OR v.path >= :first::text)
     AND f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = v.path AND v.version < f.version
     AND (v.created_at < :since::timestamptz OR v.created_at < now() - :age::interval);
+
+-- name: list_file_namespaces
+-- Return the namespaces that have files, also deleted ones, in order, after one. Each step finds the next one by the key.
+WITH RECURSIVE found (namespace) AS (
+    (
+        SELECT f.namespace FROM /*schema*/files f WHERE f.namespace OPERATOR(pg_catalog.>) :after::text[]
+        ORDER BY f.namespace LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT f.namespace FROM /*schema*/files f WHERE f.namespace OPERATOR(pg_catalog.>) o.namespace
+        ORDER BY f.namespace LIMIT 1
+    )
+    FROM found o WHERE o.namespace IS NOT NULL
+)
+SELECT o.namespace FROM found o WHERE o.namespace IS NOT NULL LIMIT :page_size;

@@ -20,6 +20,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 _VERSIONS: Final = "file versions"
 _CHANGES: Final = "file changes"
+_NAMESPACES: Final = "file namespaces"
 MOST_VERSIONS: Final = 2**31 - 1
 
 
@@ -205,6 +206,22 @@ async def list_versions(db: Connection, queries: Queries, parameters: dict[str, 
     """Return a page of versions of a file, newest first. One round trip."""
     rows = await db.fetch(queries.list_file_versions, parameters)
     return page_of(rows, parameters["page_size"] - 1, _version, _VERSIONS, lambda found: (found.version,))
+
+
+def request_namespaces(limit: int, cursor: str | None) -> dict[str, Any]:
+    """Validate a request for namespaces, and return its query parameters.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    (labels,) = decode_cursor(_NAMESPACES, cursor, ([],))
+    return {"after": [*namespace_of(labels, may_be_empty=True)], "page_size": page_size(limit) + 1}
+
+
+async def list_namespaces(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Page[Namespace]:
+    """Return a page of namespaces. One round trip."""
+    rows = await db.fetch(queries.list_file_namespaces, parameters)
+    return page_of(rows, parameters["page_size"] - 1, lambda row: tuple(row[0]), _NAMESPACES, lambda one: ([*one],))
 
 
 def request_changes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
@@ -27,6 +28,8 @@ from langgraph_pgstate.inspector.routes import NAVIGATION, PAGES
 from langgraph_pgstate.server.errors import HANDLERS, missing, refuse
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.service import Service
+
+_NOTHING: Final = dict.fromkeys(("run", "thread", "worker", "memory"))
 
 
 def mount() -> Mount:
@@ -121,7 +124,13 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
     data = {
         "question": route.question,
         "what": call.path(next(reversed(call.request.path_params))),
-        "about": {"run": None, "thread": None, "worker": None, **(await route.about(call) if route.about else {})},
+        "about": {
+            "run": None,
+            "thread": None,
+            "worker": None,
+            "memory": None,
+            **(await route.about(call) if route.about else {}),
+        },
         "fields": {name: value for name, value in call.form.items() if name != "token"},
         # A button “Cancel” alone would be taken for the way back.
         "verb": f"{verb.capitalize()} the {noun}",

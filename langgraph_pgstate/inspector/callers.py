@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
+
+from langgraph_sdk.auth.exceptions import HTTPException as AuthError
+from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.inspector.page import PageCall
 from langgraph_pgstate.scopes import Alternatives
@@ -49,6 +52,27 @@ async def check_sees_all(call: PageCall) -> None:
     """
     if await scope_of(call) is not None:
         raise refuse(403, "this page is for those who may see all threads")
+
+
+async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:
+    """Refuse a caller who may not see all threads, or to whom a handler of the store refuses a namespace.
+
+    Raises:
+        HTTPException: 403 for such a caller.
+    """
+    await check_sees_all(call)
+    value: dict[str, Any] = {"namespace": tuple(namespace), "key": None, "filter": None, "query": None}
+    if await call.authorize("store", action, value) is not None or tuple(value["namespace"]) != tuple(namespace):
+        raise refuse(403, "this is for those who may see all memories")
+
+
+async def sees_memory(call: PageCall, action: str) -> bool:
+    """Return whether the caller may see memories."""
+    try:
+        await check_sees_memory(call, action)
+    except (HTTPException, AuthError):
+        return False
+    return True
 
 
 def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:

@@ -115,6 +115,11 @@ def marked(snippet: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(Markup("").join(shown))
 
 
+def namespace_text(namespace: Sequence[str]) -> str:
+    """Return a namespace as one text: its labels with slashes between them; in them `~1` is a slash, `~0` a tilde."""
+    return "/".join(label.replace("~", "~0").replace("/", "~1") for label in namespace)
+
+
 def peek(value: Mapping[str, Any] | Sequence[Any]) -> str:
     """Return the beginning of what is in a folded value: its first simple entries."""
     if not isinstance(value, Mapping):

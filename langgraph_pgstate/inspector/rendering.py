@@ -59,6 +59,7 @@ def environment() -> Environment:
         "markdown": to_html,
         "marked": formatting.marked,
         "money": formatting.money,
+        "namespace": formatting.namespace_text,
         "number": formatting.number,
         "peek": formatting.peek,
         "plural": formatting.plural,

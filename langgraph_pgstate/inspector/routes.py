@@ -9,7 +9,9 @@ from langgraph_pgstate.inspector import (
     costs,
     database,
     edits,
+    files,
     interrupts,
+    memory,
     person,
     queue,
     runs,
@@ -20,6 +22,8 @@ from langgraph_pgstate.inspector import (
 from langgraph_pgstate.inspector.page import Link, PageRoute
 
 _THREAD: Final = "/threads/{thread_id}"
+_MEMORY: Final = "/memory/{namespace}/{key}"
+_FILE: Final = "/files/{namespace}/{path}"
 
 # Actions are named after what they act on.
 PAGES: Final = (
@@ -69,6 +73,22 @@ PAGES: Final = (
     PageRoute("schedule.pause", "POST", "/queue/schedules/{name}/pause", queue.pause, "The schedule is paused."),
     PageRoute("schedule.resume", "POST", "/queue/schedules/{name}/resume", queue.resume, "The schedule is resumed."),
     PageRoute("schedule.trigger", "POST", "/queue/schedules/{name}/trigger", queue.trigger, "A run is enqueued."),
+    PageRoute("memory", "GET", "/memory", memory.memory),
+    PageRoute("memory.item", "GET", _MEMORY, memory.item),
+    PageRoute("memory.edit", "POST", f"{_MEMORY}/edit", memory.edit, "It is changed; the earlier version stays."),
+    PageRoute(
+        "memory.forget",
+        "POST",
+        f"{_MEMORY}/forget",
+        memory.forget,
+        "It is forgotten.",
+        question="Forget this? Agents find it no longer.",
+        about=memory.about,
+    ),
+    PageRoute("memory.restore", "POST", f"{_MEMORY}/restore", memory.restore, "It is as it was in that version."),
+    PageRoute("files", "GET", "/files", files.files),
+    PageRoute("file", "GET", _FILE, files.file),
+    PageRoute("file.restore", "POST", f"{_FILE}/restore", files.restore, "It is as it was in that version."),
     PageRoute("costs", "GET", "/costs", costs.costs),
     PageRoute("database", "GET", "/database", database.database),
     PageRoute("thread.value", "GET", f"{_THREAD}/value", thread.value),
@@ -91,6 +111,7 @@ NAVIGATION: Final = (
     Link("interrupts", "Interrupts", "g i"),
     Link("tools", "Tools", "g o"),
     Link("queue", "Queue", "g q"),
+    Link("memory", "Memory", "g m"),
     Link("costs", "Cost", "g c"),
     Link("database", "Database", "g d"),
 )

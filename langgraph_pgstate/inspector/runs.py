@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.errors import AlreadyDoneError
-from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of
+from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of, sees_memory
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, within
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.threads import time_of
@@ -155,6 +155,7 @@ async def run(call: PageCall) -> Page | Response:
         # A page of an open span, or of a run that has asked, has other statements.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
+        "sees_memory": await sees_memory(call, "search"),
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),

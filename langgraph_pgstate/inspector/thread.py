@@ -10,10 +10,12 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
+from langgraph_pgstate.inspector.callers import sees_memory
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.events import views_of
 from langgraph_pgstate.inspector.forms import form_for, key_of, said, split
+from langgraph_pgstate.inspector.memory import kept
 from langgraph_pgstate.inspector.messages import conversation, file_of
 from langgraph_pgstate.inspector.page import Page, PageCall
 from langgraph_pgstate.inspector.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
@@ -76,6 +78,10 @@ async def thread(call: PageCall) -> Page | Response:
             return RedirectResponse(_here(call, found, at=added), 303)
         asked = data.get("interrupts", []) if data["waits"] else []
         data["answers"] = await _answers(call, found) if asked and node.answered else {}
+    said = data.get("conversation")
+    ids = [] if said is None else [one.id for one in said.messages if one.id is not None]
+    data["kept"] = await kept(call, found.thread_id, ids)
+    data["sees_memory"] = await sees_memory(call, "search")
     data |= await _unsettled(call, found, data.get("unknown_effects"))
     if node is not None:
         data["settled"] = await _settled(call, found, asked, data["unsettled"])

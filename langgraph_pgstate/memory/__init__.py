@@ -8,18 +8,21 @@ if TYPE_CHECKING:
     from langgraph_pgstate.memory.notes import AsyncNotes, Notes
     from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
     from langgraph_pgstate.memory.tools import memory_tools
-    from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
+    from langgraph_pgstate.memory.types import Cause, Caused, FoundItem, Memory, MemoryVersion, StoredItem
 else:
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "AsyncNotes": "langgraph_pgstate.memory.notes",
             "AsyncPGMemoryStore": "langgraph_pgstate.memory.store",
+            "Cause": "langgraph_pgstate.memory.types",
+            "Caused": "langgraph_pgstate.memory.types",
             "FoundItem": "langgraph_pgstate.memory.types",
             "Memory": "langgraph_pgstate.memory.types",
             "MemoryVersion": "langgraph_pgstate.memory.types",
             "Notes": "langgraph_pgstate.memory.notes",
             "PGMemoryStore": "langgraph_pgstate.memory.store",
+            "StoredItem": "langgraph_pgstate.memory.types",
             "memory_tools": "langgraph_pgstate.memory.tools",
         },
     )
@@ -27,10 +30,13 @@ else:
 __all__ = [
     "AsyncNotes",
     "AsyncPGMemoryStore",
+    "Cause",
+    "Caused",
     "FoundItem",
     "Memory",
     "MemoryVersion",
     "Notes",
     "PGMemoryStore",
+    "StoredItem",
     "memory_tools",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -473,14 +474,16 @@ async def put_if_unchanged(
     db: Connection,
     queries: Queries,
     put: Put,
+    embedded: Sequence[Embedded] = (),
     *,
     language: str,
     origin: Origin,
     traits: Traits,
     history: int,
     expected_version: int,
+    is_unindexed: bool = False,
 ) -> MemoryVersion:
-    """Store an item that is not indexed, if it has the expected version. Two round trips; safe to repeat.
+    """Store an item if it has the expected version. Two round trips; safe to repeat.
 
     Raises:
         StaleMemoryError: If it has another version, and another value than is to be stored.
@@ -489,26 +492,74 @@ async def put_if_unchanged(
         db,
         queries,
         [put],
-        (),
+        embedded,
         language=language,
         history=history,
         origin=origin,
         traits=traits,
-        is_unindexed=False,
+        is_unindexed=is_unindexed,
         expected_version=expected_version,
     )
     found = await list_versions(db, queries, put.namespace, put.key, limit=1)
     current = found[0] if found and not found[0].is_deleted else None
     if is_stored and current is not None:
         return current
-    if current is not None and current.version == expected_version + 1 and json_value(current.value) == put.content:
+    if current is not None and current.changed_by == origin.changed_by:
+        is_next = current.version == expected_version + 1
+        if is_next and json.loads(json_value(current.value)) == json.loads(put.content):
+            # The answer to the first try was lost.
+            return current
+    raise _stale(put.namespace, put.key, expected_version, found)
+
+
+def _stale(namespace: Namespace, key: str, expected_version: int, newest: Sequence[MemoryVersion]) -> StaleMemoryError:
+    """Return the refusal of a change of an item whose newest version is another one, or that is gone."""
+    if not newest:
+        return StaleMemoryError(namespace, key, expected_version, 0, None, None)
+    (one,) = newest
+    if one.is_deleted:
+        return StaleMemoryError(namespace, key, expected_version, 0, one.deleted_by, one.valid_to)
+    return StaleMemoryError(namespace, key, expected_version, one.version, one.changed_by, one.valid_from)
+
+
+async def version_to_change(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
+    """Return the current version of an item as `version_to_restore` does. Two round trips at most.
+
+    Raises:
+        StaleMemoryError: If it has another version.
+    """
+    newest = await list_versions(db, queries, namespace, key, limit=1)
+    if not newest or newest[0].is_deleted or newest[0].version != version:
+        raise _stale(namespace, key, version, newest)
+    return await version_to_restore(db, queries, namespace, key, version)
+
+
+async def remove(
+    db: Connection,
+    queries: Queries,
+    namespace: Namespace,
+    key: str,
+    indexes: Sequence[OpenIndex],
+    *,
+    history: int,
+    purges: bool,
+    deleted_by: str | None,
+    expected_version: int,
+) -> None:
+    """Delete an item if it has the expected version. One transaction; safe to repeat.
+
+    Raises:
+        StaleMemoryError: If it has another version.
+    """
+    where = {"namespace": literal(namespace), "key": key}
+    async with db.transaction():
+        rows = await db.fetch(queries.lock_memory, where)
+        if rows and rows[0][0] == expected_version:
+            options: Any = {"history": history, "purges": purges, "deleted_by": deleted_by}
+            await items.delete(db, queries, [(namespace, key)], indexes, **options)
+            return
+    newest = await list_versions(db, queries, namespace, key, limit=1)
+    if newest and newest[0].is_deleted and newest[0].version == expected_version and newest[0].deleted_by == deleted_by:
         # The answer to the first try was lost.
-        return current
-    raise StaleMemoryError(
-        put.namespace,
-        put.key,
-        expected_version,
-        0 if current is None else current.version,
-        None if current is None else current.changed_by,
-        None if current is None else current.valid_from,
-    )
+        return
+    raise _stale(namespace, key, expected_version, newest)

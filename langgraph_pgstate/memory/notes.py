@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from langgraph_pgstate.memory.texts import json_value
 from langgraph_pgstate.memory.types import MemoryVersion
 
 _UNSET: Final[Any] = object()
+TEXTS: Final = ("goal", "next_action", "context")
+LISTS: Final = ("completed", "blockers")
 
 
 class _Notes:
@@ -53,7 +55,7 @@ class _Notes:
 
     def render(self) -> str:
         """Return the notes as Markdown, for the first message of a new session."""
-        return _markdown(self.task_id, self._value)
+        return markdown_of(self.task_id, self._value)
 
 
 class AsyncNotes(_Notes):
@@ -142,7 +144,7 @@ class AsyncNotes(_Notes):
             found = await self._versions(limit=1, version=memories.version_of(version))
             if not found:
                 raise NotFoundError(f"the notes of task {self.task_id!r} have no version {version}")
-            texts.append((f"version {version}", _markdown(self.task_id, found[0].value).splitlines()))
+            texts.append((f"version {version}", markdown_of(self.task_id, found[0].value).splitlines()))
         (name, before), (other, after) = texts
         return "\n".join(difflib.unified_diff(before, after, name, other, lineterm=""))
 
@@ -154,7 +156,8 @@ class AsyncNotes(_Notes):
         return found
 
 
-def _markdown(task_id: str, value: dict[str, Any]) -> str:
+def markdown_of(task_id: str, value: Mapping[str, Any]) -> str:
+    """Return progress notes as Markdown."""
     parts = [f"# Progress: {task_id}"]
     for name in ("goal", "completed", "blockers", "next_action", "context"):
         found = value.get(name)

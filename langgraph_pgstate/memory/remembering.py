@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph_pgstate.arguments import identifier, text_of
 from langgraph_pgstate.call_site import RunOf
+from langgraph_pgstate.db.protocol import read
 from langgraph_pgstate.db.runners import Runner, blocking
-from langgraph_pgstate.memory import memories
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory import browsing, memories
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.items import Embedded, Put, Search, Traits, limit_of
 from langgraph_pgstate.memory.memories import NOTES, digest_of, owner_of
@@ -18,7 +21,8 @@ from langgraph_pgstate.memory.notes import AsyncNotes, Notes
 from langgraph_pgstate.memory.options import Settings
 from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.texts import json_value, texts_of
-from langgraph_pgstate.memory.types import FoundItem, Memory, MemoryVersion
+from langgraph_pgstate.memory.types import Caused, FoundItem, Memory, MemoryVersion, StoredItem
+from langgraph_pgstate.paging import Page
 from langgraph_pgstate.schema.queries import Queries
 
 
@@ -241,7 +245,13 @@ class AsyncMemories:
         return await self.runner.run(memories.list_versions, self.queries, labels, name, **options)
 
     async def restore(
-        self, namespace: Sequence[str], key: str, version: int, *, by: str | None = None
+        self,
+        namespace: Sequence[str],
+        key: str,
+        version: int,
+        *,
+        expected_version: int | None = None,
+        by: str | None = None,
     ) -> MemoryVersion:
         """Store an earlier version of an item again, as a new version, also after it was deleted.
 
@@ -251,10 +261,12 @@ class AsyncMemories:
             namespace: Namespace of the item, or of the memory.
             key: Its key.
             version: Number of the version.
+            expected_version: Restore only if this is the current version; 0 if the item is deleted. Any by default.
             by: Who restores it; by default the user of the running graph.
 
         Raises:
             NotFoundError: If there is no such version, or the item has expired.
+            StaleMemoryError: If the item has another version than expected.
             ConfigurationError: If an argument is not usable.
         """
         labels, name = labels_of(namespace), identifier("key", key)
@@ -262,8 +274,144 @@ class AsyncMemories:
             memories.version_to_restore, self.queries, labels, name, memories.version_of(version)
         )
         put, traits = self._restored(labels, name, row)
+        if expected_version is not None:
+            expected = memories.version_of(expected_version, name="expected_version", least=0)
+            return await self._replace(put, traits, expected, by)
         await self._put([put], self.origin(by), traits)
         return (await self.runner.run(memories.list_versions, self.queries, labels, name, limit=1))[0]
+
+    async def edit(
+        self,
+        namespace: Sequence[str],
+        key: str,
+        value: Mapping[str, Any],
+        *,
+        expected_version: int,
+        by: str | None = None,
+    ) -> MemoryVersion:
+        """Store another value of an item, which keeps its kind, owner, importance, indexed fields and end.
+
+        Args:
+            namespace: Namespace of the item, or of the memory.
+            key: Its key.
+            value: The value; of a memory, its text is `content`.
+            expected_version: The version that the change was made for.
+            by: Who changes it; by default the user of the running graph.
+
+        Raises:
+            StaleMemoryError: If another writer has changed or deleted it since: who and when.
+            ConfigurationError: If an argument is not usable.
+            SerializationError: If the value cannot be stored.
+        """
+        labels, name = labels_of(namespace), identifier("key", key)
+        expected = memories.version_of(expected_version, name="expected_version")
+        content = json_value(value)
+        row = await self.runner.run(memories.version_to_change, self.queries, labels, name, expected)
+        text = value.get(memories.CONTENT)
+        if row[1] not in (None, NOTES) and not (isinstance(text, str) and text.strip()):
+            raise ConfigurationError("the value of a memory must have a text as its content")
+        put, traits = self._restored(labels, name, (json.loads(content), *row[1:]))
+        return await self._replace(put, traits, expected, by)
+
+    async def remove(
+        self, namespace: Sequence[str], key: str, *, expected_version: int, purge: bool = False, by: str | None = None
+    ) -> None:
+        """Delete an item, memory or notes, if it has the expected version.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            expected_version: The version that was looked at.
+            purge: Whether its versions are deleted, too. Otherwise `restore` brings it back.
+            by: Who deletes it; by default the user of the running graph.
+
+        Raises:
+            StaleMemoryError: If another writer has changed or deleted it since: who and when.
+            ConfigurationError: If an argument is not usable.
+        """
+        labels, name = labels_of(namespace), identifier("key", key)
+        await self.runner.run(
+            memories.remove,
+            self.queries,
+            labels,
+            name,
+            await self._indexes(),
+            history=self.settings.history,
+            purges=purge,
+            deleted_by=self.origin(by).changed_by,
+            expected_version=memories.version_of(expected_version, name="expected_version"),
+        )
+
+    async def _replace(self, put: Put, traits: Traits, expected_version: int, by: str | None) -> MemoryVersion:
+        embedded, is_unindexed = await self._embed([put])
+        return await self.runner.run(
+            memories.put_if_unchanged,
+            self.queries,
+            put,
+            embedded,
+            language=self.settings.language,
+            history=self.settings.history,
+            origin=self.origin(by),
+            traits=traits,
+            is_unindexed=is_unindexed,
+            expected_version=expected_version,
+        )
+
+    async def browse(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: Sequence[str] | None = None,
+        kind: str | None = None,
+        agent: str | None = None,
+        tenant_id: str | None = None,
+        text: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[StoredItem]:
+        """Return items, memories and notes as they are stored, those stored last first. One round trip.
+
+        Unlike a search, it counts as no read, and lets nothing live longer.
+
+        Args:
+            user_id: Only those about this user.
+            namespace: Only those whose namespace begins with these labels.
+            kind: Only memories of this kind; `notes` for progress notes.
+            agent: Only those that this agent keeps.
+            tenant_id: Only those of this tenant.
+            text: Only those whose value contains this text, in any case.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is not usable, or neither a user nor a namespace is given.
+        """
+        return await self.runner.run(
+            read,
+            self.queries,
+            browsing.read_items(user_id, namespace, kind, agent, tenant_id, text, limit, cursor),
+        )
+
+    async def inspect(self, namespace: Sequence[str], key: str) -> StoredItem | None:
+        """Return an item as it is stored, with the message that caused it, or `None`. One round trip; no read."""
+        asked = browsing.read_item(labels_of(namespace), identifier("key", key))
+        return await self.runner.run(read, self.queries, asked)
+
+    async def caused_by(
+        self, thread_id: str, *, run_id: str | None = None, message_ids: Sequence[str] | None = None, limit: int = 100
+    ) -> tuple[Caused, ...]:
+        """Return the versions of items that were stored in a thread, newest first. One round trip.
+
+        Args:
+            thread_id: The thread. With `message_ids`, also those that are stored in the threads it was forked from.
+            run_id: Only what this run has stored.
+            message_ids: Only what these messages have caused.
+            limit: Number of versions at most.
+
+        Raises:
+            ConfigurationError: If an argument is not usable.
+        """
+        return await self.runner.run(read, self.queries, browsing.read_caused(thread_id, run_id, message_ids, limit))
 
     async def notes(
         self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
@@ -313,6 +461,11 @@ class Memories:
     forget = blocking(AsyncMemories.forget)
     history = blocking(AsyncMemories.history)
     restore = blocking(AsyncMemories.restore)
+    edit = blocking(AsyncMemories.edit)
+    remove = blocking(AsyncMemories.remove)
+    browse = blocking(AsyncMemories.browse)
+    inspect = blocking(AsyncMemories.inspect)
+    caused_by = blocking(AsyncMemories.caused_by)
 
     def notes(
         self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
@@ -323,5 +476,6 @@ class Memories:
         return notes
 
     _restored = AsyncMemories._restored
+    _replace = AsyncMemories._replace
     origin = AsyncMemories.origin
     _default_ttl = AsyncMemories._default_ttl

@@ -137,3 +137,10 @@ FROM (
     WHERE v.namespace OPERATOR(pg_catalog.=) :namespace AND v.key = :key
 ) AS a LEFT JOIN /*schema*/memories n ON n.namespace OPERATOR(pg_catalog.=) :namespace AND n.key = :key
 WHERE a.version = :version::integer AND coalesce(n.expires_at > now(), true);
+
+-- name: lock_memory
+-- Return the version of an item, unless it has expired. Locks it.
+SELECT m.version FROM /*schema*/memories m
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text
+    AND (m.expires_at IS NULL OR m.expires_at > now())
+FOR UPDATE;

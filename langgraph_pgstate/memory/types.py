@@ -142,3 +142,108 @@ class Memory:
     vector_rank: int | None = None
     words_rank: int | None = None
     rank_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item, memory or progress notes, as it is stored.
+
+    Attributes:
+        namespace: Its namespace.
+        key: Its key.
+        version: Number of the version, from 1.
+        value: What was stored.
+        kind: Kind of the memory; `notes` of progress notes, `None` of an item of the store.
+        user_id: User whom it is about.
+        agent: Agent that keeps it.
+        tenant_id: Tenant.
+        importance: From 0 to 1; `None` if it was not given.
+        duplicates: Number of times it was told again.
+        created_at: Time it was stored first.
+        updated_at: Time it was stored last.
+        valid_from: Time from which this version is valid.
+        expires_at: Time it ends; `None` for never.
+        changed_by: User or service that stored this version.
+        thread_id: Thread in which this version was stored.
+        run_id: Run that stored it.
+        checkpoint_id: Checkpoint of the superstep that stored it.
+        message_id: Message that caused it.
+        accessed_at: Time it was read last.
+        access_count: Number of reads.
+        message: The beginning of the message, if it is recorded and was asked for.
+    """
+
+    namespace: tuple[str, ...]
+    key: str
+    version: int
+    value: dict[str, Any]
+    kind: str | None
+    user_id: str | None
+    agent: str | None
+    tenant_id: str | None
+    importance: float | None
+    duplicates: int
+    created_at: datetime
+    updated_at: datetime
+    valid_from: datetime
+    expires_at: datetime | None
+    changed_by: str | None
+    thread_id: str | None
+    run_id: str | None
+    checkpoint_id: str | None
+    message_id: str | None
+    accessed_at: datetime | None
+    access_count: int
+    message: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A message that has caused a memory.
+
+    Attributes:
+        role: Its role.
+        text: The beginning of its text.
+        checkpoint_ns: Namespace of the checkpoint that added it.
+        checkpoint_id: That checkpoint.
+        channel: Channel it is in.
+    """
+
+    role: str | None
+    text: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caused:
+    """A version of an item, and what has caused it.
+
+    Attributes:
+        namespace: Namespace of the item.
+        key: Its key.
+        version: Number of the version.
+        value: What was stored.
+        kind: Kind of the memory.
+        valid_from: Time from which it was valid.
+        valid_to: Time at which it was replaced or deleted; `None` for the current version.
+        is_deleted: Whether the item was deleted then.
+        changed_by: User or service that stored it.
+        thread_id: Thread in which it was stored.
+        run_id: Run that stored it.
+        message_id: Message that caused it.
+    """
+
+    namespace: tuple[str, ...]
+    key: str
+    version: int
+    value: dict[str, Any]
+    kind: str | None
+    valid_from: datetime
+    valid_to: datetime | None
+    is_deleted: bool
+    changed_by: str | None
+    thread_id: str | None
+    run_id: str | None
+    message_id: str | None

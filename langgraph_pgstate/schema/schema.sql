@@ -491,6 +491,7 @@ CREATE TABLE /*schema*/memory_versions (
     PRIMARY KEY (namespace, key, version)
 );
 CREATE INDEX memory_versions_message_id_idx ON /*schema*/memory_versions (message_id) WHERE message_id IS NOT NULL;
+CREATE INDEX memory_versions_thread_id_idx ON /*schema*/memory_versions (thread_id, run_id) WHERE thread_id IS NOT NULL;
 
 -- Namespaces with so many memories that they are searched approximately. Until `is_ready`, `maintain` puts their rows
 -- into the indexes, and searches are exact.

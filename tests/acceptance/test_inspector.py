@@ -274,6 +274,10 @@ async def works_of_all_kinds(state: AsyncPGState, record: Record) -> list[str]:
     given: dict[str, Any] = {"thread_id": "dead", "run_id": "dead", "run": {}, "deliver_after": None, "attempts": 9}
     record.add("webhooks", **given, url="https://a.example/hook", last_error="503 Service Unavailable")
     record.execution("k", status="unknown", run_id=run.run_id, arguments={"card": 1})
+    for city in ("Prague", "Vienna"):
+        await state.memory.remember(f"Lives in {city}.", key="home", user_id="eve", thread_id="t", message_id="human")
+        await state.files.write(("ada",), "/plan.md", f"# Move\n\n* to {city}\n")
+    await (await state.memory.notes("move", user_id="eve")).save(goal="Move", completed=["Found a flat"])
     return [
         f"/runs/t/{run.run_id}",
         *(f"/runs/t/{run.run_id}?span={span.span_id}" for span in spans[-1:]),
@@ -284,6 +288,13 @@ async def works_of_all_kinds(state: AsyncPGState, record: Record) -> list[str]:
         "/tools/t/k",
         "/interrupts?thread=one",
         "/interrupts?thread=two",
+        "/memory?user=eve",
+        "/memory?thread=t",
+        "/memory/memories~2Fuser~2Feve/home?a=1&b=2",
+        "/memory/notes~2Fuser~2Feve/move",
+        "/files?namespace=ada",
+        "/files/ada/~2Fplan.md",
+        "/files/ada/~2Fplan.md?a=1&b=2",
     ]
 
 
@@ -301,6 +312,7 @@ async def test_axe_finds_nothing_serious(screen: Screen, axe: str, record: Recor
     lists = [
         f"/{name}" for name in ("runs", "interrupts", "tools", "queue", "queue?show=schedules", "costs", "database")
     ]
+    lists += ["/memory", "/files"]
     for width, scheme in ((360, "light"), (1280, "light"), (1280, "dark"), (2560, "light")):
         await screen.page.set_viewport_size({"width": width, "height": 900})
         await screen.page.emulate_media(color_scheme=scheme)

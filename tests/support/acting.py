@@ -244,5 +244,9 @@ ALONE: Final[Mapping[str, str]] = {
     "person.keep": "the name is that of a browser",
     "interrupt.answer": "two persons: test_interrupts.py and test_changes.py",
     "tool.settle": "two persons: test_tools.py",
+    "memory.edit": "two persons: test_memory.py",
+    "memory.forget": "two persons: test_memory.py",
+    "memory.restore": "two persons: test_memory.py",
+    "file.restore": "two persons: test_files.py",
 }
 """Other actions, and why they are not here."""
