@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import ToolCallWithContext
 from langgraph.types import Send
 
 from langgraph_pgstate.errors import ConfigurationError
@@ -31,12 +33,15 @@ Listener = Callable[[str, str, str], None]
 _INSTRUCTIONS: Final = (
     "You book trips. First search for flights with search_flights. Then, in one go, call book_flight for the cheapest "
     "and book_hotel for two nights. Then convert the total of both prices to dollars with convert_currency, and tell "
-    "the traveller in two sentences what is booked. Answer later questions with the tools where they help."
+    "the traveller in two sentences what is booked. Answer later questions with the tools where they help, the "
+    "traveller's taste with remember and recall."
 )
 FIRST_WISH: Final = "A weekend in Lisbon, from Berlin: flight, hotel, and the total in dollars."
 OTHER_WISH: Final = "Not Lisbon after all: make it Porto."
 VOUCHER_WISH: Final = "Print the voucher for the hotel, please."
 PAYMENT_WISH: Final = "Now pay for the hotel, please."
+TASTE_WISH: Final = "Remember, please: I eat no meat, and never fly before nine."
+DINNER_WISH: Final = "Hello. Where shall I dine in Porto?"
 OFFLINE_MODEL: Final = "offline-1"
 AGENT: Final = "travel"
 
@@ -64,6 +69,7 @@ def build_agent(
     hotel_seconds: float = 0.1,
     effects: Sequence[Callable[..., str]] = (),
     ledger: ToolLedger | AsyncToolLedger | None = None,
+    memory: Sequence[BaseTool] = (),
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
     """Return the graph: `agent` calls the model, `tools` runs each tool call as a separate task.
 
@@ -74,8 +80,9 @@ def build_agent(
         hotel_seconds: Seconds that `book_hotel` takes.
         effects: Other tools, with effects outside the database.
         ledger: Runs the tools, if given.
+        memory: Tools of long-term memory, which need the message that the user sent last.
     """
-    tools = _trip_tools(listener, hotel_seconds)
+    tools = [*_trip_tools(listener, hotel_seconds), *memory]
     tools += [StructuredTool.from_function(_announced(effect, listener)) for effect in effects]
     thinker = model.bind_tools(tools)
 
@@ -85,6 +92,9 @@ def build_agent(
     def route(state: MessagesState) -> list[Send] | str:
         last = state["messages"][-1]
         calls = last.tool_calls if isinstance(last, AIMessage) else []
+        if memory:
+            recent = {"messages": state["messages"][-2:]}
+            return [Send("tools", _with_state(call, recent)) for call in calls] or END
         return [Send("tools", [call]) for call in calls] or END
 
     builder = StateGraph(MessagesState)
@@ -96,6 +106,10 @@ def build_agent(
     builder.add_conditional_edges("agent", route, ["tools", END])
     builder.add_edge("tools", "agent")
     return builder.compile(checkpointer=checkpointer, name=AGENT)
+
+
+def _with_state(call: ToolCall, state: dict[str, Any]) -> ToolCallWithContext:
+    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
 def payment(ledger: ToolLedger | AsyncToolLedger, seconds: float = 0.1) -> Callable[..., str]:
@@ -229,6 +243,10 @@ def _answer(messages: Sequence[BaseMessage]) -> AIMessage:
     elif wish == PAYMENT_WISH:
         hotel = {"hotel": f"Hotel {city} Central", "euros": _hotel_price(messages)}
         steps = [] if answers else [("pay_hotel", hotel)]
+    elif wish == TASTE_WISH:
+        steps = [] if answers else [("remember", {**taste}) for taste in _TASTE]
+    elif wish == DINNER_WISH:
+        steps = [] if answers else [("recall", {"query": "dinner"})]
     else:
         steps = _trip(city, answers) if wish in (FIRST_WISH, OTHER_WISH) else _question(wish, city, answers)
     calls = [
@@ -264,6 +282,11 @@ def _say(wish: str, city: str, answers: dict[str, str], turn: int) -> str:
         return f"Here it is: {answers['print_voucher']}."
     if "pay_hotel" in answers:
         return f"The hotel: {answers['pay_hotel']}."
+    if "remember" in answers:
+        return "I will remember it, in all our conversations."
+    if "recall" in answers:
+        known = sorted(one["content"].rstrip(".") for one in json.loads(answers["recall"]))
+        return f"I know of you: {'; '.join(known)}. So the market hall of {city}, which has no meat on its upper floor."
     if "book_hotel" in answers:
         return (
             f"{city} it is: {answers['book_flight']}, and {answers['book_hotel'].removeprefix('booked ')}. "
@@ -274,6 +297,10 @@ def _say(wish: str, city: str, answers: dict[str, str], turn: int) -> str:
     return f"{first}. " + " ".join(sentence.format(city=city) for sentence in chosen)
 
 
+_TASTE: Final = (
+    {"content": "Eats no meat.", "kind": "fact", "key": "diet"},
+    {"content": "Never flies before nine.", "kind": "preference", "key": "flights"},
+)
 _ADVICE: Final = (
     "The old quarter of {city} is at its best before ten, when the delivery vans have gone and the tiles are dry.",
     "Trams fill up by eleven; walking uphill and riding down costs nothing and shows twice as much.",

@@ -1,4 +1,4 @@
-"""The demo: kill an agent in a superstep and in a tool, resume it, fork it, and measure its storage."""
+"""The demo: kill an agent in a superstep and in a tool, resume and fork it, let it remember, measure its storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.cli.agent import AGENT, FIRST_WISH, OFFLINE_MODEL, OTHER_WISH, PAYMENT_WISH, VOUCHER_WISH
+from langgraph_pgstate.cli.agent import (
+    AGENT,
+    DINNER_WISH,
+    FIRST_WISH,
+    OFFLINE_MODEL,
+    OTHER_WISH,
+    PAYMENT_WISH,
+    TASTE_WISH,
+    VOUCHER_WISH,
+)
 from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
 from langgraph_pgstate.cli.demo_child import Job
 from langgraph_pgstate.cli.drawing import console
@@ -89,9 +98,10 @@ class Demo:
             self._print_once()
             self._leave_unknown()
             self._work_off()
+            self._remember()
             whole = WholeValues()
             nodes = outline(whole.counted(self._saver.list(self._config)))
-            _title("7  The checkpoint tree", "superstep, node, id, process, what it added")
+            _title("8  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
         self._close(time.monotonic() - began_at)
@@ -284,6 +294,34 @@ class Demo:
             raise DemoError(f"the run ended as {found and found.status}")
         _note(f"The run ended as {found.status}, attempt {found.attempt}. Nobody invoked the graph again.")
 
+    def _remember(self) -> None:
+        """Let one conversation learn something, and another one know it; show which message it comes from."""
+        user_id = f"eve-{self._thread_id.removeprefix(_PREFIX)}"
+        first, second = f"{self._thread_id}-first", f"{self._thread_id}-second"
+        for part, process, thread_id, wish in (
+            ("learn", "p10", first, TASTE_WISH),
+            ("know", "p11", second, DINNER_WISH),
+        ):
+            with started(replace(self._job(part, process, user_id=user_id), thread_id=thread_id)) as child:
+                if part == "learn":
+                    _title("7  One conversation learns, another knows", f"process p10, pid {child.pid}")
+                else:
+                    _note(
+                        f"Another conversation of the same user, {second}, in another process (p11, pid {child.pid}):"
+                    )
+                _line("you", f"“{wish}”")
+                begun: dict[str, str] = {}
+                for event in child.events():
+                    _show(event, begun)
+        known = self._state.memory.browse(user_id=user_id).items
+        if not known:
+            raise DemoError("the model remembered nothing; run the demo again")
+        for one in known:
+            found = self._state.memory.inspect(one.namespace, one.key)
+            if found is None or found.thread_id != first or found.message is None:
+                raise DemoError(f"memory {one.key} does not name the message that it comes from")
+            _line(one.key, f"comes from thread {found.thread_id}, message “{found.message.text}”", lines=2)
+
     def _show_ledger(self, what: str) -> None:
         """Print the voucher in the ledger and in the file."""
         newest = self._state.tools.list(self._thread_id, limit=1)[0]
@@ -300,7 +338,7 @@ class Demo:
         size, tables = self._admin.thread_size(self._thread_id), self._admin.sizes().tables
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
-        _title("8  The bytes", "counted from what was written")
+        _title("9  The bytes", "counted from what was written")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_pgstate.cli.agent import (
     AGENT,
+    DINNER_WISH,
     FIRST_WISH,
     OTHER_WISH,
     PAYMENT_WISH,
+    TASTE_WISH,
     VOUCHER_WISH,
     build_agent,
     follow_up,
@@ -33,6 +35,7 @@ from langgraph_pgstate.cli.agent import (
     provider_model,
 )
 from langgraph_pgstate.cli.tree import WRITER_KEY
+from langgraph_pgstate.memory import memory_tools
 from langgraph_pgstate.record.types import ToolExecution
 from langgraph_pgstate.state import PGState
 from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
@@ -46,7 +49,7 @@ class Job:
     """The job of a child process.
 
     Attributes:
-        part: `begin`, `resume`, `fork`, `print`, `reprint`, `pay`, `ask` or `work`.
+        part: `begin`, `resume`, `fork`, `print`, `reprint`, `pay`, `ask`, `work`, `learn` or `know`.
         dsn: The database.
         schema: Its schema.
         thread_id: The thread.
@@ -57,6 +60,7 @@ class Job:
         pay_seconds: Seconds that `pay_hotel` takes.
         checkpoint_id: With `fork`: the checkpoint to go on from.
         voucher: With `print` and `reprint`: the file that vouchers are printed to.
+        user_id: With `learn` and `know`: the user of whom something is remembered.
     """
 
     part: str
@@ -70,6 +74,7 @@ class Job:
     pay_seconds: float = 0.1
     checkpoint_id: str | None = None
     voucher: str | None = None
+    user_id: str | None = None
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -81,6 +86,9 @@ def run(job: Job) -> None:
     model = provider_model(job.model) if job.model else offline_model()
     if job.part == "work":
         _work(job, model)
+        return
+    if job.user_id:
+        _remember(job, model)
         return
     with PGState.open(job.dsn, schema=job.schema) as state:
         ledger: ToolLedger | None = None
@@ -125,6 +133,21 @@ def _work(job: Job, model: BaseChatModel) -> None:
         found = state.saver.get_tuple({"configurable": {"thread_id": job.thread_id}})
     messages = found.checkpoint["channel_values"]["messages"] if found else []
     _tell("answer", text=str(messages[-1].text) if messages else "", messages=len(messages))
+
+
+def _remember(job: Job, model: BaseChatModel) -> None:
+    """Talk with an agent that has long-term memory, and report what it remembers or recalls."""
+    with PGState.open(job.dsn, schema=job.schema) as state:
+        graph = state.record(build_agent(model, state.saver, _tell_tool, memory=memory_tools(state)))
+        wish = {"learn": TASTE_WISH, "know": DINNER_WISH}[job.part]
+        config: RunnableConfig = {"configurable": {"thread_id": job.thread_id, "user_id": job.user_id}}
+        messages = graph.invoke({"messages": [HumanMessage(wish)]}, config)["messages"]
+        results = {one.tool_call_id: str(one.content) for one in messages if isinstance(one, ToolMessage)}
+        for call in (call for one in messages if isinstance(one, AIMessage) for call in one.tool_calls):
+            detail = ", ".join(str(value) for value in call["args"].values())
+            _tell_tool(call["name"], "begin", detail)
+            _tell_tool(call["name"], "end", results[call["id"] or ""])
+        _tell("answer", text=str(messages[-1].text), messages=len(messages))
 
 
 def _voucher_printer(file: Path, ledger: ToolLedger, *, hangs: bool) -> Callable[[str], str]:

@@ -97,6 +97,11 @@ def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) 
         assert re.search(r"kill -9 \d+ +p8 is gone inside book_hotel, by SIGKILL", shown)
         assert re.search(r"The run ended as success, attempt 2", shown)
 
+        # A second conversation knows what the first one has learned, and from which message.
+        assert re.search(r"I know of you: Eats no meat; Never\s+flies", shown)
+        learned = rf"diet +comes from thread {thread_of(shown)}-first, message “Remember, please"
+        assert re.search(learned, shown)
+
         # The fork goes another way, and both are in the tree.
         assert "make it Porto" in shown
         assert "branch 1" in shown

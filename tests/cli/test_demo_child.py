@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import PGState, PGStateSaver
+from langgraph_pgstate.cli.agent import TASTE_WISH
 from langgraph_pgstate.cli.demo_child import Job, run
 
 
@@ -23,3 +24,16 @@ def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capf
     assert found is not None
     assert found.metadata["process"] == "p1"
     assert events[-1]["messages"] == len(found.checkpoint["channel_values"]["messages"])
+
+
+def test_what_one_conversation_learns_another_knows(
+    dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for part, thread_id in (("learn", "first"), ("know", "second")):
+        run(Job(part, dsn, saver.schema, thread_id, "p", None, user_id="eve"))
+    events: list[dict[str, Any]] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert "Eats no meat; Never flies before nine" in events[-1]["text"]
+    with PGState.open(dsn, schema=saver.schema) as state:
+        known = [state.memory.inspect(one.namespace, one.key) for one in state.memory.browse(user_id="eve").items]
+    assert {one and one.thread_id for one in known} == {"first"}
+    assert {one and one.message and one.message.text for one in known} == {TASTE_WISH}

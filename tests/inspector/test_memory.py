@@ -113,7 +113,7 @@ async def test_a_memory_leads_to_the_message_that_caused_it_and_back(place: Plac
     with statements() as sent:
         page = await visitor.page(f"{EVE}/{one['key']}")
     assert len(sent) <= 5, sent
-    assert "A weekend in **Lisbon**." in page
+    assert "A weekend in <strong>Lisbon</strong>." in page
     (link,) = {part.partition('"')[0] for part in page.split('href="/ui')[1:] if "message=human" in part}
     assert 'id="hit"' in (await visitor.client.get(f"/ui{link.replace('&amp;', '&')}")).text
     for thread_id in ("t", "forked"):
