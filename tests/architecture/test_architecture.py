@@ -589,6 +589,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     ),
     "files.operations.delete": lambda bench: (files.request_deletion(("ada",), "/", Origin(), None),),
     "files.operations.list_versions": lambda bench: (files.request_history(("ada",), "/a", 10, None),),
+    "files.operations.list_namespaces": lambda bench: (files.request_namespaces(10, None),),
     "files.operations.list_changes": lambda bench: (files.request_changes("t", None, None, 10, None),),
     "files.operations.purge": lambda bench: (files.request_purge(("ada",), "/", None),),
     "files.searching.list_directory": lambda bench: (("ada",), place_of("/")),
