@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from langgraph.constants import END
@@ -10,9 +11,11 @@ from langgraph.types import Command
 from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.differences import read_state
 from langgraph_pgstate.checkpoints.versions import StateVersions
+from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import NotFoundError, RunCancelledError, RunFailedError
+from langgraph_pgstate.heavy import HEAVY_BYTES, is_heavy
 from langgraph_pgstate.langgraph_compat import is_schedule_channel
 from langgraph_pgstate.runs.inputs import change_input, read_field
 from langgraph_pgstate.runs.requests import RunRequest
@@ -132,6 +135,7 @@ async def resumption(
     queue, options, data = rows[0]
     where = f"run {interrupted_id!r} of thread {thread_id!r}"
     changed = {"input": None, "command": command, "checkpoint_id": None, "expected_head": expected_head}
-    given = change_input(codec, data, where, **changed)
+    change = partial(change_input, codec, data, where, **changed)
+    given = await db.compute(change) if content_size(data) > HEAVY_BYTES or is_heavy(command) else change()
     metadata = read_field(codec, data, "metadata", where) or {}
     return RunRequest.again(codec, thread_id, run_id, queue, options, given, metadata)

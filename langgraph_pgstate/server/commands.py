@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
+from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
 from langgraph_pgstate.server import parameters, runs
 from langgraph_pgstate.server.assistants import open_graph
@@ -118,7 +119,7 @@ async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
         run = await call.state.runs.get(thread.thread_id, run_id)
         if run is None or run.ended_at is None:
             break
-    resume = {"resume": answers, "update": given.update, "goto": given.model_dump()["goto"]}
+    resume = {"resume": answers, "update": given.update, "goto": given.model_dump(include={"goto"})["goto"]}
     return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
 
 
@@ -127,7 +128,7 @@ async def _inject(call: Call, given: parameters.InputInject) -> _Answer:
     if given.namespace:
         raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
     thread = await call.thread("read")
-    input = {"messages": [given.message.model_dump()]}
+    input = {"messages": [await compute(given.message, given.message.model_dump)]}
     await _run(call, parameters.RunParams(), graph_of(call, thread), {"input": input})
     return _Answer({})
 

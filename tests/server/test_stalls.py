@@ -12,14 +12,17 @@ from langchain_core.messages import BaseMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from langgraph_sdk.client import LangGraphClient
+from pydantic import BaseModel
 from support.http import sdk, serving
 from typing_extensions import TypedDict
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.heavy import is_heavy
-from langgraph_pgstate.server import AgentServer, json, streams
+from langgraph_pgstate.server import AgentServer, json, states, streams
+from tests.server.test_auth import USERS, owners
 
 LONG: Any = [{"name": f"{number} " + "x" * 200} for number in range(2000)]
+EVE = {"authorization": next(iter(USERS))}
 Items = Annotated[list[Any], operator.add]
 
 
@@ -52,15 +55,15 @@ async def server(dsn: str, schema: str) -> AsyncIterator[AgentServer]:
 
 @pytest.fixture
 def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Conversions of large values in the main thread."""
+    """Conversions of large values in the main thread, and those that no thread makes without letting others go on."""
     found: list[str] = []
 
-    def watch(owner: Any, name: str, weighed: Callable[[tuple[Any, ...], Any], Any]) -> None:
+    def watch(owner: Any, name: str, weighed: Callable[[tuple[Any, ...], Any], Any], *, anywhere: bool = False) -> None:
         original = getattr(owner, name)
 
         def watched(*given: Any, **options: Any) -> Any:
             result = original(*given, **options)
-            if threading.current_thread() is threading.main_thread() and is_heavy(weighed(given, result)):
+            if (anywhere or threading.current_thread() is threading.main_thread()) and is_heavy(weighed(given, result)):
                 found.append(name)
             return result
 
@@ -70,8 +73,11 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         watch(ValueCodec, name, lambda given, _: given[2])
     for name in ("loads", "decode_elements"):
         watch(ValueCodec, name, lambda _, result: result)
+    watch(BaseModel, "model_dump", lambda _, result: result)
+    watch(states, "_has", lambda given, _: given[0])
     for module in (json, streams):
-        watch(module, "to_json", lambda given, _: given[0])
+        # Of a string, too, the interpreter is not released.
+        watch(module, "to_json", lambda given, _: given[0], anywhere=True)
     return found
 
 
@@ -118,14 +124,24 @@ async def answer(client: LangGraphClient) -> None:
     assert found["answer"] == LONG
     await client.threads.create(thread_id="u")
     asked: Any = await client.runs.wait("u", "collecting", input={"items": []})
-    given = {"interrupt_id": asked["__interrupt__"][0]["id"], "response": LONG}
+    given = {"interrupt_id": asked["__interrupt__"][0]["id"], "response": LONG, "update": {"items": LONG}}
     body = {"id": 1, "method": "input.respond", "params": {"namespace": [], **given}}
     assert (await client.http.client.post("/threads/u/commands", json=body)).json()["type"] == "success"
+    message = {"role": "user", "content": "Hello.", "additional_kwargs": {"items": LONG}}
+    body = {"id": 2, "method": "input.inject", "params": {"namespace": [], "message": message}}
+    assert (await client.http.client.post("/threads/u/commands", json=body)).json()["type"] == "success"
+
+
+async def batch(client: LangGraphClient) -> None:
+    made: Any = await client.runs.create_batch([{"assistant_id": "collecting", "input": {"items": LONG}}])
+    assert await client.runs.join(made[0]["thread_id"], made[0]["run_id"]) == {"items": LONG, "answer": LONG}
 
 
 async def cron(client: LangGraphClient) -> None:
     made: Any = await client.crons.create("collecting", schedule="0 0 1 1 *", input={"items": LONG})
     assert made["payload"]["input"] == {"items": LONG}
+    changed: Any = await client.crons.update(made["cron_id"], input={"items": LONG[1:]})
+    assert changed["payload"]["input"] == {"items": LONG[1:]}
 
 
 async def messages(client: LangGraphClient) -> None:
@@ -138,7 +154,7 @@ async def messages(client: LangGraphClient) -> None:
     assert len({one["id"] for one in state["values"]["messages"]}) == 1200
 
 
-@pytest.mark.parametrize("call", [update, create, wait, command, stream, answer, cron, messages])
+@pytest.mark.parametrize("call", [update, create, wait, command, stream, answer, batch, cron, messages])
 async def test_large_content_is_converted_beside_the_event_loop(
     server: AgentServer, on_the_loop: list[str], monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
@@ -153,3 +169,26 @@ async def test_large_content_is_converted_beside_the_event_loop(
     async with sdk(server) as client:
         await call(client)
     assert (on_the_loop, sum(made)) == ([], 0)
+
+
+async def test_handlers_are_shown_large_inputs_beside_the_event_loop(
+    dsn: str, schema: str, on_the_loop: list[str]
+) -> None:
+    graphs = {"collecting": collecting()}
+    async with serving(dsn, schema, graphs=graphs, auth=owners()) as server, sdk(server, EVE) as client:
+        await wait(client)
+        await cron(client)
+    assert on_the_loop == []
+
+
+async def test_large_answers_are_encoded_beside_the_event_loop(server: AgentServer, on_the_loop: list[str]) -> None:
+    assert server.service is not None
+    state = server.service.state
+    async with sdk(server) as client:
+        for thread_id in ("t", "u"):
+            await client.threads.create(thread_id=thread_id)
+            await client.runs.wait(thread_id, "collecting", input={"items": []})
+    run = await state.interrupts.answer_run("t", LONG)
+    assert (await run.wait(60))["answer"] == LONG
+    assert (await state.interrupts.answer("u", LONG)).resume
+    assert on_the_loop == []
