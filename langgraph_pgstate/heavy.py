@@ -67,7 +67,15 @@ def has_many_values(value: Any) -> bool:
 
 def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
     """Return whether encoding or decoding a value takes milliseconds. Of a large value only a part is looked at."""
-    count, left = MANY_VALUES, [value]
+    return min(room_beside(value, size, MANY_VALUES)) < 0
+
+
+def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
+    """Return which of some room a value leaves: bytes of strings, and lists, objects and items of them.
+
+    One of the two is negative if it has no room; the rest of the value is not looked at then.
+    """
+    left = [value]
     while left:
         one = left.pop()
         kind = type(one)
@@ -81,8 +89,8 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
             if count >= 0:
                 left += inner
         if count < 0 or size < 0:
-            return True
-    return False
+            break
+    return size, count
 
 
 def _fields_of(value: Any) -> list[Any]:

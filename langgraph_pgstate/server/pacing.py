@@ -221,44 +221,59 @@ def held(response: Response, is_read: bool) -> Response:
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
-    """Stream a list of values that are read while it is sent, one by one.
+    """Respond with a list of values that are read while it is sent, one by one; with a short one when it is whole.
 
     Args:
         values: The values.
         headers: Headers of the response.
 
     Raises:
-        Exception: What `values` raises first. If it raises later, the response breaks off.
+        Exception: What `values` raises before they have a few kilobytes, or one value. If it raises later, the
+            response breaks off.
     """
-    values = _in_one_task(values)
-    found: deque[Waiting[None]] = deque([Waiting(None, b"[")])
+    batches = _in_one_task(_batches(values))
     try:
-        with suppress(StopAsyncIteration):
-            found.append(Waiting(None, await json.encode(await anext(values))))
+        found, is_whole = await anext(batches)
     except BaseException:
-        await values.aclose()
+        await batches.aclose()
         raise
+    if is_whole and sum(len(one.data) for one in found) <= _PIECE:
+        await batches.aclose()
+        return Response(b"".join(one.data for one in found), 200, headers, "application/json")
 
     async def chunks() -> AsyncIterator[bytes]:
+        batch = found
         try:
-            async for value in values:
-                found.append(Waiting(None, b","))
-                found.append(Waiting(None, await json.encode(value)))
-                # Let go of the value before waiting for the client.
-                del value
-                if sum(len(one.data) for one in found) > _PIECE:
-                    for piece in pieces(found):
-                        yield piece
-            found.append(Waiting(None, b"]"))
-            for piece in pieces(found):
+            for piece in pieces(batch):
                 yield piece
+            async for batch, _ in batches:
+                for piece in pieces(batch):
+                    yield piece
         except Exception:
             _log.exception("a list could not be read to its end")
             raise ServerStoppingError("the list breaks off") from None
         finally:
-            await clean_up(values.aclose)
+            await clean_up(batches.aclose)
 
     return ClosingResponse(chunks(), 200, headers, "application/json")
+
+
+async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
+    """Yield a list of values as JSON, some kilobytes or one value at once, and whether it is the end."""
+    found: deque[Waiting[None]] = deque()
+    size, mark = 0, b"["
+    async with aclosing(values):
+        async for value in values:
+            found.append(Waiting(None, mark))
+            found.append(Waiting(None, await json.encode(value)))
+            # Let go of the value before waiting for the client.
+            del value
+            size, mark = size + len(found[-1].data), b","
+            if size > _PIECE:
+                yield found, False
+                found, size = deque(), 0
+    found.append(Waiting(None, b"[]" if mark == b"[" else b"]"))
+    yield found, True
 
 
 async def _in_one_task(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.checkpoints.getting import Latest
 from langgraph_pgstate.errors import DatabaseError
-from langgraph_pgstate.heavy import beside
+from langgraph_pgstate.heavy import beside, room_beside
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.scopes import Comparisons, TooManyComparisonsError, contains
 from langgraph_pgstate.server.assistants import open_graph
@@ -32,6 +32,8 @@ _MOST_COMPARED: Final = 1000
 _MOST_COMPARISONS: Final = 1_000_000
 # Threads whose states one statement reads at most.
 _AT_ONCE: Final = 32
+# Bytes of strings, and lists, objects and items of them, after which a history is sent before more of it is read.
+_LISTED: Final = (32 * 1024, 1000)
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
@@ -216,15 +218,13 @@ async def history(
     """
     saver = _Listed(call.state.saver)
     async with aclosing(saver), open_graph(call, name, thread, saver=saver) as graph:
-        while True:
-            found = [one async for one in graph.aget_state_history(config, **options)]
-            if not found:
-                return
-            yield found.pop()
+        while found := deque([one async for one in graph.aget_state_history(config, **options)]):
+            while found:
+                yield found.popleft()
 
 
 class _Listed(BaseCheckpointSaver[str]):
-    """A saver whose lists have one checkpoint each: LangGraph keeps a list in memory before it makes the first state.
+    """A saver whose lists have few values, or one checkpoint: LangGraph keeps a list in memory, and its states here.
 
     Args:
         saver: Lists the checkpoints.
@@ -243,11 +243,17 @@ class _Listed(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yield the next checkpoint of the list that is asked for first."""
+        """Yield the next checkpoints of the list that is asked for first."""
         if self._found is None:
             self._found = self._saver.alist(config, filter=filter, before=before, limit=limit)
-        with suppress(StopAsyncIteration):
-            yield await anext(self._found)
+        size, count = _LISTED
+        async for item in self._found:
+            size, count = room_beside([item.checkpoint["channel_values"], item.pending_writes], size, count)
+            yield item
+            # Let go of this one before the next one is decoded.
+            del item
+            if size < 0 or count < 0:
+                return
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

@@ -87,3 +87,29 @@ async def test_lists_of_objects_are_compared_a_bounded_number_of_times(
         assert await client.threads.count(values={"items": [{"a": 19}, {"a": 1}]}) == 4
         with pytest.raises(UnprocessableEntityError, match="each with each"):
             await client.threads.count(values={"items": [{"a": 19}] * 30})
+
+
+async def test_a_history_is_read_few_values_at_a_time(dsn: str, schema: str) -> None:
+    """LangGraph makes a list of what a saver lists before it makes the first state."""
+    async with serving(dsn, schema, graphs={"plain": plain()}, worker=False) as server, sdk(server) as client:
+        assert server.service is not None
+        saver = server.service.state.saver
+
+        async def lists_of(*values: Any) -> list[int]:
+            thread_id = (await client.threads.create(graph_id="plain"))["thread_id"]
+            for value in values:
+                await client.threads.update_state(thread_id, {"items": [value]}, as_node="take")
+            config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+            listed, found = states._Listed(saver), []
+            while some := [one async for one in listed.alist(config)]:
+                found.append(some)
+            expected = [one async for one in saver.alist(config)]
+            assert [one for some in found for one in some] == expected
+            history = await client.threads.get_history(thread_id)
+            assert [one["values"]["items"] for one in history] == [[value] for value in reversed(values)]
+            return [len(some) for some in found]
+
+        assert await lists_of(*range(8)) == [8]
+        # A checkpoint has the writes that led to the next one.
+        large = ["x" * 100_000, list(range(2000))]
+        assert await lists_of(*large, 1, 2, 3, *large) == [1, 1, 1, 3, 1]
