@@ -181,6 +181,34 @@ async def test_a_connection_does_not_collect_statements_for_ever(
         assert await (await prepared).fetchone() == (3,)
 
 
+@pytest.mark.parametrize("way", ["alone", "together", "in a transaction"])
+async def test_a_statement_that_is_planned_each_time_is_never_prepared(
+    api: str, way: str, dsn: str, table: str
+) -> None:
+    """Its plan fits its arguments, however often it was sent."""
+    ours = await connect(api, dsn, 0)
+    database: Any = (Database if api == "blocking" else AsyncDatabase)(ours, schema="s", retry=ONCE)
+    once = insert(table)
+    query = once._replace(text=once.text + b" ", is_planned_each_time=True)
+
+    async def store(db: Connection, n: int) -> list[int]:
+        if way == "alone":
+            return [await db.execute(query, row(n))]
+        if way == "together":
+            return await db.execute_together([(query, row(n)), (query, row(100 + n))])
+        async with db.transaction():
+            return [await db.execute(query, row(n))]
+
+    for n in range(4):
+        found = database.run(store, n)
+        assert set(found if api == "blocking" else await found) == {1}
+    assert await run(api, ours, once, row(50)) == [1]
+    prepared = ours.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'", prepare=False)
+    found = prepared.fetchone() if api == "blocking" else await (await prepared).fetchone()
+    # The other one is.
+    assert found == (1,)
+
+
 def adapter_on(api: str, connection: Any) -> Any:
     return (BlockingConnection if api == "blocking" else AsyncConnection)(connection)
 
