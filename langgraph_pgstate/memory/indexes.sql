@@ -37,7 +37,7 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
 -- name: claim_indexing
 -- Let one call at a time embed what indexes lack, or let it go on. It ends by itself two minutes after the last claim.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
-WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR coalesce(i.indexing_until < now(), true)) AND NOT EXISTS (
+WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o
     WHERE o.name = ANY(:names) AND o.indexer <> :indexer AND o.indexing_until >= now()
 );
