@@ -273,6 +273,26 @@ _FILLING: Final = (
     SELECT 'host/1/' || w, ARRAY['default'], ARRAY['agent'], 20 FROM generate_series(1, 10) AS w
     """,
     """
+    INSERT INTO memories (
+        namespace, key, version, value, created_at, updated_at, is_large, is_unindexed, kind, user_id, valid_from,
+        changed_by, thread_id, run_id, message_id
+    )
+    SELECT ARRAY['memories', 'user', 'user-' || u], 'key-' || k, 2,
+        jsonb_build_object('content', 'Prefers hotel number ' || k || ' of city ' || u, 'metadata', '{}'::jsonb), s, s,
+        false, false, (ARRAY['fact', 'preference', 'interaction'])[k %% 3 + 1], 'user-' || u, s, 'agent',
+        'thread-' || u, 'run-' || u, 'm1'
+    FROM (
+        SELECT u, k, now() - (u + k) * interval '1 min' AS s
+        FROM generate_series(1, %(threads)s::integer / 50) AS u, generate_series(1, 50) AS k
+    ) AS n
+    """,
+    """
+    INSERT INTO memory_versions (namespace, key, version, value, kind, user_id, valid_from, valid_to, is_deleted)
+    SELECT m.namespace, m.key, 1, '{"content": "Prefers no hotel", "metadata": {}}', m.kind, m.user_id,
+        m.valid_from - interval '1 d', m.valid_from, false
+    FROM memories m
+    """,
+    """
     INSERT INTO schedules (name, graph, queue, cron, timezone, missed, options, data, next_at)
     SELECT 'schedule-' || n, 'agent', 'default', '0 9 * * *', 'UTC', 'skip', '{}', '\\x00', now() + n * interval '1 h'
     FROM generate_series(1, 20) AS n
@@ -308,6 +328,11 @@ PAGES: Final = {
     "queue": "/ui/queue",
     "dead letters": "/ui/queue?show=dead",
     "schedules": "/ui/queue?show=schedules",
+    "memories": "/ui/memory",
+    "memories of a user": "/ui/memory?user=user-7",
+    "memories with a text": "/ui/memory?user=user-7&q=hotel",
+    "a memory": "/ui/memory/memories~2Fuser~2Fuser-7/key-3",
+    "what a run has kept": "/ui/memory?thread=thread-7&run=run-7",
     "cost of 30 days": "/ui/costs",
     "cost of 90 days": "/ui/costs?since=90d",
     "cost of a user": "/ui/costs?user=user-7",
