@@ -322,3 +322,33 @@ def test_a_memory_leads_to_its_message_and_back_also_in_a_fork(
         "m2",
     )
     assert version
+
+
+def test_a_change_and_a_deletion_for_an_older_version_are_refused_with_who_was_first(dsn: str, schema: str) -> None:
+    where = ("memories", "user", "ann")
+    with PGMemoryStore.from_conn_string(dsn, schema=schema) as memory:
+        memory.remember("Lives in Rome.", key="home", user_id="ann")
+        memory.edit(where, "home", {"content": "Lives in Oslo."}, expected_version=1, by="Eve")
+        with pytest.raises(StaleMemoryError, match="Eve changed it at") as refused:
+            memory.edit(where, "home", {"content": "Lives in Bern."}, expected_version=1, by="Adam")
+        assert (refused.value.changed_by, refused.value.found) == ("Eve", 2)
+        with pytest.raises(StaleMemoryError, match="Eve changed it at"):
+            memory.remove(where, "home", expected_version=1, by="Adam", purge=True)
+        assert [one.version for one in memory.history(where, "home")] == [2, 1]
+        with pytest.raises(ConfigurationError, match="a text as its content"):
+            memory.edit(where, "home", {}, expected_version=2)
+        memory.remove(where, "home", expected_version=2, by="Eve")
+        # As a repeated call after a lost connection.
+        memory.remove(where, "home", expected_version=2, by="Eve")
+        for change in (
+            lambda: memory.edit(where, "home", {"content": "x"}, expected_version=2, by="Adam"),
+            lambda: memory.restore(where, "home", 1, expected_version=2, by="Adam"),
+            lambda: memory.remove(where, "home", expected_version=2, by="Adam"),
+        ):
+            with pytest.raises(StaleMemoryError, match="Eve deleted it at"):
+                change()
+        assert memory.restore(where, "home", 1, expected_version=0).version == 3
+        found = memory.inspect(where, "home")
+        assert found is not None
+        assert (found.value["content"], found.kind, found.user_id) == ("Lives in Rome.", "fact", "ann")
+        assert [one.key for one in memory.browse(user_id="ann", text="ROME").items] == ["home"]
