@@ -15,7 +15,8 @@
     │   ├── SchemaMissingError               `setup()` was never run in this schema
     │   │   └── SourceMissingError           a schema to import from lacks LangGraph's own tables
     │   ├── SchemaOutdatedError              the schema is older or newer than this package
-    │   └── MigrationConflictError           an applied migration differs from the one shipped
+    │   ├── MigrationConflictError           an applied migration differs from the one shipped
+    │   └── TenantError                      no tenant is named where tables keep tenants apart, or they do not
     ├── NotFoundError (LookupError)          the named object does not exist
     ├── StaleVersionError                    another process changed the thread in the meantime
     ├── FileChangedError                     another agent or process changed the file in the meantime
@@ -215,6 +216,10 @@ class MigrationConflictError(SchemaError):
             else f"{found} is of a version before 0.1.0, whose migrations became one: export the threads with that "
             "version (`pgstate export-langgraph`), and import them into a new schema (`pgstate import-langgraph`)."
         )
+
+
+class TenantError(SchemaError):
+    """No tenant is named where tables keep tenants apart, or one is named where they do not. Nothing was written."""
 
 
 class NotFoundError(PGStateError, LookupError):

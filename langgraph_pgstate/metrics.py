@@ -22,10 +22,10 @@ from langgraph_pgstate import __version__
 from langgraph_pgstate.admin.gauges import GAUGES, read_gauges
 from langgraph_pgstate.admin.types import Gauge
 from langgraph_pgstate.checkpoints import getting, listing, sending, writes
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError, LeaseError, StaleHeadError
 from langgraph_pgstate.options import RetryPolicy
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import open_database
 from langgraph_pgstate.state import AsyncPGState, PGState, core_of
 
 _log = logging.getLogger("langgraph_pgstate.metrics")
@@ -83,12 +83,14 @@ class GaugeReader:
         queries: The queries of the schema.
         interval: Seconds for which what was read is answered again.
         timeout: Seconds that a scrape waits for a reading that has begun, and that the server may take for a statement.
+        tenant: The tenant whose rows are counted; `None` where tenants are not kept apart.
     """
 
-    def __init__(self, dsn: str, queries: Queries, interval: float, timeout: float) -> None:
+    def __init__(self, dsn: str, queries: Queries, interval: float, timeout: float, tenant: str | None = None) -> None:
         if interval < 0 or timeout <= 0:
             raise ConfigurationError("interval must be 0 seconds or more, and timeout more than 0")
         self._dsn, self._queries, self._interval, self._timeout = dsn, queries, interval, timeout
+        self._tenant = tenant
         self._lock = threading.Lock()
         self._reading: Future[Snapshot] | None = None
         self._began = 0.0
@@ -129,9 +131,8 @@ class GaugeReader:
         gauges: list[Gauge] | None = None
         error = ""
         try:
-            with Database.open(
-                self._dsn, schema=self._queries.schema, pool=False, prepare_threshold=None, retry=_ONCE
-            ) as database:
+            options: Any = {"pool": False, "prepare_threshold": None, "retry": _ONCE}
+            with open_database(self._dsn, self._queries, self._tenant, **options) as database:
                 gauges = database.run(read_gauges, self._queries, timedelta(seconds=self._timeout))
         except Exception as raised:
             error = str(raised)
@@ -209,7 +210,7 @@ class Metrics(Collector):
     ) -> None:
         core = core_of(state)
         self._database = core.database
-        self._reader = GaugeReader(core.database.dsn, core.queries, interval, timeout)
+        self._reader = GaugeReader(core.database.dsn, core.queries, interval, timeout, core.database.tenant)
         observer = self._database.observer
         self._operations = observer if isinstance(observer, OperationMetrics) else OperationMetrics()
         self._database.observer = self._operations

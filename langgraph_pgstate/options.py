@@ -292,6 +292,8 @@ class SaverOptions(TypedDict, total=False):
 
     Attributes:
         schema: PostgreSQL schema of the tables; `pgstate` by default.
+        tenant: The tenant whose rows alone are seen and written, in tables that keep tenants apart; see
+            `setup(tenancy="rls")`.
         serde: Serializer of values; LangGraph's own by default. A serializer that is passed here decides for itself
             which types it builds. With any but LangGraph's own, a state stores no chat messages in a table of their
             own: what a serializer encrypts must not stand beside it in clear text.
@@ -324,6 +326,7 @@ class SaverOptions(TypedDict, total=False):
     """
 
     schema: str
+    tenant: str | None
     serde: SerializerProtocol | None
     allowed_types: AllowedTypes
     strict: bool

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast
 
 from langgraph_pgstate.admin import integrity, overview
-from langgraph_pgstate.admin.maintenance import maintain
+from langgraph_pgstate.admin.maintenance import maintain, maintain_rows
 from langgraph_pgstate.admin.types import DatabaseOverview, MaintenanceReport
 from langgraph_pgstate.arguments import configurable_of, several, thread_id_of
 from langgraph_pgstate.assistants import Assistants, AsyncAssistants
@@ -33,6 +33,8 @@ from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
+from langgraph_pgstate.db.tenants import tenant_of
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
@@ -46,7 +48,8 @@ from langgraph_pgstate.options import (
     database_options,
     schema_of,
 )
-from langgraph_pgstate.record import AsyncRecorder, Recorder, conversations
+from langgraph_pgstate.process_identity import is_known_dead
+from langgraph_pgstate.record import AsyncRecorder, Recorder, conversations, journal
 from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.message_hook import MessageHook
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
@@ -60,7 +63,9 @@ from langgraph_pgstate.runs.options import KeySource, WebhookSettings
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
 from langgraph_pgstate.schema import setup as schemas
+from langgraph_pgstate.schema import tenancy
 from langgraph_pgstate.schema.queries import Queries, queries
+from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
 from langgraph_pgstate.threads import AsyncThreads, Threads, prune
 from langgraph_pgstate.threads.expiry import ExpiryHook
 from langgraph_pgstate.threads.types import Progress
@@ -152,11 +157,13 @@ class OpenStateOptions(StateOptions, ConnectionOptions, total=False):
 class _State:
     """The part of `PGState` and `AsyncPGState` that needs no connection."""
 
+    _database: Any
     _queries: Queries
     _codec: ValueCodec
     _versions: StateVersions | None
     _project: tuple[str, ...]
     _recorder: Recorder | AsyncRecorder
+    _tenants: dict[str, Any]
     _tool_settings: ToolSettings | None
     _tool_default: ToolPolicy | None
     _keys: ThreadKeys | None
@@ -181,8 +188,14 @@ class _State:
         self._counts_reads = options.get("recover_journal", True)
 
     def _saver_options(self, options: StateOptions) -> SaverOptions:
-        # The serializer has its types already.
-        shared: StateOptions = {**options, "serde": self._codec.serde, "allowed_types": (), "strict": False}
+        # The serializer has its types already, and the database its tenant.
+        shared: StateOptions = {
+            **options,
+            "serde": self._codec.serde,
+            "allowed_types": (),
+            "strict": False,
+            "tenant": None,
+        }
         return shared
 
     def _hooks(self, options: StateOptions) -> PutHooks:
@@ -211,6 +224,44 @@ class _State:
     def schema(self) -> str:
         """The PostgreSQL schema the tables are in."""
         return self._queries.schema
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose rows alone it sees and writes; `None` where tables do not keep tenants apart."""
+        found: str | None = self._database.tenant
+        return found
+
+    def _check_tenant(self, tenant: str) -> str:
+        """Return the name of a tenant that this state may serve.
+
+        Raises:
+            ConfigurationError: If it is not usable, or the state is another tenant's.
+        """
+        found = tenant_of(tenant)
+        if self.tenant not in (None, found):
+            raise ConfigurationError(
+                f"this state is of tenant {self.tenant!r}: ask the state that was opened without one for {found!r}"
+            )
+        return found
+
+    async def _maintain(
+        self, runner_of: Callable[[Any], Any], months: int, drop_older_than: int | None, stream_ttl: timedelta
+    ) -> MaintenanceReport:
+        """Maintain all, tenant after tenant where they are kept apart; a tenant's state only rows of its own."""
+        runner = runner_of(self._database)
+        if self.tenant is not None:
+            await runner.run(journal.recover, self._queries, 0.0, is_known_dead, self._recorder.own_runs())
+            return await maintain_rows(runner, self._queries)
+        tenants = None
+        if await runner.run(tenancy.has_walls, self._queries):
+            names = await runner.run(tenancy.list_tenants, self._queries)
+            tenants = [runner_of(tenancy.of_tenant(self._database, name, self._queries)) for name in names]
+        for one in tenants if tenants is not None else [runner]:
+            state = self if tenants is None else self._tenants.get(one.database.tenant)
+            own = () if state is None else state._recorder.own_runs()
+            await one.run(journal.recover, self._queries, 0.0, is_known_dead, own)
+        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": stream_ttl}
+        return await maintain(runner, self._queries, tenants, **limits)
 
     def record(self, graph: G) -> G:
         """Return a copy of a graph whose runs, spans and events are recorded.
@@ -263,6 +314,7 @@ class PGState(_State):
         ...     graph = state.record(builder.compile(checkpointer=state.saver))
     """
 
+    _database: Database
     _recorder: Recorder
     _fresh: Database
     _resources: ExitStack
@@ -282,7 +334,9 @@ class PGState(_State):
 
     def _use(self, database: Database, options: StateOptions) -> None:
         self._prepare(options)
-        self._database = database
+        self._options: StateOptions = options
+        self._tenants = {}
+        self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self._recorder = Recorder(
             database,
             options.get("recording") or self._recording(),
@@ -345,11 +399,45 @@ class PGState(_State):
             raise
         return state
 
-    def setup(self, *, metadata_index: bool = False) -> None:
+    def for_tenant(self, tenant: str) -> Self:
+        """Return the state of a tenant over the same connections, whose rows alone it sees and writes.
+
+        The same object for each call. It has a recorder and caches of its own, and is closed with this one, or by its
+        `close` before: then the next call makes another.
+
+        Args:
+            tenant: The tenant.
+
+        Raises:
+            ConfigurationError: If the name is not usable, or this state is another tenant's.
+        """
+        name = self._check_tenant(tenant)
+        if self.tenant is not None:
+            return self
+        found: Self | None = self._tenants.get(name)
+        if found is None:
+            made = self.over(self._database, {**self._options, "tenant": name})
+            made.saver.share_cache_of(self.saver, name)
+            made._resources.callback(self._tenants.pop, name, None)
+            found = cast("Self", self._tenants.setdefault(name, made))
+        return found
+
+    def setup(
+        self,
+        *,
+        metadata_index: bool = False,
+        tenancy: Tenancy | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+    ) -> None:
         """Make the tables, or bring them up to date; see `PGStateSaver.setup`."""
-        self.saver.setup(metadata_index=metadata_index)
+        self.saver.setup(metadata_index=metadata_index, tenancy=tenancy, operators=operators, workers=workers)
         if self._memory_options:
             self.memory.setup_indexes()
+
+    def keeps_tenants_apart(self) -> bool:
+        """Return whether the tables keep tenants apart, so that each call needs one. One round trip."""
+        return self._database.run(tenancy.has_walls, self._queries)
 
     def check_schema(self) -> None:
         """Check that the tables are there and of this package's version. Writes nothing.
@@ -357,7 +445,7 @@ class PGState(_State):
         Raises:
             SchemaError: If they are not.
         """
-        self._database.run(schemas.check_version, self._queries)
+        self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> Recorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
@@ -475,9 +563,7 @@ class PGState(_State):
             stream_ttl: Time for which events of runs are kept at least; longer while the run is in the queue. They
                 are dropped by days (UTC).
         """
-        self._recorder.recover()
-        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": stream_ttl}
-        return run_blocking(maintain(BlockingRunner(self._database), self._queries, **limits))
+        return run_blocking(self._maintain(BlockingRunner, months, drop_older_than, stream_ttl))
 
     def overview(self) -> DatabaseOverview:
         """Return an overview of the database: sizes of the tables, migrations, what `maintain` did, and the statements
@@ -532,6 +618,8 @@ class PGState(_State):
 
     def _stop(self) -> None:
         """Write waiting records, and stop what runs in the background."""
+        for one in [*self._tenants.values()]:
+            one.close()
         if "memory" in self.__dict__:
             self.memory.close()
         if "runs" in self.__dict__:
@@ -545,6 +633,7 @@ class PGState(_State):
 class AsyncPGState(_State):
     """Asynchronous twin of `PGState`, bound to the event loop it was made in."""
 
+    _database: AsyncDatabase
     _recorder: AsyncRecorder
     _fresh: AsyncDatabase
     _resources: AsyncExitStack
@@ -566,7 +655,9 @@ class AsyncPGState(_State):
 
     def _use(self, database: AsyncDatabase, options: StateOptions) -> None:
         self._prepare(options)
-        self._database = database
+        self._options: StateOptions = options
+        self._tenants = {}
+        self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self._recorder = AsyncRecorder(
             database,
             options.get("recording") or self._recording(),
@@ -611,15 +702,39 @@ class AsyncPGState(_State):
 
         return Opening(open, cls.close)
 
-    async def setup(self, *, metadata_index: bool = False) -> None:
+    def for_tenant(self, tenant: str) -> Self:
+        """Async twin of `PGState.for_tenant`. Not a coroutine: no connection is used."""
+        name = self._check_tenant(tenant)
+        if self.tenant is not None:
+            return self
+        found: Self | None = self._tenants.get(name)
+        if found is None:
+            made = self.over(self._database, {**self._options, "tenant": name})
+            made.saver.share_cache_of(self.saver, name)
+            made._resources.callback(self._tenants.pop, name, None)
+            found = cast("Self", self._tenants.setdefault(name, made))
+        return found
+
+    async def setup(
+        self,
+        *,
+        metadata_index: bool = False,
+        tenancy: Tenancy | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+    ) -> None:
         """Async twin of `PGState.setup`."""
-        await self.saver.setup(metadata_index=metadata_index)
+        await self.saver.setup(metadata_index=metadata_index, tenancy=tenancy, operators=operators, workers=workers)
         if self._memory_options:
             await self.memory.setup_indexes()
 
+    async def keeps_tenants_apart(self) -> bool:
+        """Async twin of `PGState.keeps_tenants_apart`."""
+        return await self._database.run(tenancy.has_walls, self._queries)
+
     async def check_schema(self) -> None:
         """Async twin of `PGState.check_schema`."""
-        await self._database.run(schemas.check_version, self._queries)
+        await self._database.whole.run(schemas.check_version, self._queries)
 
     def recorder(self) -> AsyncRecorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
@@ -727,9 +842,7 @@ class AsyncPGState(_State):
         stream_ttl: timedelta = DEFAULT_STREAM_TTL,
     ) -> MaintenanceReport:
         """Async twin of `PGState.maintain`."""
-        await self._recorder.recover()
-        limits: Any = {"months": months, "drop_older_than": drop_older_than, "stream_ttl": stream_ttl}
-        return await maintain(AsyncRunner(self._database), self._queries, **limits)
+        return await self._maintain(AsyncRunner, months, drop_older_than, stream_ttl)
 
     async def overview(self) -> DatabaseOverview:
         """Async twin of `PGState.overview`."""
@@ -777,6 +890,8 @@ class AsyncPGState(_State):
             self._recorder.write_at_exit()
 
     async def _stop(self) -> None:
+        for one in [*self._tenants.values()]:
+            await one.close()
         if "memory" in self.__dict__:
             await self.memory.close()
         if "runs" in self.__dict__:

@@ -43,6 +43,7 @@ from langgraph_pgstate.record import conversations
 from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.schema import setup as schemas
 from langgraph_pgstate.schema.queries import Queries, langgraph_queries, queries
+from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
 from langgraph_pgstate.schema.types import SchemaStatus
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads.types import Progress
@@ -58,6 +59,7 @@ class Admin:
 
     Args:
         database: The database.
+        tenant: The tenant whose threads are worked on, where tenants are kept apart.
         serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
             it. Values are split into shared segments only for LangGraph's own serializer.
 
@@ -68,10 +70,15 @@ class Admin:
     """
 
     def __init__(
-        self, database: Database, *, serde: SerializerProtocol | None = None, retry: RetryPolicy | None = None
+        self,
+        database: Database,
+        *,
+        tenant: str | None = None,
+        serde: SerializerProtocol | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
-        self._database = database
         self._queries = queries(check_schema_name(database.schema))
+        self._database = of_tenant(database, tenant, self._queries)
         self._serde = serde
         self._codec = OpaqueCodec(serde)
         self._retry = retry or RetryPolicy()
@@ -83,6 +90,7 @@ class Admin:
         dsn: str,
         *,
         schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
         serde: SerializerProtocol | None = None,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
@@ -97,7 +105,7 @@ class Admin:
         with Database.open(
             dsn, schema=schema, pool=False, prepare_threshold=prepare_threshold, retry=retry
         ) as database:
-            yield cls(database, serde=serde, retry=retry)
+            yield cls(database, tenant=tenant, serde=serde, retry=retry)
 
     @classmethod
     @contextmanager
@@ -117,13 +125,24 @@ class Admin:
         Raises:
             MigrationConflictError: If an applied migration differs from the one this package ships.
         """
-        return self._database.run(schemas.get_status, self._queries)
+        found: SchemaStatus = self._database.whole.run(schemas.get_status, self._queries)
+        return found
 
-    def setup(self, *, metadata_index: bool = False) -> list[str]:
+    def setup(
+        self,
+        *,
+        metadata_index: bool = False,
+        tenancy: Tenancy | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+    ) -> list[str]:
         """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
 
         Args:
             metadata_index: Also create a GIN index on all metadata.
+            tenancy: See `PGStateSaver.setup`.
+            operators: See `PGStateSaver.setup`.
+            workers: See `PGStateSaver.setup`.
 
         Returns:
             Names of the applied migrations; empty if none was missing.
@@ -132,7 +151,11 @@ class Admin:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If an applied migration differs from the one this package ships.
         """
-        return self._database.run(schemas.setup, self._queries, with_metadata_index=metadata_index)
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        applied: list[str] = self._database.whole.run(
+            schemas.setup, self._queries, with_metadata_index=metadata_index, **given
+        )
+        return applied
 
     def migrate(self, version: int | None = None) -> list[str]:
         """Migrate the schema up or down to a version, in one transaction. Migrating down deletes data.
@@ -148,7 +171,8 @@ class Admin:
             MigrationConflictError: If an applied migration differs from the one this package ships.
         """
         target = self.status().expected if version is None else version
-        return self._database.run(schemas.migrate_to, self._queries, target)
+        moved: list[str] = self._database.whole.run(schemas.migrate_to, self._queries, target)
+        return moved
 
     @staticmethod
     def setup_script(schema: str) -> str:

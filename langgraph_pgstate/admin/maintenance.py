@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
@@ -29,15 +30,22 @@ _log = logging.getLogger("langgraph_pgstate.admin")
 
 
 async def maintain(
-    runner: Runner, queries: Queries, *, months: int, drop_older_than: int | None, stream_ttl: timedelta
+    runner: Runner,
+    queries: Queries,
+    tenants: Sequence[Runner] | None,
+    *,
+    months: int,
+    drop_older_than: int | None,
+    stream_ttl: timedelta,
 ) -> MaintenanceReport:
     """Make partitions, end the runs of dead processes, and remove what has had its time. Safe to repeat.
 
     Each part is a transaction of its own. What the journal has of dead processes must be in the tables.
 
     Args:
-        runner: The database.
+        runner: The database, of no tenant.
         queries: The queries of its schema.
+        tenants: The databases of the tenants; `None` where they are not kept apart.
         months: Number of months ahead for which partitions are made.
         drop_older_than: Drop the spans of months that lie entirely more than this many months before the current one.
         stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
@@ -45,8 +53,21 @@ async def maintain(
     begun, run = time.monotonic(), runner.run
     made = await run(partitions.make_months, queries, months, strayed=True)
     await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
-    days = await run(partitions.drop_days, queries, stream_ttl)
+    owners = [runner] if tenants is None else tenants
+    old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
+    # A day is dropped for all tenants.
+    days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
     dropped = [] if drop_older_than is None else await run(partitions.drop_months, queries, drop_older_than)
+    report = MaintenanceReport(tuple(made), tuple(dropped), days_dropped=tuple(days))
+    for one in owners:
+        report += await maintain_rows(one, queries)
+    await run(note, queries, time.monotonic() - begun, report)
+    return report
+
+
+async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
+    """End the runs of dead processes, and remove rows that have had their time: those of a tenant, or all."""
+    run = runner.run
     settled = await _settle_dead_runs(runner, queries)
     swept = await run(guards.sweep, queries)
     orphaned = await run(orphans.sweep, queries)
@@ -57,9 +78,13 @@ async def maintain(
     forgotten = await run(items.sweep, queries)
     await items.sweep_vectors(runner, queries)
     await move_large_namespaces(runner, queries)
-    report = MaintenanceReport(tuple(made), tuple(dropped), settled, swept, expired, orphaned, tuple(days), forgotten)
-    await run(note, queries, time.monotonic() - begun, report)
-    return report
+    return MaintenanceReport(
+        runs_settled=settled,
+        guards_swept=swept,
+        expired=expired,
+        orphan_writes=orphaned,
+        memories_expired=forgotten,
+    )
 
 
 async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:

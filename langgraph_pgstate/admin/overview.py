@@ -15,6 +15,7 @@ from langgraph_pgstate.admin.types import (
 )
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.schema.queries import Queries, extension_queries, migrations
+from langgraph_pgstate.schema.tenancy import has_walls
 from langgraph_pgstate.schema.types import AppliedMigration
 
 _NOTES: Final = 400
@@ -73,7 +74,9 @@ async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
     """Return the schema's tables with their rows and bytes; empty if there is no such schema."""
     rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
-    if rows and sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}:
+    is_small = sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}
+    # Where tenants are kept apart, only a tenant's rows can be counted.
+    if is_small and (db.tenant is not None or not await has_walls(db, queries)):
         exact = dict(await db.fetch(queries.count_rows, {}))
     return [
         TableSize(name, exact.get(name, int(estimate)), name in exact, total, indexes)

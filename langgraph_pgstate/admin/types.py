@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import add
 from typing import Any, NamedTuple
 
 from langgraph_pgstate.record.types import Problem
@@ -348,3 +349,8 @@ class MaintenanceReport:
     orphan_writes: int = 0
     days_dropped: tuple[str, ...] = ()
     memories_expired: int = 0
+
+    def __add__(self, other: MaintenanceReport) -> MaintenanceReport:
+        """Return the changes of both."""
+        mine, others = ([getattr(one, field.name) for field in fields(MaintenanceReport)] for one in (self, other))
+        return MaintenanceReport(*map(add, mine, others))

@@ -88,6 +88,10 @@ def options(
         ),
     ] = None,
     schema: Annotated[str, typer.Option(metavar="NAME", help="Schema of the tables.")] = DEFAULT_SCHEMA,
+    tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="The tenant, where tenants are kept apart."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -96,7 +100,7 @@ def options(
     ] = False,
 ) -> None:
     """LangGraph checkpoints and their record on PostgreSQL. The options below may also follow a command."""
-    ctx.obj = Target(dsn, schema, is_json)
+    ctx.obj = Target(dsn, schema, is_json, tenant)
 
 
 def demo(

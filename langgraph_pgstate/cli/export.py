@@ -49,7 +49,7 @@ def export(
         raise ConfigurationError("a follower prints no JSON")
     with target.open() as dsn:
         target.check(dsn)
-        exporter = _exporter(dsn, target.schema, endpoint, content, None if since is None else age(since))
+        exporter = _exporter(dsn, target, endpoint, content, None if since is None else age(since))
         if follow:
             _follow(exporter)
             return
@@ -61,16 +61,16 @@ def export(
 
 
 @contextmanager
-def exporting(dsn: str, schema: str, endpoint: str | None, content: bool) -> Iterator[None]:
+def exporting(dsn: str, target: Target, endpoint: str | None, content: bool) -> Iterator[None]:
     """Export spans during the block; do nothing, and import nothing, without an endpoint."""
     if not endpoint:
         yield
         return
-    with _exporter(dsn, schema, endpoint, content, None):
+    with _exporter(dsn, target, endpoint, content, None):
         yield
 
 
-def _exporter(dsn: str, schema: str, endpoint: str, content: bool, since: timedelta | None) -> SpanExporter:
+def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: timedelta | None) -> SpanExporter:
     try:
         from langgraph_pgstate.otlp.exporter import SpanExporter
     except ImportError as error:
@@ -78,7 +78,7 @@ def _exporter(dsn: str, schema: str, endpoint: str, content: bool, since: timede
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
     # The package's own messages say what it means for the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    return SpanExporter(dsn, endpoint, schema=schema, content=content, since=since)
+    return SpanExporter(dsn, endpoint, schema=target.schema, tenant=target.tenant, content=content, since=since)
 
 
 def _follow(exporter: SpanExporter) -> None:

@@ -36,7 +36,12 @@ def inspect(
         target.check(dsn)
         app = create_app(
             lambda: AsyncPGState.open(
-                dsn, schema=target.schema, serde=plain_serializer(), pool=4, recover_journal=False
+                dsn,
+                schema=target.schema,
+                tenant=target.tenant,
+                serde=plain_serializer(),
+                pool=4,
+                recover_journal=False,
             ),
             {},
             inspector=True,

@@ -122,8 +122,9 @@ def worker(
     with target.open() as dsn:
         target.check(dsn)
         given = load_state_config(config)
-        with exporting(dsn, target.schema, otlp_endpoint, otlp_content):
-            code = _work(dsn, target.schema, found, options, given, once=once, metrics=(metrics_host, metrics_port))
+        with exporting(dsn, target, otlp_endpoint, otlp_content):
+            where: Any = {"schema": target.schema, "tenant": target.tenant}
+            code = _work(dsn, where, found, options, given, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
 
@@ -405,7 +406,7 @@ def _settle_letter(target: Target, state: PGState, action: str, thread: str, run
 
 def _work(
     dsn: str,
-    schema: str,
+    where: Any,
     graphs: dict[str, GraphSource],
     options: Any,
     given: StateConfig,
@@ -421,7 +422,7 @@ def _work(
 
     async def work() -> int:
         pool = PoolSettings(max_size=options["concurrency"])
-        async with AsyncPGState.open(dsn, schema=schema, pool=pool, **given) as state:
+        async with AsyncPGState.open(dsn, **where, pool=pool, **given) as state:
             if metrics[1] is not None:
                 _serve_metrics(state, metrics[0], metrics[1])
             worker = AsyncWorker(state, graphs, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,17 +10,32 @@ from langgraph_pgstate.cli.drawing import console, errors, escape
 from langgraph_pgstate.cli.options import ORPHANS
 from langgraph_pgstate.cli.output import as_json, bytes_in_words, count, new_table, print_json, print_table
 from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
 
 
 def setup(
     ctx: typer.Context,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for your own migrations.")] = False,
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
+    tenancy: Annotated[
+        str | None,
+        typer.Option(metavar="rls", show_default=False, help="Keep tenants apart by row-level security (new tables)."),
+    ] = None,
+    operators: Annotated[
+        list[str] | None,
+        typer.Option("--operators", metavar="ROLE", show_default=False, help="A role that sees all tenants."),
+    ] = None,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
+    ] = None,
 ) -> None:
     """Make the tables, or bring them up to date. It can be repeated."""
     from langgraph_pgstate.admin.api import Admin
 
     target: Target = ctx.obj
+    if sql and tenancy is not None:
+        raise ConfigurationError("--sql prints the tables without walls between tenants: leave out --tenancy")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:
@@ -29,7 +44,8 @@ def setup(
             typer.echo(script, nl=False)
         return
     with target.admin(create=True) as admin:
-        applied = admin.setup(metadata_index=metadata_index)
+        tenants: Any = {"tenancy": tenancy, "operators": operators or (), "workers": workers or ()}
+        applied = admin.setup(metadata_index=metadata_index, **tenants)
         state = admin.status()
     if target.is_json:
         print_json(as_json(state) | {"applied": applied})

@@ -91,7 +91,7 @@ def serve(
             options["max_body_values"] = max_body_values
 
         def work(member: Membership | None = None) -> int:
-            exporter = exporting(dsn, target.schema, otlp_endpoint, otlp_content)
+            exporter = exporting(dsn, target, otlp_endpoint, otlp_content)
             return _serve(target, dsn, listener, graphs or [], config, options, concurrency, exporter, member)
 
         code = work() if workers == 1 else Supervisor(lambda member: _code(work, member), workers, listener.close).run()
@@ -141,7 +141,7 @@ def _serve(
         target.check(dsn)
     pool = PoolSettings(max_size=2 * concurrency)
     options = {"inspector": True, **options, **given}
-    state_options: Any = {"schema": target.schema, "pool": pool, **load_state_config(config)}
+    state_options: Any = {"schema": target.schema, "tenant": target.tenant, "pool": pool, **load_state_config(config)}
     app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
     url = url_of(listener) + options.get("prefix", "")
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")

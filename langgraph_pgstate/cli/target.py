@@ -36,11 +36,13 @@ class Target:
         dsn: The given DSN; `None` for the embedded server.
         schema: The schema.
         is_json: Whether the command prints JSON.
+        tenant: The tenant, where tenants are kept apart.
     """
 
     dsn: str | None = field(repr=False)
     schema: str
     is_json: bool = False
+    tenant: str | None = None
 
     @property
     def place(self) -> str:
@@ -59,7 +61,8 @@ class Target:
         # The variable may name another database.
         dsn = " --dsn ..." if self.dsn and os.environ.get(DSN_VARIABLE) != self.dsn else ""
         schema = f" --schema {shlex.quote(self.schema)}" if self.schema != DEFAULT_SCHEMA else ""
-        return name + dsn + schema
+        tenant = "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
+        return name + dsn + schema + tenant
 
     def with_environment(self) -> Target:
         """Return this target, or without a DSN that of the environment, which may have been loaded meanwhile."""
@@ -105,7 +108,10 @@ class Target:
         """
         from langgraph_pgstate.admin.api import Admin
 
-        with self.open(create=create) as dsn, Admin.open(dsn, schema=self.schema, serde=serde) as admin:
+        with (
+            self.open(create=create) as dsn,
+            Admin.open(dsn, schema=self.schema, tenant=self.tenant, serde=serde) as admin,
+        ):
             yield admin
 
     def check(self, dsn: str) -> None:
@@ -131,7 +137,7 @@ class Target:
         """
         from langgraph_pgstate.state import PGState
 
-        given: Any = {"schema": self.schema, "pool": False, **options}
+        given: Any = {"schema": self.schema, "tenant": self.tenant, "pool": False, **options}
         with self.open() as dsn, PGState.open(dsn, **given) as state:
             state.check_schema()
             yield state

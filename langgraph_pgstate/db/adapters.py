@@ -13,7 +13,8 @@ from psycopg.pq import Format, PipelineStatus
 from psycopg.rows import tuple_row
 
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
-from langgraph_pgstate.db.statements import IDLE, OPEN, Statements, array_literal, within
+from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
+from langgraph_pgstate.db.tenants import SETTING
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.heavy import beside
 
@@ -23,8 +24,6 @@ P = ParamSpec("P")
 PsycopgConnection = psycopg.Connection[Any]
 AsyncPsycopgConnection = psycopg.AsyncConnection[Any]
 
-# Sent by psycopg itself around a transaction, not SQL of this package.
-_BEGIN, _COMMIT = b"BEGIN", b"COMMIT"
 # A process that stops inside a transaction (SIGSTOP, a frozen machine, a blocked event loop) must not keep its row
 # locks: the server ends the session.
 _IDLE_TIMEOUT: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
@@ -52,11 +51,13 @@ class _PackedDumper(Dumper):
 class BlockingConnection:
     """A blocking psycopg connection for operations; its coroutines never suspend."""
 
-    __slots__ = ("_cursors", "_statements", "connection")
+    __slots__ = ("_cursors", "_names_tenant", "_statements", "connection")
 
     def __init__(self, connection: PsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
+        # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
+        self._names_tenant = False
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
 
     @property
@@ -64,13 +65,22 @@ class BlockingConnection:
         """See `Connection`."""
         return self.connection.pgconn.transaction_status in OPEN
 
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that each transaction names first, whose rows alone it then sees; `None` for none."""
+        return self._statements.tenant
+
+    @tenant.setter
+    def tenant(self, tenant: str | None) -> None:
+        self._statements.tenant = tenant
+
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return self._statements.rows(answer)
-        cursor = self._execute(query, parameters)
+        cursor = self._execute_walled(query, parameters)
         rows = cursor.fetchall()
         _free_result(cursor)
         return rows
@@ -83,12 +93,26 @@ class BlockingConnection:
             return answer.command_tuples or 0
         # In the caller's pipeline the result arrives with the next sync; leaving an inner pipeline syncs.
         with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
-            cursor = self._execute(query, parameters)
+            cursor = self._execute_walled(query, parameters)
         return cursor.rowcount
+
+    def _execute_walled(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
+        """Run a statement by a cursor, in a transaction that names the tenant if there is one."""
+        if self.tenant is None or self._names_tenant:
+            return self._execute(query, parameters)
+        if not self.is_in_transaction:
+            return self._execute_together([(query, parameters)])[0]
+        self.name_tenant()
+        return self._execute(query, parameters)
+
+    def name_tenant(self) -> None:
+        """Name the tenant in the open transaction, if there is one."""
+        if self.tenant is not None:
+            _free_result(psycopg.RawCursor(self.connection).execute(SETTING.text, [self.tenant], prepare=False))
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
         _check_encoding(self.connection)
-        text = query.text
+        text = self._statements.form_of(query)
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.RawCursor(self.connection, row_factory=tuple_row)
@@ -109,12 +133,12 @@ class BlockingConnection:
             raise
         if answer is not None:
             return answer.command_tuples or 0
-        return self._execute(query, parameters).rowcount
+        return self._execute_walled(query, parameters).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
         with self.connection.lock:
-            answers = self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            answers = self.connection.wait(self._statements.execute_together(statements))
         if answers is not None:
             return [answer.command_tuples or 0 for answer in answers]
         return [max(0, cursor.rowcount) for cursor in self._execute_together(statements)]
@@ -123,7 +147,7 @@ class BlockingConnection:
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
         """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
-        work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
+        work = self._statements.execute_together(statements, after_commit)
         with self.connection.lock:
             answers = self.connection.wait(work)
         if answers is not None:
@@ -133,7 +157,7 @@ class BlockingConnection:
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
-                self._execute(*after_commit)
+                self._execute_walled(*after_commit)
         return rows
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
@@ -151,15 +175,18 @@ class BlockingConnection:
                     with connection.pipeline() as pipeline:
                         try:
                             if begins:
-                                framing.execute(_BEGIN, prepare=False)
+                                framing.execute(BEGIN, prepare=False)
+                            if self.tenant is not None:
+                                framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
                                 # A cursor holds only one result.
-                                if query.text in sent:
-                                    self._cursors.pop(query.text, None)
-                                sent.add(query.text)
+                                text = self._statements.form_of(query)
+                                if text in sent:
+                                    self._cursors.pop(text, None)
+                                sent.add(text)
                                 cursors.append(self._execute(query, parameters))
                             if begins:
-                                framing.execute(_COMMIT, prepare=False)
+                                framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
                             # Raised later: psycopg would warn that ending an aborted pipeline fails, too.
                             refused = error
@@ -206,7 +233,15 @@ class BlockingConnection:
         with self.connection.transaction():
             if begins:
                 self.connection.execute(_IDLE_TIMEOUT, prepare=False)
-            yield
+            if self.tenant is None or self._names_tenant:
+                yield
+                return
+            self.name_tenant()
+            self._names_tenant = True
+            try:
+                yield
+            finally:
+                self._names_tenant = False
 
 
 def run_blocking(operation: Awaitable[T]) -> T:
@@ -228,11 +263,13 @@ def run_blocking(operation: Awaitable[T]) -> T:
 class AsyncConnection:
     """An async psycopg connection for operations."""
 
-    __slots__ = ("_cursors", "_statements", "connection")
+    __slots__ = ("_cursors", "_names_tenant", "_statements", "connection")
 
     def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
+        # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
+        self._names_tenant = False
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
 
     @property
@@ -240,13 +277,22 @@ class AsyncConnection:
         """See `Connection`."""
         return self.connection.pgconn.transaction_status in OPEN
 
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that each transaction names first, whose rows alone it then sees; `None` for none."""
+        return self._statements.tenant
+
+    @tenant.setter
+    def tenant(self, tenant: str | None) -> None:
+        self._statements.tenant = tenant
+
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
             return self._statements.rows(answer)
-        cursor = await self._execute(query, parameters)
+        cursor = await self._execute_walled(query, parameters)
         rows = await cursor.fetchall()
         _free_result(cursor)
         return rows
@@ -258,12 +304,26 @@ class AsyncConnection:
         if answer is not None:
             return answer.command_tuples or 0
         async with self.connection.pipeline() if _is_in_pipeline(self.connection) else nullcontext():
-            cursor = await self._execute(query, parameters)
+            cursor = await self._execute_walled(query, parameters)
         return cursor.rowcount
+
+    async def _execute_walled(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
+        if self.tenant is None or self._names_tenant:
+            return await self._execute(query, parameters)
+        if not self.is_in_transaction:
+            return (await self._execute_together([(query, parameters)]))[0]
+        await self.name_tenant()
+        return await self._execute(query, parameters)
+
+    async def name_tenant(self) -> None:
+        """Async twin of `BlockingConnection.name_tenant`."""
+        if self.tenant is not None:
+            cursor = psycopg.AsyncRawCursor(self.connection)
+            _free_result(await cursor.execute(SETTING.text, [self.tenant], prepare=False))
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
         _check_encoding(self.connection)
-        text = query.text
+        text = self._statements.form_of(query)
         cursor = self._cursors.get(text)
         if cursor is None:
             cursor = psycopg.AsyncRawCursor(self.connection, row_factory=tuple_row)
@@ -284,12 +344,12 @@ class AsyncConnection:
             raise
         if answer is not None:
             return answer.command_tuples or 0
-        return (await self._execute(query, parameters)).rowcount
+        return (await self._execute_walled(query, parameters)).rowcount
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
         async with self.connection.lock:
-            answers = await self.connection.wait(self._statements.execute_together(statements, _BEGIN, _COMMIT))
+            answers = await self.connection.wait(self._statements.execute_together(statements))
         if answers is not None:
             return [answer.command_tuples or 0 for answer in answers]
         return [max(0, cursor.rowcount) for cursor in await self._execute_together(statements)]
@@ -298,7 +358,7 @@ class AsyncConnection:
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
         """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
-        work = self._statements.execute_together(statements, _BEGIN, _COMMIT, after_commit)
+        work = self._statements.execute_together(statements, after_commit)
         async with self.connection.lock:
             answers = await self.connection.wait(work)
         if answers is not None:
@@ -308,7 +368,7 @@ class AsyncConnection:
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
-                await self._execute(*after_commit)
+                await self._execute_walled(*after_commit)
         return rows
 
     async def _execute_together(
@@ -326,15 +386,18 @@ class AsyncConnection:
                     async with connection.pipeline() as pipeline:
                         try:
                             if begins:
-                                await framing.execute(_BEGIN, prepare=False)
+                                await framing.execute(BEGIN, prepare=False)
+                            if self.tenant is not None:
+                                await framing.execute(SETTING.text, [self.tenant], prepare=False)
                             for query, parameters in statements:
                                 # A cursor holds only one result.
-                                if query.text in sent:
-                                    self._cursors.pop(query.text, None)
-                                sent.add(query.text)
+                                text = self._statements.form_of(query)
+                                if text in sent:
+                                    self._cursors.pop(text, None)
+                                sent.add(text)
                                 cursors.append(await self._execute(query, parameters))
                             if begins:
-                                await framing.execute(_COMMIT, prepare=False)
+                                await framing.execute(COMMIT, prepare=False)
                         except psycopg.Error as error:
                             # Raised later: psycopg would warn that ending an aborted pipeline fails, too.
                             refused = error
@@ -382,7 +445,15 @@ class AsyncConnection:
         async with self.connection.transaction():
             if begins:
                 await self.connection.execute(_IDLE_TIMEOUT, prepare=False)
-            yield
+            if self.tenant is None or self._names_tenant:
+                yield
+                return
+            await self.name_tenant()
+            self._names_tenant = True
+            try:
+                yield
+            finally:
+                self._names_tenant = False
 
 
 def adapter_of(connection: Any, kind: type[T]) -> T:

@@ -70,6 +70,10 @@ Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
 """Called with each operation that `run` runs. It runs in the context, with its waits and retries."""
 
 
+Check = Callable[[Connection], Awaitable[None]]
+"""Raises unless the tables keep tenants apart."""
+
+
 def _in_use() -> PoolTimeout:
     return PoolTimeout("the only connection is in use")
 
@@ -87,10 +91,16 @@ class _Connected:
 
     Attributes:
         owner: The object that closes the connections. It lives as long as the database.
+        tenant: The tenant whose rows alone its operations see and write; `None` where tables do not keep tenants apart.
+        known_tenants: Those for whom it is known that they do.
     """
 
     owner: object = None
+    tenant: str | None = None
     _connector: Connector | AsyncConnector
+    known_tenants: frozenset[str] = frozenset()
+    _check: Check | None = None
+    _is_checked: bool = True
 
     @property
     def dsn(self) -> str:
@@ -99,6 +109,11 @@ class _Connected:
 
     def __init__(self) -> None:
         self._process = os.getpid()
+
+    @property
+    def whole(self) -> Any:
+        """The database of no tenant over the same connections."""
+        return self
 
     @property
     def is_forked(self) -> bool:
@@ -116,6 +131,24 @@ class _Connected:
                 "this saver was made before a fork, and its connections belong to the parent process; make one saver "
                 "in each process, after the fork"
             )
+
+    def _walled(
+        self, operation: Callable[Concatenate[Connection, P], Awaitable[T]]
+    ) -> Callable[Concatenate[Connection, P], Awaitable[T]]:
+        """Return an operation that first finds out whether the tables keep tenants apart, if that is not known."""
+        if self._is_checked or self._check is None:
+            return operation
+        check = self._check
+
+        async def checked(db: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            await check(db)
+            self._note_checked()
+            return await operation(db, *args, **kwargs)
+
+        return checked
+
+    def _note_checked(self) -> None:
+        """Remember that the tables keep tenants apart."""
 
     def _is_away(self, busy_seconds: float | None, tries: Tries | None) -> bool:
         """Return whether a call that got no connection waits for the server, and not for other calls."""
@@ -208,6 +241,15 @@ class Database(_Connected):
         with open_pool(dsn, settings, options) as connections:
             yield cls(connections, schema=schema, retry=retry)
 
+    def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
+        """Return a database over the same connections whose operations see and write rows of one tenant alone.
+
+        Args:
+            tenant: The tenant.
+            check: Called before the first operation.
+        """
+        return _TenantDatabase(self, tenant, check)
+
     @property
     def dsn(self) -> str:
         """The connection string of its server, for further connections. It may have a password."""
@@ -284,7 +326,9 @@ class Database(_Connected):
                 dsn, options = self._apart(error, seconds)
             try:
                 with psycopg.Connection.connect(dsn, **options) as connection:
-                    return run_blocking(operation(BlockingConnection(connection), *args, **kwargs))
+                    db = BlockingConnection(connection)
+                    db.tenant = self.tenant
+                    return run_blocking(self._walled(operation)(db, *args, **kwargs))
             except psycopg.Error as error:
                 raise translate(error, self.schema) from error
 
@@ -297,7 +341,7 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        began = time.monotonic()
+        began, operation = time.monotonic(), self._walled(operation)
         # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
@@ -328,6 +372,7 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without retrying it."""
+        operation = self._walled(operation)
         tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = self._acquire(tries)
@@ -362,6 +407,8 @@ class Database(_Connected):
             raised = False
             try:
                 with db.connection.transaction():
+                    run_blocking(self._walled(_nothing)(db))
+                    db.name_tenant()
                     try:
                         yield db.connection, db
                     except BaseException:
@@ -391,9 +438,10 @@ class Database(_Connected):
         """
         self.check_process()
         if self._pool is None:
-            db = self._acquire_single(busy_seconds)
+            db = self.acquire_single(busy_seconds)
         else:
             db = self._acquire_pooled(self._pool, tries, busy_seconds)
+        db.tenant = self.tenant
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -427,7 +475,8 @@ class Database(_Connected):
             if is_good:
                 return db
 
-    def _acquire_single(self, busy_seconds: float | None) -> BlockingConnection:
+    def acquire_single(self, busy_seconds: float | None) -> BlockingConnection:
+        """Return the only connection, locked for a call."""
         if not self._lock.acquire(timeout=-1 if busy_seconds is None else busy_seconds):
             raise _in_use()
         try:
@@ -465,23 +514,25 @@ class Database(_Connected):
             self._pool.drain()
 
 
-def join(connection: PsycopgConnection, schema: str) -> Database:
+def join(connection: PsycopgConnection, like: Database) -> Database:
     """Return a database on a caller's connection, whose operations are part of the caller's transaction.
+
+    It has the schema of another, and its tenant, who is then named in that transaction.
 
     Unless the connection is in autocommit mode, its transaction is opened now if it is not open; the caller commits it.
     """
-    database = Database(connection, schema=schema)
+    database = Database(connection, schema=like.schema)
     if not connection.autocommit and is_idle(connection):
         connection.execute(_NOTHING)
-    return database
+    return database if like.tenant is None else database.for_tenant(like.tenant, like._check)
 
 
-async def join_async(connection: AsyncPsycopgConnection, schema: str) -> AsyncDatabase:
+async def join_async(connection: AsyncPsycopgConnection, like: AsyncDatabase) -> AsyncDatabase:
     """Async twin of `join`."""
-    database = AsyncDatabase(connection, schema=schema)
+    database = AsyncDatabase(connection, schema=like.schema)
     if not connection.autocommit and is_idle(connection):
         await connection.execute(_NOTHING)
-    return database
+    return database if like.tenant is None else database.for_tenant(like.tenant, like._check)
 
 
 class AsyncDatabase(_Connected):
@@ -553,6 +604,10 @@ class AsyncDatabase(_Connected):
         if self._single is not None:
             await self._single.connection.close()
 
+    def for_tenant(self, tenant: str, check: Check | None = None) -> AsyncDatabase:
+        """Async twin of `Database.for_tenant`."""
+        return _AsyncTenantDatabase(self, tenant, check)
+
     @property
     def dsn(self) -> str:
         """Async twin of `Database.dsn`."""
@@ -612,7 +667,9 @@ class AsyncDatabase(_Connected):
                 dsn, options = self._apart(error, seconds)
             try:
                 async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
-                    return await operation(AsyncConnection(connection), *args, **kwargs)
+                    db = AsyncConnection(connection)
+                    db.tenant = self.tenant
+                    return await self._walled(operation)(db, *args, **kwargs)
             except psycopg.Error as error:
                 raise translate(error, self.schema) from error
 
@@ -625,7 +682,7 @@ class AsyncDatabase(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        began = time.monotonic()
+        began, operation = time.monotonic(), self._walled(operation)
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         while True:
@@ -659,6 +716,7 @@ class AsyncDatabase(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
+        operation = self._walled(operation)
         tries = self._tries(_ONCE, time.monotonic())
         try:
             db, switched = await self._acquire(tries)
@@ -686,6 +744,8 @@ class AsyncDatabase(_Connected):
             raised = False
             try:
                 async with db.connection.transaction():
+                    await self._walled(_nothing)(db)
+                    await db.name_tenant()
                     try:
                         yield db.connection, db
                     except BaseException:
@@ -706,9 +766,10 @@ class AsyncDatabase(_Connected):
         """Async twin of `Database._acquire`."""
         self.check_process()
         if self._pool is None:
-            db = await self._acquire_single(busy_seconds)
+            db = await self.acquire_single(busy_seconds)
         else:
             db = await self._acquire_pooled(self._pool, tries, busy_seconds)
+        db.tenant = self.tenant
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -747,7 +808,8 @@ class AsyncDatabase(_Connected):
             if is_good:
                 return db
 
-    async def _acquire_single(self, busy_seconds: float | None) -> AsyncConnection:
+    async def acquire_single(self, busy_seconds: float | None) -> AsyncConnection:
+        """Async twin of `Database.acquire_single`."""
         try:
             async with asyncio.timeout(busy_seconds):
                 await self._lock.acquire()
@@ -785,6 +847,77 @@ class AsyncDatabase(_Connected):
             await finish(self._pool.drain())
 
 
+class _OfTenant(_Connected):
+    """The common part of both databases of a tenant. Connections, locks and outages are those of the base.
+
+    Attributes:
+        base: The database whose connections it uses.
+    """
+
+    base: Any
+
+    def _share(self, base: Any, tenant: str, check: Check | None) -> None:
+        base = getattr(base, "base", base)
+        self.__dict__.update(base.__dict__)
+        # Kept, for its owner closes the connections.
+        self.base, self.tenant, self._check = base, tenant, check
+
+    @property
+    def whole(self) -> Any:
+        """The database of no tenant over the same connections."""
+        return self.base
+
+    @property
+    def _is_checked(self) -> bool:  # type: ignore[override]
+        return self.tenant in self.base.known_tenants
+
+    def _note_checked(self) -> None:
+        self.base.known_tenants |= {self.tenant}
+
+    @property
+    def observer(self) -> Observer | None:
+        """As of the base, also if it is set later."""
+        found: Observer | None = self.base.observer
+        return found
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self.base.observer = observer
+
+    @property
+    def dsn(self) -> str:
+        """As of the base."""
+        return str(self.base.dsn)
+
+    @property
+    def prepare_threshold(self) -> int | None:
+        """As of the base."""
+        found: int | None = self.base.prepare_threshold
+        return found
+
+    def acquire_single(self, busy_seconds: float | None) -> Any:
+        """As of the base."""
+        return self.base.acquire_single(busy_seconds)
+
+
+class _TenantDatabase(_OfTenant, Database):
+    """A database of a tenant, over the connections of another."""
+
+    def __init__(self, base: Database, tenant: str, check: Check | None) -> None:
+        self._share(base, tenant, check)
+
+
+class _AsyncTenantDatabase(_OfTenant, AsyncDatabase):
+    """Async twin of `_TenantDatabase`."""
+
+    def __init__(self, base: AsyncDatabase, tenant: str, check: Check | None) -> None:
+        self._share(base, tenant, check)
+
+
 async def _ping(db: Connection) -> None:
     # The server answers an empty query, too.
     await db.script("")
+
+
+async def _nothing(db: Connection) -> None:
+    """Do nothing."""

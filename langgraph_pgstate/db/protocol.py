@@ -72,7 +72,13 @@ class Query(Protocol):
 
 
 class Connection(Protocol):
-    """One connection, for the duration of an operation."""
+    """One connection, for the duration of an operation.
+
+    Attributes:
+        tenant: The tenant that each transaction names first, whose rows alone it then sees; `None` for none.
+    """
+
+    tenant: str | None
 
     @property
     def is_in_transaction(self) -> bool:

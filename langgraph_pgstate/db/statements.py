@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import select
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
+from langgraph_pgstate.db.tenants import SETTING, tenant_form
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
 _FAILED, _SYNCED = int(ExecStatus.FATAL_ERROR), int(ExecStatus.PIPELINE_SYNC)
 IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
 OPEN: Final = (int(TransactionStatus.INTRANS), int(TransactionStatus.INERROR))
-_ROLLBACK: Final = b"ROLLBACK"
+BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
@@ -71,11 +72,15 @@ class Statements:
 
     Args:
         connection: A psycopg connection, blocking or async. Its `prepare_threshold` is the number of times.
+
+    Attributes:
+        tenant: The tenant that each transaction names first; `None` for none.
     """
 
-    __slots__ = ("_connection", "_prepared", "_transformer")
+    __slots__ = ("_connection", "_prepared", "_transformer", "tenant")
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self.tenant: str | None = None
         self._connection = connection
         self._transformer = Transformer(connection)
         self._prepared: _Prepared = connection.__dict__.setdefault(_PREPARED, _Prepared())
@@ -107,6 +112,10 @@ class Statements:
         """
         return self.is_direct and not self._prepared.names
 
+    def form_of(self, query: Query) -> bytes:
+        """Return the text of a statement as it is sent."""
+        return query.text if self.tenant is None else tenant_form(query.text)
+
     def rows(self, answer: Any) -> Rows:
         """Return the rows of a result and free it."""
         transformer = self._transformer
@@ -120,18 +129,17 @@ class Statements:
     def execute_together(
         self,
         statements: Sequence[tuple[Query, Parameters]],
-        begin: bytes,
-        end: bytes,
         after_commit: tuple[Query, Parameters] | None = None,
+        *,
+        is_alone: bool = False,
     ) -> Generator[Any, Any, list[Any] | None]:
         """Run statements as one transaction in one round trip. A generator for the connection's `wait`.
 
         Args:
             statements: Queries with their parameters.
-            begin: The statement that begins the transaction.
-            end: The statement that ends it.
             after_commit: One that runs by itself once the transaction has ended. It may fail, also when it commits,
                 without an effect on the result.
+            is_alone: Whether it is one statement, which needs no explicit transaction.
 
         Returns:
             The result of each; `None` if nothing was sent or done, so that cursors have to be used.
@@ -143,13 +151,17 @@ class Statements:
         if not self.is_direct:
             return None
         pipeline = _Pipeline(self._connection.pgconn)
-        pipeline.add(begin, None)
         preparing: dict[bytes, bytes] = {}
+        tenant = self.tenant
+        if not is_alone:
+            pipeline.add(BEGIN, None)
+        if tenant is not None:
+            statements = [(SETTING, {"tenant": tenant}), *statements]
         for query, parameters in statements:
             arguments = _encode(query, parameters)
             if arguments is None:
                 return None
-            text = query.text
+            text = self.form_of(query)
             name = self._prepared.names.get(text) or preparing.get(text)
             if name is None and self._is_worth_preparing(query):
                 if len(self._prepared.names) + len(preparing) >= _MAX_PREPARED:
@@ -157,18 +169,26 @@ class Statements:
                 name = preparing[text] = self._prepared.new_name(text)
                 pipeline.prepare(name, text)
             pipeline.add(text, name, *arguments)
-        pipeline.add(end, None)
+        if not is_alone:
+            pipeline.add(COMMIT, None)
         if after_commit is not None:
             query, parameters = after_commit
             arguments = _encode(query, parameters)
             if arguments is None:
                 return None
-            pipeline.add_optional(query.text, *arguments)
+            if tenant is None:
+                pipeline.add_optional(query.text, *arguments)
+            else:
+                # Both are in the transaction that the sync ends.
+                pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
+                pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run()
         # Prepared statements survive a rollback.
         self._prepared.names.update((text, preparing[text]) for text in pipeline.prepared)
         if error is None:
-            return pipeline.results[1:-1]
+            if is_alone:
+                return pipeline.results[-1:]
+            return pipeline.results[1 if tenant is None else 2 : -1]
         code = _code(error)
         if code in _OUTDATED:
             self._prepared.names.clear()
@@ -187,6 +207,8 @@ class Statements:
         Raises:
             psycopg.Error: The server's error.
         """
+        if self.tenant is not None:
+            return (yield from self._answer_tenant(query, parameters, self.tenant))
         arguments = _encode(query, parameters) if self.is_direct else None
         if arguments is None:
             return None
@@ -207,6 +229,33 @@ class Statements:
             names.clear()
             return None
         raise errors.error_from_result(answer)
+
+    def _answer_tenant(self, query: Query, parameters: Parameters, tenant: str) -> Generator[Any, Any, Any]:
+        """Run a statement after one that names the tenant.
+
+        Without BEGIN, all up to the sync is one transaction; a statement is atomic by itself.
+        """
+        names = self._prepared.names
+        setting, name = names.get(SETTING.text), names.get(self.form_of(query))
+        if setting is None or name is None:
+            answers = yield from self.execute_together([(query, parameters)], is_alone=True)
+            return None if answers is None else answers[0]
+        arguments = _encode(query, parameters) if self.is_direct else None
+        if arguments is None:
+            return None
+        send = self._connection.pgconn.send_query_prepared
+        sending = (
+            partial(send, setting, [tenant.encode()], [_TEXT], _BINARY),
+            partial(send, name, *arguments, _BINARY),
+        )
+        answers = yield from _exchange(self._connection.pgconn, sending)
+        if answers[0].status in _DONE and answers[1].status in _DONE:
+            return answers[1]
+        error = answers[0] if answers[0].status == _FAILED else answers[1]
+        if _code(error) in _OUTDATED:
+            names.clear()
+            return None
+        raise errors.error_from_result(error)
 
     def _prepare(self, text: bytes) -> Generator[Any, Any, None]:
         name = self._prepared.new_name(text)
@@ -295,7 +344,7 @@ class _Pipeline:
         self._expected.append(None)
 
     def add_optional(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
-        """Add a statement whose result is ignored. No other may follow."""
+        """Add a statement whose result is ignored. Only others like it may follow."""
         self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
 
     def prepare(self, name: bytes, text: bytes) -> None:
@@ -309,34 +358,7 @@ class _Pipeline:
         Returns:
             The first result that is an error; `None` if there is none.
         """
-        pgconn = self._pgconn
-        pgconn.enter_pipeline_mode()
-        is_complete = False
-        answers: list[Any] = []
-        try:
-            for send in self._sending:
-                send()
-            pgconn.pipeline_sync()
-            # This also reads results, so that client and server never wait for each other to read.
-            yield from generators.send(pgconn)
-            # An optional statement commits with the sync, and may fail only then.
-            while not answers or answers[-1].status != _SYNCED:
-                answers.append((yield from generators.fetch_many(pgconn))[-1])
-            is_complete = True
-        except psycopg.OperationalError as error:
-            for answer in (*answers, *_take_buffered(pgconn)):
-                if answer.status == _FAILED and _code(answer):
-                    # The server's last error says why it ended the session; libpq's own errors have no code.
-                    raise errors.error_from_result(answer) from error
-            raise
-        finally:
-            if not is_complete:
-                # Lost, or abandoned by the caller: sent statements cannot be taken back.
-                pgconn.finish()
-        pgconn.exit_pipeline_mode()
-        if pgconn.transaction_status in OPEN:
-            pgconn.send_query_params(_ROLLBACK, None)
-            yield from generators.execute(pgconn)
+        answers = yield from _exchange(self._pgconn, self._sending)
         for text, answer in zip(self._expected, answers, strict=False):
             if answer.status == _FAILED:
                 return answer
@@ -345,6 +367,41 @@ class _Pipeline:
             else:
                 self.prepared.append(text)
         return None
+
+
+def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
+    """Send statements in pipeline mode and return their results, and at last that of the sync.
+
+    A transaction that is still open then is rolled back.
+    """
+    pgconn.enter_pipeline_mode()
+    is_complete = False
+    answers: list[Any] = []
+    try:
+        for send in sending:
+            send()
+        pgconn.pipeline_sync()
+        # This also reads results, so that client and server never wait for each other to read.
+        yield from generators.send(pgconn)
+        # An optional statement commits with the sync, and may fail only then.
+        while not answers or answers[-1].status != _SYNCED:
+            answers.append((yield from generators.fetch_many(pgconn))[-1])
+        is_complete = True
+    except psycopg.OperationalError as error:
+        for answer in (*answers, *_take_buffered(pgconn)):
+            if answer.status == _FAILED and _code(answer):
+                # The server's last error says why it ended the session; libpq's own errors have no code.
+                raise errors.error_from_result(answer) from error
+        raise
+    finally:
+        if not is_complete:
+            # Lost, or abandoned by the caller: sent statements cannot be taken back.
+            pgconn.finish()
+    pgconn.exit_pipeline_mode()
+    if pgconn.transaction_status in OPEN:
+        pgconn.send_query_params(_ROLLBACK, None)
+        yield from generators.execute(pgconn)
+    return answers
 
 
 def _take_buffered(pgconn: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from langgraph_pgstate.errors import (
     PGStateError,
     SchemaError,
     SchemaMissingError,
+    TenantError,
     UnavailableError,
 )
 
@@ -68,6 +69,13 @@ def translate(error: Exception, schema: str) -> PGStateError:
     message = _first_line(error)
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
+    if isinstance(error, pg.ObjectNotInPrerequisiteState) and error.diag.constraint_name == "pgstate_tenant":
+        return TenantError(f"{message}: tenants are kept apart from the beginning, in tables that are empty")
+    if _is_of_tenants(error):
+        return TenantError(
+            f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another's: "
+            "name the tenant by tenant=..., or by state.for_tenant(...)"
+        )
     if isinstance(error, pg.UndefinedColumn):
         return SchemaError(
             f"the tables in schema {schema!r} do not match this version of langgraph_pgstate ({message}): "
@@ -93,6 +101,16 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.ProgramLimitExceeded):
         return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
     return DatabaseError(message, code)
+
+
+def _is_of_tenants(error: psycopg.Error) -> bool:
+    """Return whether a statement was refused because no tenant was named, or its row is another's."""
+    if isinstance(error, pg.InvalidColumnReference):
+        # Where tenants are kept apart, the keys begin with the tenant.
+        return "ON CONFLICT" in _first_line(error)
+    if isinstance(error, pg.InsufficientPrivilege):
+        return error.diag.constraint_name == "pgstate_tenant" or "row-level security" in _first_line(error)
+    return isinstance(error, pg.NotNullViolation) and error.diag.column_name == "pgstate_tenant"
 
 
 def rolled_back(connection: Any, error: BaseException | None, schema: str) -> DatabaseError | None:

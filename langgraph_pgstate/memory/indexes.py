@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.db.tenants import NO_TENANT
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, TenantError
 from langgraph_pgstate.memory.options import OPERATOR_CLASSES, OPERATORS, Index
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
+from langgraph_pgstate.schema.tenancy import has_walls, list_tenants, make_walls_of_new
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
                 _log.warning("pgvector is not available: memories are found by words alone")
                 return
             await db.execute(statements_of(queries.schema).create_vector_extension, {})
+        await _prepare_tenants(db, queries, indexes)
         for one in indexes:
             await db.execute(
                 queries.add_memory_index,
@@ -105,6 +108,27 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
                 await db.execute(opened.query("store_vectors_inline"), {})
             if opened.index.is_approximate:
                 await db.execute(opened.query("create_vector_index"), {})
+        await make_walls_of_new(db, queries)
+
+
+async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
+    """Where tenants are kept apart, refuse new indexes if one has memories, which the index would lack.
+
+    Raises:
+        TenantError: If one has.
+    """
+    if not await has_walls(db, queries):
+        return
+    known = {row[0] for row in await db.fetch(queries.list_memory_indexes, {})}
+    new = [one.name for one in indexes if one.name not in known]
+    for tenant in await list_tenants(db, queries) if new else ():
+        db.tenant = tenant
+        if await db.fetch(queries.has_memories, {}):
+            raise TenantError(
+                f"index {new[0]!r} must be set up before a tenant of schema {queries.schema!r} has memories: one "
+                "that is added later is not supported where tenants are kept apart"
+            )
+    db.tenant = NO_TENANT
 
 
 async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> tuple[OpenIndex, ...]:
@@ -164,7 +188,10 @@ async def drop_index(db: Connection, queries: Queries, name: str) -> None:
 
     Raises:
         NotFoundError: If there is no such index.
+        TenantError: If it is asked for by one tenant: all have their vectors in it.
     """
+    if db.tenant is not None:
+        raise TenantError(f"index {name!r} is of all tenants: drop it by a state of none")
     async with db.transaction():
         await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
         found = next((one for one in await stored_indexes(db, queries) if one.index.name == name), None)

@@ -10,6 +10,10 @@ WHERE e.extname = 'vector';
 -- Return a row if pgvector can be installed.
 SELECT 1 FROM pg_catalog.pg_available_extensions WHERE name = 'vector';
 
+-- name: has_memories
+-- Return a row if there is a memory.
+SELECT 1 FROM /*schema*/memories LIMIT 1;
+
 -- name: list_memory_indexes
 -- Return all indexes of embeddings.
 SELECT i.name, i.number, i.dims, i.vector_type, i.distance, i.fields, i.parameters, i.is_complete

@@ -58,6 +58,7 @@ from langgraph_pgstate.paging import offset_of
 from langgraph_pgstate.schema import setup as schema_setup
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.queries import queries as queries_of
+from langgraph_pgstate.schema.tenancy import of_tenant
 
 T = TypeVar("T")
 
@@ -156,9 +157,11 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         connection: AsyncPsycopgConnection | AsyncConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
         **options: Unpack[MemoryOptions],
     ) -> None:
-        self._use(AsyncDatabase(connection, schema=schema), queries_of(schema), options)
+        queries = queries_of(schema)
+        self._use(of_tenant(AsyncDatabase(connection, schema=schema), tenant, queries), queries, options)
 
     @classmethod
     def over(
@@ -186,7 +189,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, AsyncEmbedder)
-        self.runner = AsyncRunner(database)
+        self.runner, self._whole = AsyncRunner(database), AsyncRunner(database.whole)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flushing: set[asyncio.Task[Any]] = set()
         with suppress(RuntimeError):
@@ -195,11 +198,18 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     @classmethod
     @asynccontextmanager
     async def from_conn_string(
-        cls, dsn: str, *, schema: str = DEFAULT_SCHEMA, pool: Any = True, **options: Unpack[MemoryOptions]
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
+        pool: Any = True,
+        **options: Unpack[MemoryOptions],
     ) -> Any:
         """Async twin of `PGMemoryStore.from_conn_string`."""
         async with AsyncDatabase.open(dsn, schema=schema, pool=pool) as database:
-            store = cls.over(database, queries_of(schema), options)
+            queries = queries_of(schema)
+            store = cls.over(of_tenant(database, tenant, queries), queries, options)
             try:
                 yield store
             finally:
@@ -211,13 +221,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         Raises:
             ConfigurationError: If an index of the name exists with other options.
         """
-        await self.runner.run(schema_setup.setup, self.queries)
-        await self.runner.run(setup_indexes, self.queries, self.settings.indexes)
+        await self._whole.run(schema_setup.setup, self.queries)
+        await self._whole.run(setup_indexes, self.queries, self.settings.indexes)
         self._open = None
 
     async def setup_indexes(self) -> None:
         """Make the indexes, in a schema that is set up."""
-        await self.runner.run(setup_indexes, self.queries, self.settings.indexes)
+        await self._whole.run(setup_indexes, self.queries, self.settings.indexes)
         self._open = None
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -495,6 +505,7 @@ class PGMemoryStore(Memories, _Store):
     Args:
         connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes.
         schema: The PostgreSQL schema the tables are in.
+        tenant: See `SaverOptions`.
         options: See `MemoryOptions`.
 
     Raises:
@@ -506,9 +517,11 @@ class PGMemoryStore(Memories, _Store):
         connection: PsycopgConnection | ConnectionPool[Any],
         *,
         schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
         **options: Unpack[MemoryOptions],
     ) -> None:
-        self._use(Database(connection, schema=schema), queries_of(schema), options)
+        queries = queries_of(schema)
+        self._use(of_tenant(Database(connection, schema=schema), tenant, queries), queries, options)
 
     @classmethod
     def over(
@@ -528,23 +541,32 @@ class PGMemoryStore(Memories, _Store):
 
     def _use(self, database: Database, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, BlockingEmbedder)
-        self.runner, self._is_flushing = BlockingRunner(database), threading.Lock()
+        self.runner, self._whole = BlockingRunner(database), BlockingRunner(database.whole)
+        self._is_flushing = threading.Lock()
 
     @classmethod
     @contextmanager
     def from_conn_string(
-        cls, dsn: str, *, schema: str = DEFAULT_SCHEMA, pool: Any = True, **options: Unpack[MemoryOptions]
+        cls,
+        dsn: str,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
+        pool: Any = True,
+        **options: Unpack[MemoryOptions],
     ) -> Any:
         """Connect, and disconnect at the end of the block.
 
         Args:
             dsn: A libpq connection string or URI.
             schema: The PostgreSQL schema the tables are in.
+            tenant: See `SaverOptions`.
             pool: See `ConnectionOptions`.
             options: See `MemoryOptions`.
         """
         with Database.open(dsn, schema=schema, pool=pool) as database:
-            store = cls.over(database, queries_of(schema), options)
+            queries = queries_of(schema)
+            store = cls.over(of_tenant(database, tenant, queries), queries, options)
             try:
                 yield store
             finally:

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.tenants import tenant_of
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
 from langgraph_pgstate.options import DEFAULT_SCHEMA, PoolSettings, check_schema_name
 from langgraph_pgstate.otlp import exports
@@ -23,6 +24,7 @@ from langgraph_pgstate.otlp.collector import Answer, Collector, endpoint_of, wit
 from langgraph_pgstate.otlp.spans import convert, is_exported, resource_of_process
 from langgraph_pgstate.process_identity import holder_id
 from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.schema.tenancy import open_database
 
 _log = logging.getLogger("langgraph_pgstate.otlp")
 _VERSION: Final = version("langgraph-pgstate")
@@ -51,6 +53,7 @@ class SpanExporter:
         dsn: The database.
         endpoint: Address of the collector, like `http://localhost:4318`.
         schema: Schema of the tables.
+        tenant: The tenant whose spans are exported, where tenants are kept apart: one exporter for each.
         content: Whether inputs, outputs and messages of errors are exported. Those of runs whose state another
             serializer than LangGraph's stores, which may encrypt, never are.
         since: If no spans were exported from this schema before, also export those of runs that started at this time
@@ -71,6 +74,7 @@ class SpanExporter:
         endpoint: str,
         *,
         schema: str = DEFAULT_SCHEMA,
+        tenant: str | None = None,
         content: bool = False,
         since: datetime | timedelta | None = None,
         prepare_threshold: int | None = 5,
@@ -79,6 +83,7 @@ class SpanExporter:
             raise ConfigurationError(f"since needs a time zone: {since!r}")
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
+        self._tenant = None if tenant is None else tenant_of(tenant)
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
         # Each exporter has an id of its own, also in one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
@@ -190,8 +195,8 @@ class SpanExporter:
 
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
-        return Database.open(
-            self._dsn, schema=self._queries.schema, pool=_POOL, prepare_threshold=self._prepare_threshold
+        return open_database(
+            self._dsn, self._queries, self._tenant, pool=_POOL, prepare_threshold=self._prepare_threshold
         )
 
     def _hold(self, database: Database) -> bool:

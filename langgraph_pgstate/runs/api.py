@@ -154,7 +154,7 @@ class AsyncRuns(AsyncRunQueue):
         if connection is None:
             found = await self._put(requests)
         else:
-            database = await join_async(connection, self._queries.schema)
+            database = await join_async(connection, self._queue)
             found = await database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
         return [AsyncRunHandle(self, *_parts(run)) for run in found]
 
@@ -413,7 +413,7 @@ class Runs(RunQueue):
         if connection is None:
             found = self._put(requests)
         else:
-            database = join(connection, self._queries.schema)
+            database = join(connection, self._queue.database)
             found = database.run(enqueueing.enqueue, self._queries, requests, notifies=True)
         return [RunHandle(self, *_parts(run)) for run in found]
 

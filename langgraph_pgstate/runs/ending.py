@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Query
+from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.cancelling import promote_and_set_status
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
@@ -177,7 +178,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
     """Wake those who wait for runs that have ended. One statement; polling finds everything without it."""
-    ids = [run_id for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
+    ids = [wake_key(db.tenant, run_id) for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
     await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.listening import Listener
+from langgraph_pgstate.db.tenants import wake_key
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.runs import enqueue
 from langgraph_pgstate.schema.queries import Queries
@@ -130,8 +131,9 @@ class EndListener:
 
         Without a run it is never called.
         """
+        key = None if run_id is None else wake_key(self._database.tenant, run_id)
         with self._lock:
-            self._calls.setdefault(run_id, []).append(call)
+            self._calls.setdefault(key, []).append(call)
             if self._listener is None:
                 with suppress(ConfigurationError):
                     self._listener = Listener(self._database.dsn, _ENDED, self._notice)
@@ -139,9 +141,9 @@ class EndListener:
             yield
         finally:
             with self._lock:
-                self._calls[run_id].remove(call)
-                if not self._calls[run_id]:
-                    del self._calls[run_id]
+                self._calls[key].remove(call)
+                if not self._calls[key]:
+                    del self._calls[key]
 
     def close(self) -> None:
         """Stop listening. A later call listens again."""
@@ -152,7 +154,7 @@ class EndListener:
 
     def _notice(self, payload: str) -> None:
         with self._lock:
-            calls = [call for run_id in payload.split("\n") for call in self._calls.get(run_id, ())]
+            calls = [call for key in payload.split("\n") for call in self._calls.get(key, ())]
         for call in calls:
             call()
 

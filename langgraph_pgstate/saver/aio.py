@@ -62,6 +62,7 @@ from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
 from langgraph_pgstate.saver.guarding import GuardPolicy
 from langgraph_pgstate.saver.sharing import Shared
 from langgraph_pgstate.schema import setup as schema
+from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
 from langgraph_pgstate.threads.creating import request_owner
@@ -113,7 +114,7 @@ class AsyncPGStateSaver(CommonSaver):
 
     def _use(self, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None) -> None:
         self._prepare(options, hook)
-        self._database = database
+        self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self.lease_manager = AsyncLeaseManager(database, self._queries, self._guards)
         self._deletions = Shared()
         self._resources = AsyncExitStack()
@@ -184,9 +185,17 @@ class AsyncPGStateSaver(CommonSaver):
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 
-    async def setup(self, *, metadata_index: bool = False) -> None:
+    async def setup(
+        self,
+        *,
+        metadata_index: bool = False,
+        tenancy: Tenancy | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+    ) -> None:
         """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
-        await self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        await self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:

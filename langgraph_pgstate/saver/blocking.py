@@ -54,6 +54,7 @@ from langgraph_pgstate.options import (
 from langgraph_pgstate.saver.common import CommonSaver, run_ids_of
 from langgraph_pgstate.saver.guarding import GuardPolicy
 from langgraph_pgstate.schema import setup as schema
+from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
 from langgraph_pgstate.threads.creating import request_owner
@@ -109,7 +110,7 @@ class PGStateSaver(CommonSaver):
 
     def _use(self, database: Database, options: SaverOptions, hook: PutHook | None) -> None:
         self._prepare(options, hook)
-        self._database = database
+        self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self.lease_manager = LeaseManager(database, self._queries, self._guards)
         self._resources = ExitStack()
         self._at_exit: AtExit[Any] | None = None
@@ -190,18 +191,32 @@ class PGStateSaver(CommonSaver):
         clone.lease_manager = LeaseManager(self._database, self._queries, guards)
         return clone
 
-    def setup(self, *, metadata_index: bool = False) -> None:
+    def setup(
+        self,
+        *,
+        metadata_index: bool = False,
+        tenancy: Tenancy | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+    ) -> None:
         """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
 
         Args:
             metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
                 over many threads.
+            tenancy: `"rls"` to have PostgreSQL keep tenants apart, by row-level security, in tables that are empty.
+                Where it does, it goes on.
+            operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as one.
+            workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
+                tables.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If the schema was changed by other means.
+            TenantError: If tables have rows of no tenant.
         """
-        self._database.run(schema.setup, self._queries, with_metadata_index=metadata_index)
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:

@@ -125,11 +125,22 @@ class Cache:
             cached = CachedSegments(manifest.revision, contents, [])
             self._keep(address, manifest, cached, _size_of_all(contents))
 
+    def of_tenant(self, tenant: str) -> Cache:
+        """Return the part of it that has the threads of one tenant. All parts share its size."""
+        return _TenantCache(self, tenant)
+
     def discard_thread(self, thread_id: str) -> None:
         """Remove the checkpoints of a thread."""
         with self._lock:
             for key in list(self._by_thread.get(thread_id, ())):
                 self._discard(key)
+
+    def discard_threads(self, prefix: str) -> None:
+        """Remove the checkpoints of all threads whose ids have a prefix."""
+        with self._lock:
+            for thread_id in [one for one in self._by_thread if one.startswith(prefix)]:
+                for key in list(self._by_thread[thread_id]):
+                    self._discard(key)
 
     def clear(self) -> None:
         """Remove everything."""
@@ -175,6 +186,53 @@ class Cache:
         siblings.discard(key)
         if not siblings:
             del self._by_thread[key[0]]
+
+
+class _TenantCache(Cache):
+    """The part of a cache that has the threads of one tenant.
+
+    Args:
+        whole: The cache.
+        tenant: The tenant.
+    """
+
+    def __init__(self, whole: Cache, tenant: str) -> None:
+        self._whole = whole
+        # Neither has NUL, so no two pairs of tenant and thread are one.
+        self._prefix = f"{tenant}\0"
+
+    def _own(self, address: Address) -> Address:
+        return Address(self._prefix + address.thread_id, address.checkpoint_ns, address.checkpoint_id)
+
+    def manifest(self, address: Address) -> Manifest | None:
+        """See `Cache`."""
+        return self._whole.manifest(self._own(address))
+
+    def cached(self, address: Address) -> CachedSegments | None:
+        """See `Cache`."""
+        return self._whole.cached(self._own(address))
+
+    def note_put(
+        self, address: Address, manifest: Manifest, contents: Mapping[int, bytes], base_revisions: Mapping[str, int]
+    ) -> None:
+        """See `Cache`."""
+        self._whole.note_put(self._own(address), manifest, contents, base_revisions)
+
+    def note_read(self, address: Address, manifest: Manifest, contents: Mapping[int, bytes]) -> None:
+        """See `Cache`."""
+        self._whole.note_read(self._own(address), manifest, contents)
+
+    def discard_thread(self, thread_id: str) -> None:
+        """See `Cache`."""
+        self._whole.discard_thread(self._prefix + thread_id)
+
+    def clear(self) -> None:
+        """Remove what it has of the tenant."""
+        self._whole.discard_threads(self._prefix)
+
+    def of_tenant(self, tenant: str) -> Cache:
+        """See `Cache`."""
+        return self._whole.of_tenant(tenant)
 
 
 def _size_of_all(contents: Mapping[int, bytes]) -> int:

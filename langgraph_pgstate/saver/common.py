@@ -113,6 +113,10 @@ class CommonSaver(BaseCheckpointSaver[str]):
         """Return whether it stores in a schema through the same connections."""
         return self._database is database and self.schema == schema
 
+    def share_cache_of(self, other: CommonSaver, tenant: str) -> None:
+        """Take the part of another saver's cache that has the threads of a tenant."""
+        self._saver_cache = SaverCache(other._saver_cache.cache.of_tenant(tenant))
+
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the version after `current`: a counter of 32 digits and a random fraction.
 

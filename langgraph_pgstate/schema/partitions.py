@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.protocol import Connection, Rows
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.schema.queries import Queries, drop_partition, partition
+from langgraph_pgstate.schema.queries import Queries, drop_partition, open_default, partition
+from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queries
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
@@ -69,7 +71,7 @@ async def _make(
     prefix = f'"{queries.schema}".{kind.table}_'
     periods = list(await db.fetch(queries.all[kind.missing], {"ahead": ahead, "prefix": prefix}))
     if strayed:
-        periods += [row for row in await db.fetch(queries.all[kind.strayed], {}) if row not in periods]
+        periods += [row for row in await _find_strayed(db, queries, kind) if row not in periods]
     made = []
     for period, first, following in periods:
         try:
@@ -82,6 +84,20 @@ async def _make(
             if not await _has_partition(db, queries, kind.table, period):
                 raise
     return made
+
+
+async def _find_strayed(db: Connection, queries: Queries, kind: Partitions) -> Rows:
+    """Return the periods of the rows in the default partition, of all tenants."""
+    if not await has_walls(db, queries):
+        return await db.fetch(queries.all[kind.strayed], {})
+    default = {"partition": f'"{queries.schema}".{kind.table}_default'}
+    if not (await db.fetch(tenant_queries(queries.schema).has_strayed_rows, default))[0][0]:
+        return []
+    async with db.transaction():
+        await db.script(open_default(queries.schema, kind.table))
+        found = await db.fetch(queries.all[kind.strayed], {})
+        await make_walls(db, queries)
+    return found
 
 
 async def _make_one(
@@ -100,8 +116,13 @@ async def _make_one(
         await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
         is_missing = not await _has_partition(db, queries, kind.table, period)
         if is_missing:
+            is_walled = await has_walls(db, queries)
+            if is_walled:
+                await db.script(open_default(queries.schema, kind.table))
             for statement in partition(queries.schema, kind.table, kind.column, period, first, following):
                 await db.script(statement)
+            if is_walled:
+                await make_walls(db, queries)
         if lock_timeout is not None:
             # The setting would stay in a transaction of the caller.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
@@ -135,13 +156,8 @@ async def drop_months(db: Connection, queries: Queries, older_than: int) -> list
     return months
 
 
-async def drop_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
-    """Drop the events of days that ended at least `ttl` ago, but those of days with events of a run in the queue.
-
-    One transaction each; safe to repeat. A day that another transaction is reading is left to the next call.
-
-    Returns:
-        The dropped days, as `2026_01_31`.
+async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
+    """Return the days that ended at least `ttl` ago, as `2026_01_31`, but those with events of a run in the queue.
 
     Raises:
         ConfigurationError: If `ttl` is negative.
@@ -150,9 +166,19 @@ async def drop_days(db: Connection, queries: Queries, ttl: timedelta) -> list[st
         raise ConfigurationError(f"stream_ttl must not be negative, but is {ttl}")
     table = f'"{queries.schema}".stream_batches'
     rows = await db.fetch(queries.list_old_days, {"table": table, "seconds": repr(ttl.total_seconds())})
+    return [name.removeprefix("stream_batches_") for (name,) in rows]
+
+
+async def drop_days(db: Connection, queries: Queries, days: Sequence[str]) -> list[str]:
+    """Drop the events of some days.
+
+    One transaction each; safe to repeat. A day that another transaction is reading is left to the next call.
+
+    Returns:
+        The dropped days.
+    """
     dropped = []
-    for (name,) in rows:
-        day = name.removeprefix("stream_batches_")
+    for day in days:
         try:
             async with db.transaction():
                 # Readers of all other days wait for this lock.

@@ -53,7 +53,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 # Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
 # is PostgreSQL's own.
 _QUALIFIED = re.compile(
-    r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))|(?<![\w.\"])(?!unnest\()[a-z_]\w*\("
+    r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
+    r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("
     r"|(?=[-|@&?!~])(?:->>|->|\|\||@>|@@|&&|\?|!?~\*?)"
 )
 # Calls of the grammar itself, which lead to no other schema.
@@ -216,6 +217,11 @@ def metadata_index(schema: str) -> str:
     return _in_schema(_read("metadata_index.sql"), schema)
 
 
+def walls(schema: str) -> str:
+    """Return SQL that keeps tenants apart; idempotent."""
+    return _in_schema(_read("wall.sql"), schema)
+
+
 def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:
     """Return the statements that create a partition for a month or a day. Citus accepts them one by one only.
 
@@ -231,6 +237,11 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
     text = re.sub(r"\bspans(?=\b|_default)", table, text)
     text = _in_schema(text.replace("2000-01-01", first).replace("2000-02-01", following), schema)
     return [statement for statement in text.split(";\n") if statement]
+
+
+def open_default(schema: str, table: str) -> str:
+    """Return SQL that opens a default partition to the owner, who moves rows of all tenants out of it."""
+    return _in_schema(_read("open_default.sql").replace("spans_default", f"{table}_default"), schema)
 
 
 def drop_partition(schema: str, table: str, period: str) -> str:

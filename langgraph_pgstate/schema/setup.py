@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import (
     ConfigurationError,
@@ -11,6 +13,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.schema.partitions import make_days, make_months
 from langgraph_pgstate.schema.queries import Migration, Queries, bootstrap, metadata_index, migrations, recording
+from langgraph_pgstate.schema.tenancy import NO_ROLES, Tenancy, has_walls, make_walls, make_walls_of_new, roles_of
 from langgraph_pgstate.schema.types import SchemaStatus
 
 
@@ -28,7 +31,15 @@ async def get_status(db: Connection, queries: Queries) -> SchemaStatus:
     return SchemaStatus(queries.schema, max(applied, default=0), expected, pending, is_usable)
 
 
-async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool = False) -> list[str]:
+async def setup(
+    db: Connection,
+    queries: Queries,
+    *,
+    with_metadata_index: bool = False,
+    tenancy: Tenancy | None = None,
+    operators: Sequence[str] = (),
+    workers: Sequence[str] = (),
+) -> list[str]:
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
     Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
@@ -40,6 +51,9 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
         db: The connection.
         queries: The queries of the schema.
         with_metadata_index: Also index all metadata, if it is not indexed yet.
+        tenancy: `"rls"` to keep tenants apart, in tables that are empty; where they are kept apart, they stay so.
+        operators: Roles that see the rows of all tenants.
+        workers: Roles that may list the names of the tenants, besides the owner of the tables.
 
     Returns:
         Names of the migrations applied.
@@ -48,11 +62,17 @@ async def setup(db: Connection, queries: Queries, *, with_metadata_index: bool =
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package, by a migration that does more than add.
         ConfigurationError: If the schema has tables of another program with these names.
+        TenantError: If the tables have rows of no tenant, or the server is too old.
     """
+    roles = roles_of(tenancy, operators, workers)
     status = await get_status(db, queries)
     if status.version > status.expected and not status.is_usable:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
+    is_walled = await has_walls(db, queries)
     applied = await _apply_missing(db, queries) if status.pending else []
+    if (tenancy is not None and not is_walled) or (is_walled and (applied or roles != NO_ROLES)):
+        async with db.transaction():
+            await make_walls(db, queries, roles)
     await make_months(db, queries, lock_timeout="200ms")
     await make_days(db, queries, lock_timeout="200ms")
     if with_metadata_index:
@@ -108,6 +128,7 @@ async def migrate_to(db: Connection, queries: Queries, version: int) -> list[str
                 await db.script(step.rendered(queries.schema, down=True))
                 await db.execute(queries.forget_migration, {"version": step.version})
                 moved.append(f"down {step.version:04d}_{step.name}")
+        await make_walls_of_new(db, queries)
         return moved
 
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypedDict, Unpack
 
@@ -19,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError, TenantError
 from langgraph_pgstate.memory.options import MemoryOptions
 from langgraph_pgstate.memory.store import AsyncPGMemoryStore
 from langgraph_pgstate.options import check_options
@@ -166,11 +168,16 @@ class AgentServer(Starlette):
                 store = await stack.enter_async_context(store())
             if store is None:
                 store = await stack.enter_async_context(open_memory(state, self._memory, writes=not self._is_read_only))
+            is_walled = state.tenant is None and await state.keeps_tenants_apart()
+            if is_walled:
+                self._check_tenants()
             if store is not None:
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             served = ServedGraphs(sources, state.saver)
             service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
             service.headers, service.limits = self._headers, self._limits
+            if is_walled:
+                service.open_tenant = partial(self._open_tenant, service, stack)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.
@@ -186,6 +193,35 @@ class AgentServer(Starlette):
             finally:
                 self.service = None
                 service.stopping.set()
+
+    def _check_tenants(self) -> None:
+        """Refuse what does not keep tenants apart.
+
+        Raises:
+            TenantError: If requests name no user, who has a tenant, or a part is shared by tenants.
+        """
+        if self._authority is None:
+            raise TenantError("the tables keep tenants apart: create_app needs auth, whose users have a tenant_id")
+        if self._store is not None:
+            raise TenantError("the tables keep tenants apart, and a store of your own does not: leave store out")
+        if self._worker_options is not None:
+            raise TenantError(
+                "the tables keep tenants apart: create_app needs worker=False, and each tenant a Worker of its own, "
+                "with state.for_tenant(...)"
+            )
+
+    def _open_tenant(self, service: Service, stack: AsyncExitStack, tenant: str) -> Service:
+        """Return the part of a tenant, which lasts as long as the application."""
+        state = service.state.for_tenant(tenant)
+        core = core_of(state)
+        database: Any = core.database
+        given = core.memory if self._memory is None else self._memory
+        store = AsyncPGMemoryStore.over(database, core.queries, given, core.run_of, counts_reads=not self._is_read_only)
+        stack.push_async_callback(store.close)
+        sources = {name: source.with_store(store) for name, source in self._sources.items()}
+        return replace(
+            service, state=state, graphs=ServedGraphs(sources, state.saver), store=store, open_tenant=None, metrics=None
+        )
 
     def stop(self) -> None:
         """End open streams, and ask the worker to drain, or at the second call to stop at once.
@@ -275,6 +311,8 @@ async def _answer(operation: Operation, request: Request) -> Response:
     if authority is None or not authority.needs_body:
         body = await json_of(request, most)
     model = None if operation.body is None else operation.body.of(body)
+    if not operation.is_open:
+        service = service.of(user)
     found = await operation.handler(Call(service, request, model, user))
     if not isinstance(found, Response):
         found = Response(await encode(found), media_type="application/json")

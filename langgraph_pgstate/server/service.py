@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from starlette.requests import Request
 
+from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.metrics import Metrics
 from langgraph_pgstate.options import ThreadKeys
 from langgraph_pgstate.scopes import Alternatives, both
@@ -57,6 +58,8 @@ class Service:
         limits: What bodies may have at most.
         stopping: Set when open streams are to end, because the process is about to.
         metrics: The metrics; made at the first request for them.
+        open_tenant: Opens the part of a tenant; `None` where tenants are not kept apart, or the state is one's.
+        tenants: The parts that are open.
     """
 
     state: AsyncPGState
@@ -69,6 +72,33 @@ class Service:
     limits: BodyLimits = DEFAULT_LIMITS
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
+    open_tenant: Callable[[str], Service] | None = None
+    tenants: dict[str, Service] = field(default_factory=dict)
+
+    def of(self, user: User | None) -> Service:
+        """Return the part of the tenant whose user calls, whose rows alone it reaches.
+
+        Raises:
+            HTTPException: 403 if the user has no tenant.
+        """
+        if self.open_tenant is None:
+            return self
+        tenant = None if user is None else tenant_of(user, core_of(self.state).keys)
+        if tenant is None:
+            raise refuse(403, "the user has no tenant")
+        found = self.tenants.get(tenant)
+        if found is None:
+            try:
+                found = self.tenants[tenant] = self.open_tenant(tenant)
+            except ConfigurationError as error:
+                raise refuse(403, "the user's tenant is not usable") from error
+        return found
+
+
+def tenant_of(user: User, keys: ThreadKeys) -> str | None:
+    """Return the tenant of a user, by the fields that name a thread's tenant, too; `None` if there is none."""
+    fields = (user[name] for name in keys.tenant if name in user)
+    return next((one for one in fields if isinstance(one, str) and one), None)
 
 
 @dataclass(slots=True)
@@ -216,8 +246,7 @@ class Call:
         """Return the owner of a copy of a thread that the caller makes, with the metadata that a handler has left."""
         if self.user is None:
             return None
-        fields = {name: self.user[name] for name in self.thread_keys.tenant if name in self.user}
-        tenant = next((one for one in fields.values() if isinstance(one, str) and one), None)
+        tenant = tenant_of(self.user, self.thread_keys)
         return {"metadata": value.get("metadata") or {}, "user_id": self.user.identity, "tenant_id": tenant}
 
     async def authorize_search(self, value: dict[str, Any], resource: str = "threads") -> Alternatives | None:

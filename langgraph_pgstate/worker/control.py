@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
-from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
@@ -29,6 +28,7 @@ from langgraph_pgstate.runs.options import WebhookSettings
 from langgraph_pgstate.runs.types import ClaimedRun, RunKey
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import open_database, refuse_without_tenant
 from langgraph_pgstate.worker.claims import Claimer
 from langgraph_pgstate.worker.ending import Ender
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, Stop, run_outcome
@@ -52,6 +52,7 @@ class Control:
 
     Args:
         dsn: The server.
+        tenant: The tenant whose runs are worked on; `None` where tenants are not kept apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of its schema.
         graphs: Names of the graphs that the worker runs.
@@ -67,6 +68,7 @@ class Control:
     def __init__(
         self,
         dsn: str,
+        tenant: str | None,
         prepare_threshold: int | None,
         queries: Queries,
         graphs: Sequence[str],
@@ -79,7 +81,7 @@ class Control:
         adopts: bool = False,
     ) -> None:
         self.worker_id = next_holder()
-        self._dsn, self._prepare_threshold = dsn, prepare_threshold
+        self._dsn, self._tenant, self._prepare_threshold = dsn, tenant, prepare_threshold
         self._queries, self._graphs = queries, [*graphs]
         self._settings = settings
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
@@ -171,10 +173,11 @@ class Control:
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
         # Prepared at once, because it runs the same few statements again and again.
         prepare = None if self._prepare_threshold is None else 0
-        opening = partial(Database.open, self._dsn, schema=self._queries.schema, pool=pool, prepare_threshold=prepare)
+        opening = partial(open_database, self._dsn, self._queries, self._tenant, pool=pool, prepare_threshold=prepare)
         try:
             # Two, so that webhooks keep no lease from being renewed.
             with opening() as database, opening() as database_of_webhooks:
+                database.run(refuse_without_tenant, self._queries, "a worker")
                 self._database = database
                 self._sweeps = Sweeps(
                     database,

@@ -30,6 +30,7 @@ from langgraph_pgstate.runs import streams
 from langgraph_pgstate.runs.inputs import RunInput, modes_of
 from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
+from langgraph_pgstate.schema.tenancy import open_database
 
 # The least time between two commits of a worker.
 _INTERVAL: Final = 0.05
@@ -268,13 +269,16 @@ class StreamWriter:
 
     Args:
         dsn: The server.
+        tenant: The tenant whose runs they are; `None` where tenants are not kept apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
         queries: The queries of its schema.
         codec: Encodes events.
     """
 
-    def __init__(self, dsn: str, prepare_threshold: int | None, queries: Queries, codec: ValueCodec) -> None:
-        self._dsn, self._prepare_threshold = dsn, prepare_threshold
+    def __init__(
+        self, dsn: str, tenant: str | None, prepare_threshold: int | None, queries: Queries, codec: ValueCodec
+    ) -> None:
+        self._dsn, self._tenant, self._prepare_threshold = dsn, tenant, prepare_threshold
         self._queries, self._codec = queries, codec
         self._wake, self._closed = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -343,9 +347,8 @@ class StreamWriter:
     def _work(self) -> None:
         while not self._closed.is_set():
             try:
-                with Database.open(
-                    self._dsn, schema=self._queries.schema, pool=False, prepare_threshold=self._prepare_threshold
-                ) as database:
+                options: Any = {"pool": False, "prepare_threshold": self._prepare_threshold}
+                with open_database(self._dsn, self._queries, self._tenant, **options) as database:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):

@@ -37,7 +37,8 @@ class _Worker:
         sources, core = graph_sources(graphs), core_of(state)
         check_projectable_in((one.graph for one in sources.values()), core.project)
         repair = options.get("repair", repair_tool_calls)
-        connecting = core.database.dsn, core.database.prepare_threshold, core.queries
+        database = core.database
+        connecting = database.dsn, database.tenant, database.prepare_threshold, core.queries
         self._writer = StreamWriter(*connecting, core.codec)
         self._saver = state.saver.leased(settings.lease_ttl, self._writer)
         self._executor = GraphExecutor(

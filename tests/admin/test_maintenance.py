@@ -14,7 +14,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs import streams
-from langgraph_pgstate.schema.partitions import drop_days, make_days, make_months
+from langgraph_pgstate.schema.partitions import drop_days, list_old_days, make_days, make_months
 from langgraph_pgstate.schema.queries import queries
 from tests.record.recorder.test_writer import Connection, start
 from tests.runs.test_streams import batch
@@ -70,18 +70,18 @@ def test_days_of_events_are_made_ahead_and_dropped_unless_a_run_in_the_queue_has
         queue.execute(move, day, thread_id)
     assert queue.do(make_days, strayed=True) == ["2020_05_05", "2020_05_06"]
     assert queue.execute("SELECT count(*) FROM {}.stream_batches_2020_05_06") == [(1,)]
-    assert queue.do(drop_days, timedelta(days=36500)) == []
+    assert queue.do(drop_days, queue.do(list_old_days, timedelta(days=36500))) == []
     with psycopg.connect(connection.info.dsn) as other:
         other.execute(f"SELECT count(*) FROM {schema}.stream_batches".encode())
-        assert queue.do(drop_days, timedelta(days=2)) == []
-    assert queue.do(drop_days, timedelta(days=2)) == ["2020_05_05"]
+        assert queue.do(drop_days, queue.do(list_old_days, timedelta(days=2))) == []
+    assert queue.do(drop_days, queue.do(list_old_days, timedelta(days=2))) == ["2020_05_05"]
     queue.finish(running)
-    assert queue.do(drop_days, timedelta(days=2)) == ["2020_05_06"]
+    assert queue.do(drop_days, queue.do(list_old_days, timedelta(days=2))) == ["2020_05_06"]
     assert days() == made
     # Its runs know what was.
     assert queue.execute("SELECT last_event FROM {}.runs") == [(1,), (1,)]
     with pytest.raises(ConfigurationError):
-        queue.do(drop_days, timedelta(seconds=-1))
+        queue.do(list_old_days, timedelta(seconds=-1))
 
 
 def test_setup_leaves_months_for_later_that_others_hold_up(dsn: str, schema: str, connection: Connection) -> None:

@@ -435,3 +435,24 @@ def test_what_is_sent_again_is_another_revision(
     put_values(saver, config, {"messages": messages(0, 140), "document": large(2)})
     assert len(sent) >= 2
     assert values_of(reader, config_of()) == {"messages": messages(0, 140), "document": large(2)}
+
+
+def test_tenants_share_the_size_and_not_the_threads() -> None:
+    whole, address = Cache(10_000), Address("t", "", "c")
+    first, second = (whole.of_tenant(tenant) for tenant in ("a", "b"))
+    manifests = [Manifest({}, {"c": Slice("bytes", 5, 0, 9)}, revision=number) for number in (1, 2)]
+    first.note_read(address, manifests[0], {5: bytes(9)})
+    assert second.manifest(address) is None
+    assert second.cached(address) is None
+    assert whole.manifest(address) is None
+    second.note_put(address, manifests[1], {5: bytes(9)}, {})
+    assert [part.manifest(address) for part in (first, second)] == manifests
+    first.discard_thread("t")
+    assert [part.manifest(address) for part in (first, second)] == [None, manifests[1]]
+    second.of_tenant("a").note_put(address, manifests[0], {5: bytes(9)}, {})
+    second.clear()
+    assert [part.manifest(address) for part in (first, second)] == [manifests[0], None]
+    second.note_read(address, Manifest({}, {"c": Slice("bytes", 5, 0, 9_500)}, revision=3), {5: bytes(2_000)})
+    for number in range(20):
+        second.note_read(Address(f"t{number}", "", "c"), manifests[1], {5: bytes(2_000)})
+    assert first.manifest(address) is None

@@ -29,6 +29,7 @@ from langgraph_pgstate.record.recorder.tracker import Tracker
 from langgraph_pgstate.record.recorder.write_queue import WriteQueue
 from langgraph_pgstate.record.recorder.writer import Writer
 from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.schema.tenancy import open_database
 
 _log = logging.getLogger("langgraph_pgstate.record")
 G = TypeVar("G", bound=Any)
@@ -58,6 +59,10 @@ class _RecorderBase(RecordingHandler):
         # These shadow the methods; see `Awaited`.
         self.on_chain_end = Awaited(self._on_chain_end)  # type: ignore[method-assign]
         self.on_chain_error = Awaited(self._on_chain_error)  # type: ignore[method-assign]
+
+    def own_runs(self) -> list[tuple[str, str]]:
+        """Return thread and run id of the runs in progress."""
+        return self._queue.own_runs()
 
     def record(self, graph: G) -> G:
         """Return the graph with this recorder attached. Does not wait.
@@ -343,11 +348,9 @@ class AsyncRecorder(_RecorderBase):
         """
         if not self._queue.has_news or self._is_borrowed:
             return
-        schema = self._owner.schema
-        with Database.open(
-            bounded_dsn(self._owner.dsn, self.settings.timeout), schema=schema, pool=False, retry=RetryPolicy(1)
-        ) as database:
-            writer = Writer(BlockingRunner(database), queries(schema), self._queue)
+        dsn, named = bounded_dsn(self._owner.dsn, self.settings.timeout), queries(self._owner.schema)
+        with open_database(dsn, named, self._owner.tenant, pool=False, retry=RetryPolicy(1)) as database:
+            writer = Writer(BlockingRunner(database), named, self._queue)
             if (error := run_blocking(writer.write(True))) is not None:
                 raise error
 

@@ -52,3 +52,5 @@ DROP TABLE /*schema*/writes;
 DROP TABLE /*schema*/segments;
 DROP TABLE /*schema*/checkpoints;
 DROP TABLE /*schema*/threads;
+DROP TABLE IF EXISTS /*schema*/tenants;
+DROP FUNCTION IF EXISTS /*schema*/no_tenant();

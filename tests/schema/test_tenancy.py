@@ -1,0 +1,521 @@
+"""Tenants that PostgreSQL keeps apart: in every table, by every call, on shared connections, and in raw SQL."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from support import config_of, loop_graph, put_arguments
+from support.tenants import Walled, open_walled
+
+from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.db.tenants import MAX_TENANT_BYTES, OF_NO_TENANT, tenant_form, wake_key
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    TenantError,
+)
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.worker import Worker
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def walled(dsn: str) -> Iterator[Walled]:
+    """One schema for all tests: each has tenants of its own."""
+    with open_walled(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def names() -> tuple[str, str]:
+    """Two tenants that no other test has."""
+    number = next(_numbers)
+    return f"a{number}", f"b{number}"
+
+
+def asking_graph() -> StateGraph[Any, Any, Any, Any]:
+    """A graph that says something and waits for an answer."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", lambda state: {"messages": [("ai", f"told {interrupt('ok?')}")]})
+    builder.add_edge(START, "ask")
+    builder.add_edge("ask", END)
+    return builder
+
+
+def fill(state: PGState, thread_id: str, secret: str) -> dict[str, Any]:
+    """Give a tenant a row of each kind, and return the ids."""
+    graph = state.record(asking_graph().compile(checkpointer=state.saver, store=state.memory))
+    config = config_of(thread_id)
+    graph.invoke({"messages": [("user", f"{secret} text")]}, config)
+    state.flush()
+    pending = state.interrupts.list(thread_id)[0]
+    state.memory.put(("facts",), "key", {"content": secret})
+    state.files.write(("home",), "/notes.txt", f"{secret} line")
+    run = state.runs.enqueue("agent", {"messages": []}, thread_id=f"{thread_id}-queued")
+    state.schedules.put("nightly", "agent", cron="0 0 1 1 *")
+    checkpoint = state.saver.get_tuple(config)
+    assert checkpoint is not None
+    return {
+        "thread_id": thread_id,
+        "interrupt_id": pending.interrupt_id,
+        "run": (run.thread_id, run.run_id),
+        "checkpoint_id": checkpoint.config["configurable"]["checkpoint_id"],
+    }
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns or raises, without the ids that it was given."""
+    try:
+        return call()
+    except PGStateError as error:
+        return type(error), str(error)
+
+
+# The catalogue
+
+
+def test_every_table_and_partition_is_walled(walled: Walled) -> None:
+    with PGState.open(walled.owner, schema=walled.schema) as state:
+        assert state.maintain(months=5).months_made
+    tables = walled.rows(
+        """
+        SELECT c.relname::text, c.relrowsecurity AND c.relforcerowsecurity, a.attnotnull AND a.attcollation = 950,
+            (SELECT array_agg(p.polname::text ORDER BY p.polname) FROM pg_policy p WHERE p.polrelid = c.oid),
+            pg_get_expr(d.adbin, d.adrelid)
+        FROM pg_class c
+            LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'pgstate_tenant'
+            LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+        WHERE c.relnamespace = '{}'::regnamespace AND c.relkind IN ('r', 'p')
+        """
+    )
+    known = {name for name, *_ in tables}
+    assert len([name for name in known if name.startswith("spans_20")]) == 6
+    assert known >= {*OF_NO_TENANT}
+    assert all(OF_NO_TENANT.values())
+    open_ones = {name: rest for name, *rest in tables if name not in OF_NO_TENANT and name != "tenants"}
+    default = "current_setting('pgstate.tenant'::text, true)"
+    for name, rest in open_ones.items():
+        assert rest == [True, True, ["pgstate_operators", "pgstate_tenant"], default], name
+    assert {name for name, *rest in tables if rest[1] is None} == {*OF_NO_TENANT}
+    views = walled.rows(
+        "SELECT relname FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind = 'v'"
+        " AND NOT coalesce('security_invoker=true' = ANY(reloptions), false)"
+    )
+    assert views == []
+    keys = walled.rows(
+        """
+        SELECT c.relname::text, pg_get_indexdef(i.indexrelid, 1, true) FROM pg_index i
+            JOIN pg_class c ON c.oid = i.indrelid
+        WHERE c.relnamespace = '{}'::regnamespace AND i.indisunique
+        """
+    )
+    assert {name for name, first in keys if first != "pgstate_tenant"} == {*OF_NO_TENANT}
+    assert walled.rows("SELECT DISTINCT pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'f'"
+        " AND connamespace = '{}'::regnamespace") == [(
+            "FOREIGN KEY (pgstate_tenant, thread_id, run_id) REFERENCES "
+            f"{walled.schema}.runs(pgstate_tenant, thread_id, run_id) ON DELETE CASCADE",
+    )]  # fmt: skip
+
+
+def test_each_statement_finds_its_keys(walled: Walled) -> None:
+    with psycopg.connect(walled.app, autocommit=True) as connection:
+        for query in queries(walled.schema).all.values():
+            answer = connection.pgconn.prepare(b"", tenant_form(query.text))
+            assert answer.status == psycopg.pq.ExecStatus.COMMAND_OK, (query.name, answer.error_message)
+
+
+def test_a_table_of_vectors_is_walled(walled: Walled, names: tuple[str, str]) -> None:
+    pytest.importorskip("numpy")
+    if not walled.rows("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        pytest.skip("the server has no pgvector")
+    walled.rows("CREATE EXTENSION IF NOT EXISTS vector")
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [[1.0, float(len(text)), 0.0] for text in texts]
+
+    index: Any = {"dims": 3, "embed": embed}
+    with PGState.open(walled.owner, schema=walled.schema, memory={"index": index}) as state:
+        state.setup()
+        for tenant in names:
+            state.for_tenant(tenant).memory.put(("facts",), "key", {"content": f"of {tenant}"})
+        found = [state.for_tenant(tenant).memory.search(("facts",), query="of") for tenant in names]
+    assert [[one.value["content"] for one in each] for each in found] == [[f"of {tenant}"] for tenant in names]
+    (wall,) = walled.rows(
+        "SELECT relforcerowsecurity FROM pg_class WHERE relname = 'memory_vectors_1'"
+        " AND relnamespace = '{}'::regnamespace"
+    )
+    assert wall == (True,)
+    later: Any = {"name": "other", "dims": 2, "embed": embed}
+    with (
+        PGState.open(walled.owner, schema=walled.schema, memory={"index": later}) as state,
+        pytest.raises(TenantError, match="must be set up before a tenant"),
+    ):
+        state.setup()
+
+
+# What a tenant sees
+
+
+def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tuple[str, str]) -> None:
+    with walled.open(pool=2) as state:
+        hers, mine = (state.for_tenant(name) for name in names)
+        ids = fill(hers, "shared", "sesame")
+        there = {**ids, "run": ids["run"]}
+        missing = {
+            "thread_id": "absent",
+            "interrupt_id": ids["interrupt_id"],
+            "run": ("absent-queued", ids["run"][1]),
+            "checkpoint_id": ids["checkpoint_id"],
+        }
+
+        def at(given: dict[str, Any]) -> dict[str, Any]:
+            return {"configurable": {"thread_id": given["thread_id"], "checkpoint_id": given["checkpoint_id"]}}
+
+        calls: list[Callable[[dict[str, Any]], Any]] = [
+            lambda g: mine.saver.get_tuple(config_of(g["thread_id"])),
+            lambda g: mine.saver.get_tuple({"configurable": {**at(g)["configurable"], "checkpoint_ns": ""}}),
+            lambda g: list(mine.saver.list(config_of(g["thread_id"]))),
+            lambda g: list(mine.saver.list(None)),
+            lambda g: mine.threads.get(g["thread_id"]),
+            lambda g: mine.threads.list().items,
+            lambda g: mine.threads.count(),
+            lambda g: mine.threads.search(query="sesame").items,
+            lambda g: mine.threads.branches(g["thread_id"]),
+            lambda g: mine.threads.labels(g["thread_id"]),
+            lambda g: mine.threads.label(at(g), "mine"),
+            lambda g: mine.threads.fork(at(g)),
+            lambda g: mine.threads.state_at(at(g)),
+            lambda g: mine.threads.diff(at(g), at(g)),
+            lambda g: mine.threads.set_title(g["thread_id"], "mine"),
+            lambda g: mine.threads.set_status(g["thread_id"], "done"),
+            lambda g: mine.threads.revive(g["thread_id"]),
+            lambda g: mine.saver.copy_thread(g["thread_id"], "copied"),
+            lambda g: mine.messages.search("sesame").items,
+            lambda g: mine.messages.conversation(g["thread_id"]),
+            lambda g: mine.events.list(g["thread_id"]).items,
+            lambda g: mine.spans.list(g["thread_id"]).items,
+            lambda g: mine.runs.list().items,
+            lambda g: mine.runs.queued().items,
+            lambda g: mine.runs.counts(),
+            lambda g: mine.runs.status(*g["run"]),
+            lambda g: mine.runs.cancel(*g["run"]),
+            lambda g: mine.runs.discard(*g["run"]),
+            lambda g: mine.interrupts.threads().items,
+            lambda g: mine.interrupts.list(g["thread_id"]),
+            lambda g: mine.interrupts.answer(g["thread_id"], "yes", interrupt_id=g["interrupt_id"]),
+            lambda g: mine.interrupts.answers(g["thread_id"]),
+            lambda g: mine.leases.list().items,
+            lambda g: mine.tools.list(g["thread_id"]),
+            lambda g: mine.schedules.list().items,
+            lambda g: mine.assistants.sorted(),
+            lambda g: mine.memory.get(("facts",), "key"),
+            lambda g: mine.memory.search((), query="sesame"),
+            lambda g: mine.memory.list_namespaces(),
+            lambda g: mine.files.ls(("home",)),
+            lambda g: mine.files.grep(("home",), "sesame"),
+            lambda g: mine.files.read(("home",), "/notes.txt"),
+            lambda g: mine.saver.delete_thread(g["thread_id"]),
+        ]
+        for number, call in enumerate(calls):
+            found = [
+                repr(outcome(lambda call=call, given=given: call(given))).replace("absent", "shared")  # type: ignore[misc]
+                for given in (there, missing)
+            ]
+            assert found[0] == found[1], number
+            assert "sesame" not in found[0], number
+        # A put to a thread of hers is one to a new thread.
+        mine.saver.put(*put_arguments(config_of("shared"), 1))
+        assert len(list(mine.saver.list(config_of("shared")))) == 1
+        with mine.leases.hold("shared"), hers.leases.hold("shared"):
+            pass
+        assert hers.threads.get("shared") is not None
+        assert hers.interrupts.answer("shared", "yes", interrupt_id=ids["interrupt_id"])
+        graph = hers.record(asking_graph().compile(checkpointer=hers.saver))
+        command = hers.interrupts.resume("shared")
+        assert isinstance(command, Command)
+        assert graph.invoke(command, config_of("shared"))["messages"][-1].content == "told yes"
+        assert hers.runs.status(*ids["run"]) == "pending"
+        assert hers.memory.search((), query="sesame")
+
+
+def test_raw_sql_sees_rows_of_the_tenant_alone(walled: Walled, names: tuple[str, str]) -> None:
+    with walled.open(pool=2) as state:
+        for name in names:
+            fill(state.for_tenant(name), "thread", f"secret of {name}")
+    hers, mine = names
+    tables = [
+        row[0]
+        for row in walled.rows(
+            "SELECT relname::text FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind IN ('r', 'p', 'v')"
+        )
+        if row[0] not in OF_NO_TENANT
+    ]
+    with psycopg.connect(walled.app) as connection:
+        connection.execute("SELECT set_config('pgstate.tenant', %s, true)", [mine])
+        for table in tables:
+            rows = connection.execute(f"SELECT t::text FROM {walled.schema}.{table} t".encode()).fetchall()
+            assert f"secret of {hers}" not in str(rows), table
+        own = [
+            connection.execute(f"SELECT count(*), min(pgstate_tenant) FROM {walled.schema}.{table}".encode()).fetchone()
+            for table in ("threads", "checkpoints", "writes", "messages", "runs", "spans", "memories", "file_texts")
+        ]
+        assert all(count and tenant == mine for count, tenant in own), own  # type: ignore[misc]
+        for change in ("UPDATE {}.threads SET title = 'x'", "DELETE FROM {}.memories"):
+            cursor = connection.execute(f"{change} WHERE pgstate_tenant <> '{mine}'".format(walled.schema).encode())
+            assert cursor.rowcount == 0
+        with connection.cursor().copy(f"COPY {walled.schema}.threads TO STDOUT".encode()) as copy:
+            assert hers not in b"".join(copy).decode().replace(f"secret of {mine}", "")
+    insert = "INSERT INTO {}.tombstones (pgstate_tenant, thread_id, expires_at) VALUES (%s, 'x', now())"
+    for tenant, written in ((mine, hers), (mine, "*"), ("*", "*"), ("*", mine), ("", ""), ("", mine)):
+        with psycopg.connect(walled.app) as connection:
+            connection.execute("SELECT set_config('pgstate.tenant', %s, true)", [tenant])
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(insert.format(walled.schema).encode(), [written])
+    with psycopg.connect(walled.app) as connection:
+        connection.execute("SELECT set_config('pgstate.tenant', '*', true)")
+        assert connection.execute(f"SELECT * FROM {walled.schema}.threads".encode()).fetchall() == []
+
+
+def test_a_transaction_that_names_no_tenant_is_refused(walled: Walled, names: tuple[str, str]) -> None:
+    with psycopg.connect(walled.app, autocommit=True) as connection:
+        for _ in range(2):
+            for table in ("threads", "conversations", "spans_default"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no tenant is named"):
+                    connection.execute(f"SELECT * FROM {walled.schema}.{table}".encode())
+            # The setting of a transaction leaves an empty one behind.
+            connection.execute("SELECT set_config('pgstate.tenant', 'a', true)")
+    with walled.open() as state:
+        graph = loop_graph(1).compile(checkpointer=state.saver)
+        for call in (
+            lambda: graph.invoke({"count": 0}, config_of("nobodys")),
+            state.threads.list,
+            lambda: state.threads.create("nobodys"),
+            lambda: state.saver.delete_thread("nobodys"),
+            lambda: state.runs.enqueue("agent", None, thread_id="nobodys"),
+            lambda: state.memory.put(("facts",), "nobodys", {}),
+            lambda: state.files.write(("home",), "/nobodys", "text"),
+        ):
+            with pytest.raises(TenantError, match="keep tenants apart"):
+                call()
+        with pytest.raises(TenantError, match="a worker works for one"), Worker(state, {"agent": loop_graph(1)}):
+            pass
+    assert walled.rows("SELECT count(*) FROM {}.threads WHERE thread_id = 'nobodys'") == [(0,)]
+
+
+def test_an_operator_sees_all_and_no_tenant_runs_as_one(walled: Walled, names: tuple[str, str]) -> None:
+    with walled.open() as state:
+        for name in names:
+            state.for_tenant(name).threads.create("seen")
+    with psycopg.connect(walled.operator) as connection:
+        found = connection.execute(
+            f"SELECT pgstate_tenant FROM {walled.schema}.threads WHERE pgstate_tenant = ANY(%s) ORDER BY 1".encode(),
+            [[*names]],
+        ).fetchall()
+    assert [row[0] for row in found] == sorted(names)
+    for dsn in (walled.operator, walled.server):
+        with pytest.raises(TenantError, match="does not hold for this role"):
+            PGState.open(dsn, schema=walled.schema, tenant=names[0])
+        with PGStateSaver.from_conn_string(dsn, schema=walled.schema, tenant=names[0]) as saver:
+            for call in (lambda: saver.get_tuple(config_of("seen")), lambda: list(saver.list(None))):
+                with pytest.raises(TenantError, match="does not hold for this role"):
+                    call()
+
+
+def test_a_tenant_needs_walls_and_a_name(walled: Walled, dsn: str, schema: str) -> None:
+    with pytest.raises(TenantError, match="does not keep tenants apart"):
+        PGState.open(dsn, schema=schema, tenant="acme")
+    with PGState.open(dsn, schema=schema) as state:
+        acme = state.for_tenant("acme")
+        for call in (acme.threads.list, lambda: acme.saver.put(*put_arguments(config_of("t"), 1))):
+            with pytest.raises(TenantError, match="does not keep tenants apart"):
+                call()
+    with walled.open() as state:
+        for name in ("", "*", "a\0b", "\ud800", "x" * (MAX_TENANT_BYTES + 1)):
+            with pytest.raises(ConfigurationError, match="tenant must be"):
+                state.for_tenant(name)
+        with pytest.raises(ArgumentTypeError, match="tenant must be a string"):
+            state.for_tenant(7)  # type: ignore[arg-type]
+    with walled.open(tenant="acme") as state:
+        assert state.tenant == "acme"
+        assert state.for_tenant("acme") is state
+        with pytest.raises(ConfigurationError, match="this state is of tenant 'acme'"):
+            state.for_tenant("other")
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
+        for given in ({"tenancy": "schemas"}, {"operators": ["r"]}, {"workers": ["r"]}):
+            with pytest.raises(ConfigurationError, match="tenancy"):
+                saver.setup(**given)  # type: ignore[arg-type]
+
+
+def test_setup_refuses_tables_with_rows(dsn: str, schema: str, request: pytest.FixtureRequest) -> None:
+    with PGState.open(dsn, schema=schema) as state:
+        state.threads.create("somebodys")
+        with pytest.raises(TenantError, match="has rows of no tenant"):
+            state.setup(tenancy="rls")
+        assert state.threads.get("somebodys") is not None
+
+
+# One pool, many tenants
+
+
+def storm(walled: Walled, tenants: int, operations: int) -> int:
+    """Let many tenants use the same thread ids on five connections at once, and return the number of crossings."""
+    crossings, lock = 0, threading.Lock()
+    with walled.open(pool=5) as state:
+        prefix = f"s{next(_numbers)}-"
+        states = [state.for_tenant(f"{prefix}{number}") for number in range(tenants)]
+
+        def check(mine: str, found: str) -> None:
+            nonlocal crossings
+            if found != mine:
+                with lock:
+                    crossings += 1
+
+        def turn(number: int) -> None:
+            chosen = random.Random(number)
+            one = chosen.choice(states)
+            tenant, thread_id = str(one.tenant), f"t{chosen.randrange(3)}"
+            config = config_of(thread_id)
+            match chosen.randrange(5):
+                case 0:
+                    checkpoint: Any = {**empty_checkpoint(), "channel_values": {"a": tenant}}
+                    checkpoint["channel_versions"] = {"a": 1}
+                    one.saver.put(config, checkpoint, {"source": "input", "step": -1, "parents": {}}, {"a": 1})
+                case 1:
+                    found = one.saver.get_tuple(config)
+                    check(tenant, tenant if found is None else found.checkpoint["channel_values"]["a"])
+                case 2:
+                    one.memory.put(("facts",), thread_id, {"content": tenant})
+                    item = one.memory.get(("facts",), thread_id)
+                    assert item is not None
+                    check(tenant, item.value["content"])
+                case 3:
+                    for thread in one.threads.list().items:
+                        check(tenant, thread.title or tenant)
+                case 4:
+                    try:
+                        one.threads.set_title(thread_id, tenant)
+                    except NotFoundError:
+                        return
+
+        with ThreadPoolExecutor(10) as executor:
+            list(executor.map(turn, range(operations)))
+    return crossings
+
+
+def test_tenants_share_connections_without_crossing(walled: Walled) -> None:
+    assert storm(walled, tenants=10, operations=300) == 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_operations_of_fifty_tenants_do_not_cross(walled: Walled) -> None:
+    assert storm(walled, tenants=50, operations=10_000) == 0
+
+
+async def test_the_asynchronous_state_serves_tenants(walled: Walled, names: tuple[str, str]) -> None:
+    async with AsyncPGState.open(walled.app, schema=walled.schema, pool=2) as state:
+        for name in names:
+            one = state.for_tenant(name)
+            graph = one.record(loop_graph(1).compile(checkpointer=one.saver))
+            for count in range(2):
+                await graph.ainvoke({"count": count}, config_of("same"))
+            await one.flush()
+            assert [run.status for run in (await one.runs.list()).items] == ["success"] * 2
+            assert [thread.thread_id for thread in (await one.threads.list()).items] == ["same"]
+            await one.memory.aput(("facts",), "key", {"content": name})
+        for name in names:
+            item = await state.for_tenant(name).memory.aget(("facts",), "key")
+            assert item is not None
+            assert item.value == {"content": name}
+        with pytest.raises(TenantError):
+            await state.threads.list()
+
+
+def test_a_callers_transaction_names_the_tenant(walled: Walled, names: tuple[str, str]) -> None:
+    with psycopg.connect(walled.app) as connection, ExitStack() as stack:
+        savers = [PGStateSaver(connection, schema=walled.schema, tenant=name) for name in names]
+        connection.execute("SELECT 1")
+        for saver in savers:
+            saver.put(*put_arguments(config_of("inside"), 1, a=saver._database.tenant))
+        found = [saver.get_tuple(config_of("inside")) for saver in savers]
+        assert [one and one.checkpoint["channel_values"]["a"] for one in found] == [*names]
+        connection.rollback()
+        # Outside of a transaction each call is one.
+        for saver in savers:
+            assert saver.get_tuple(config_of("inside")) is None
+            saver.put(*put_arguments(config_of("outside"), 1))
+        state = stack.enter_context(walled.open(tenant=names[0]))
+        state.runs.enqueue("agent", None, thread_id="later", connection=connection)
+        connection.commit()
+        assert [run.thread_id for run in state.runs.queued().items] == ["later"]
+        assert sorted(thread.thread_id for thread in state.threads.list().items) == ["later", "outside"]
+        with state._database.lend() as (lent, _):
+            assert lent.execute("SELECT current_setting('pgstate.tenant')").fetchone() == (names[0],)
+    with psycopg.connect(walled.app) as connection:
+        # Nothing stays in the session.
+        assert connection.execute("SELECT current_setting('pgstate.tenant', true)").fetchone() == (None,)
+
+
+def test_runs_are_worked_on_for_their_tenant(walled: Walled, names: tuple[str, str]) -> None:
+    def node(state: Any) -> dict[str, Any]:
+        return {"count": state["count"] + 1}
+
+    builder = loop_graph(1)
+    with walled.open(pool=3) as state:
+        handles = {}
+        for name in names:
+            one = state.for_tenant(name)
+            handles[name] = one.runs.enqueue("agent", {"count": 0}, thread_id="same")
+        with Worker(state.for_tenant(names[0]), {"agent": builder}, poll=0.1):
+            handles[names[0]].wait(30)
+        assert handles[names[0]].status() == "success"
+        assert handles[names[1]].status() == "pending"
+        assert state.for_tenant(names[1]).saver.get_tuple(config_of("same")) is None
+
+
+def test_maintenance_serves_tenant_after_tenant(walled: Walled, names: tuple[str, str]) -> None:
+    with walled.open() as state:
+        for name in names:
+            one = state.for_tenant(name)
+            graph = one.record(loop_graph(1).compile(checkpointer=one.saver))
+            graph.invoke({"count": 0}, config_of("old"))
+            one.flush()
+            one.threads.expire("old", after=timedelta(0))
+    walled.rows("UPDATE {}.threads SET updated_at = now() - interval '1 hour' WHERE thread_id = 'old'")
+    walled.rows("UPDATE {}.runs SET started_at = now() - interval '1 hour' WHERE thread_id = 'old'")
+    walled.rows("UPDATE {}.spans SET started_at = started_at - interval '4 years' WHERE thread_id = 'old'")
+    strayed = walled.rows("SELECT count(*) FROM {}.spans_default")[0][0]
+    assert strayed
+    with PGState.open(walled.owner, schema=walled.schema) as state:
+        report = state.maintain()
+        assert len(report.months_made) == 1
+        assert report.expired.threads == 2
+        # The walls are as before.
+        with pytest.raises(TenantError):
+            state.threads.list()
+    assert walled.rows("SELECT count(*) FROM {}.spans_default") == [(0,)]
+    assert walled.rows("SELECT bool_and(relforcerowsecurity) FROM pg_class WHERE relname LIKE 'spans%' AND relkind IN "
+        "('r', 'p') AND relnamespace = '{}'::regnamespace") == [(True,)]  # fmt: skip
+    with walled.open(tenant=names[0]) as state:
+        assert state.maintain().months_made == ()
+
+
+def test_a_notification_names_no_run(walled: Walled) -> None:
+    assert wake_key(None, "run") == "run"
+    keys = {wake_key(tenant, "run") for tenant in ("a", "b")}
+    assert len(keys) == 2
+    assert not any("run" in key for key in keys)

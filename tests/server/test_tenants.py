@@ -1,0 +1,109 @@
+"""Tenants of the server: each user reaches the rows of one, in every operation and page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from langgraph.store.memory import InMemoryStore
+from langgraph_sdk import Auth
+from support.http import HELLO, chat, http, sdk
+from support.tenants import Walled, open_walled
+
+from langgraph_pgstate import AsyncPGState
+from langgraph_pgstate.errors import TenantError
+from langgraph_pgstate.server import create_app
+
+THREAD, OTHER = "7a5f2d0e-0000-4000-8000-000000000001", "7a5f2d0e-0000-4000-8000-000000000002"
+
+
+@pytest.fixture(scope="module")
+def walled(dsn: str) -> Iterator[Walled]:
+    """A schema that keeps tenants apart."""
+    with open_walled(dsn) as made:
+        yield made
+
+
+async def refusal(call: Awaitable[Any]) -> int:
+    """The status of a request that is refused."""
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        await call
+    return refused.value.response.status_code
+
+
+def people() -> Any:
+    """Two users of two tenants, and one of none."""
+    users = {
+        "eve": {"identity": "same", "tenant_id": "srv-eve"},
+        "bob": {"identity": "same", "tenant_id": "srv-bob", "permissions": ["pages:read"]},
+        "nil": {"identity": "same"},
+        "star": {"identity": "same", "tenant_id": "*"},
+    }
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        if authorization not in users:
+            raise Auth.exceptions.HTTPException(401, "who are you?")
+        return users[authorization]
+
+    return auth
+
+
+async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None:
+    async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
+        app = create_app(state, {"chat": chat()}, auth=people(), worker=False, inspector=True)
+        async with app.lifespan():
+            eve, bob, nil, star = (sdk(app, {"authorization": name}) for name in ("eve", "bob", "nil", "star"))
+            async with eve as hers, bob as his, nil as nobodys, star as everybodys:
+                for client in (nobodys, everybodys):
+                    assert await refusal(client.threads.create(thread_id=THREAD)) == 403
+                await hers.threads.create(thread_id=THREAD, metadata={"secret": "sesame", "graph_id": "chat"})
+                await hers.threads.update_state(
+                    THREAD, {"messages": [{"role": "user", "content": "sesame"}]}, as_node="speak"
+                )
+                await hers.store.put_item(["same"], "key", {"content": "sesame"})
+                run = await hers.runs.create(THREAD, "chat", input=HELLO)
+                assert await his.threads.search() == []
+                assert await his.threads.count() == 0
+                for thread_id in (THREAD, OTHER):
+                    for call in (
+                        his.threads.get(thread_id),
+                        his.threads.get_state(thread_id),
+                        his.threads.get_history(thread_id),
+                        his.threads.copy(thread_id),
+                        his.threads.update(thread_id, metadata={}),
+                        his.threads.delete(thread_id),
+                        his.runs.get(thread_id, run["run_id"]),
+                        his.runs.cancel(thread_id, run["run_id"]),
+                        his.runs.create(thread_id, "chat", input=HELLO),
+                    ):
+                        assert await refusal(call) == 404
+                assert await his.store.get_item(["same"], "key") is None
+                assert (await his.store.search_items(["same"]))["items"] == []
+                # Hers are as they were, and his thread of the same id is another.
+                await his.threads.create(thread_id=THREAD)
+                assert (await his.threads.get_state(THREAD))["values"] in ([], {})
+                state_of_hers = await hers.threads.get_state(THREAD)
+                assert state_of_hers["values"]["messages"][0]["content"] == "sesame"  # type: ignore[call-overload, index]
+                assert (await hers.runs.get(THREAD, run["run_id"]))["status"] == "pending"
+                async with http(app, {"authorization": "bob"}) as browser:
+                    page = await browser.get("/ui/threads")
+                    assert page.status_code == 200
+                    assert "sesame" not in page.text
+                    assert (await browser.get(f"/ui/threads/{THREAD}")).status_code == 200
+
+
+async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> None:
+    async with AsyncPGState.open(walled.app, schema=walled.schema) as state:
+        for options, reason in (
+            ({"worker": False}, "needs auth"),
+            ({"worker": False, "auth": people(), "store": InMemoryStore()}, "leave store out"),
+            ({"auth": people()}, "needs worker=False"),
+        ):
+            app = create_app(state, {"chat": chat()}, **options)  # type: ignore[arg-type]
+            with pytest.raises(TenantError, match=reason):
+                async with app.lifespan():
+                    pass
