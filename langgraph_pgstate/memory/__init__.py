@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.memory.extracting import extract_summaries, extraction
     from langgraph_pgstate.memory.notes import AsyncNotes, Notes
     from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
     from langgraph_pgstate.memory.tools import memory_tools
@@ -23,6 +24,8 @@ else:
             "Notes": "langgraph_pgstate.memory.notes",
             "PGMemoryStore": "langgraph_pgstate.memory.store",
             "StoredItem": "langgraph_pgstate.memory.types",
+            "extract_summaries": "langgraph_pgstate.memory.extracting",
+            "extraction": "langgraph_pgstate.memory.extracting",
             "memory_tools": "langgraph_pgstate.memory.tools",
         },
     )
@@ -38,5 +41,7 @@ __all__ = [
     "Notes",
     "PGMemoryStore",
     "StoredItem",
+    "extract_summaries",
+    "extraction",
     "memory_tools",
 ]

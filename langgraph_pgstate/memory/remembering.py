@@ -59,6 +59,7 @@ class AsyncMemories:
         expires_at: datetime | None = None,
         metadata: Mapping[str, Any] | None = None,
         thread_id: str | None = None,
+        run_id: str | None = None,
         checkpoint_id: str | None = None,
         message_id: str | None = None,
         namespace: Sequence[str] | None = None,
@@ -82,6 +83,7 @@ class AsyncMemories:
             expires_at: Time it ends; by default after the `default_ttl` of the store, or never.
             metadata: What is stored beside the content, as JSON.
             thread_id: Thread it comes from; by default the one that is running.
+            run_id: Run it comes from; by default the one that is running on the thread.
             checkpoint_id: Checkpoint it comes from; by default the one of the superstep that is running.
             message_id: Message that caused it.
             namespace: Where it belongs; by default `("memories", "tenant", …, "user", …, "agent", …)` with the parts
@@ -110,6 +112,8 @@ class AsyncMemories:
         if thread_id is not None and thread_id != origin.thread_id:
             # The run and the checkpoint are those of another thread.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
+        if run_id is not None:
+            origin = origin._replace(run_id=text_of("run_id", run_id))
         if checkpoint_id is not None:
             origin = origin._replace(checkpoint_id=text_of("checkpoint_id", checkpoint_id))
         origin = origin._replace(message_id=text_of("message_id", message_id))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Query
 from langgraph_pgstate.db.tenants import wake_key
-from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.errors import ConfigurationError, PGStateError
 from langgraph_pgstate.runs.cancelling import promote_and_set_status
+from langgraph_pgstate.runs.enqueue import enqueue
 from langgraph_pgstate.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.runs.requests import RunRequest
 from langgraph_pgstate.runs.streams import append_statements
 from langgraph_pgstate.runs.types import EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries
@@ -20,6 +23,8 @@ ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
 _OUTLIVING_SECONDS: Final = 60.0
 # A notification holds 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
+
+log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class RunError(NamedTuple):
@@ -52,6 +57,7 @@ async def finish(
     *,
     deletes_thread: bool = False,
     keep_for: float | None = None,
+    then: RunRequest | None = None,
 ) -> bool:
     """End a run, or put it back for another attempt; release its lease, and make the thread's next run ready.
 
@@ -70,6 +76,8 @@ async def finish(
             the thread is in the queue. The run and its events stay for a minute, until `sweep`.
         keep_for: Seconds for which the lease is renewed instead of being released, because code of the run still runs.
             Claims put off the thread's runs until the caller releases it, or it expires.
+        then: A run of another thread that is enqueued in the same transaction. If it is refused, the run ends without
+            it.
 
     Returns:
         False if the lease was lost: another worker runs the run, or has ended it. Then nothing was written. False also
@@ -77,6 +85,12 @@ async def finish(
     """
     if status not in ENDS:
         raise ConfigurationError(f"a run ends as {', '.join(ENDS)}, not {status!r}")
+    if then is not None:
+        async with db.transaction():
+            ended = await finish(db, queries, key, status, error, events=events, keep_for=keep_for)
+            if ended:
+                await _follow(db, queries, then)
+            return ended
     if retry_after is not None:
         given = {**_error_row(error), "unused": 0, "delay": repr(retry_after)}
         return await _requeue(db, queries, key, given, events, keep_for)
@@ -87,6 +101,15 @@ async def finish(
         return True
     # The answer to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
+
+
+async def _follow(db: Connection, queries: Queries, then: RunRequest) -> None:
+    try:
+        await enqueue(db, queries, [then])
+    except PGStateError as error:
+        if error.retryable:
+            raise
+        log.warning("run %s of %s is not enqueued after another one: %s", then.run_id, then.graph, error)
 
 
 async def finish_together(

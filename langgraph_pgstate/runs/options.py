@@ -194,6 +194,10 @@ class WorkerOptions(TypedDict, total=False):
             also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. The
             last death must be one of a worker that ran nothing else; after the first one the run is claimed alone.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
+        followed_by: By graph, another graph that is enqueued when a run of it has succeeded, in the same transaction:
+            on a thread of its own, which is deleted when it has succeeded, with the input `thread_id` and `run_id` of
+            the run, its owner, queue and key. It must be idempotent, because it has up to five attempts. Not after a
+            run that deletes its thread.
         repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
             the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not
             at all.
@@ -207,6 +211,7 @@ class WorkerOptions(TypedDict, total=False):
     drain_timeout: float
     max_crashes: int
     adopt: bool
+    followed_by: Mapping[str, str]
     repair: Callable[[Any, Any], Any] | None
 
 

@@ -931,6 +931,13 @@ FROM /*schema*/checkpoints c
     ) AS a ON true
 WHERE c.checkpoint_ns = '';
 
+-- Summaries of threads: memories of the kind `summary` that come from one.
+CREATE VIEW /*schema*/summaries AS
+SELECT m.thread_id, m.checkpoint_id, m.run_id, m.message_id, m.user_id, m.tenant_id, m.valid_from AS created_at,
+    m.value ->> 'content' AS content, m.namespace, m.key
+FROM /*schema*/memories m
+WHERE m.kind = 'summary' AND m.thread_id IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now());
+
 -- Versions of memories and the messages that caused them: in the thread that stored the version, and in its forks.
 CREATE VIEW /*schema*/memory_messages AS
 SELECT v.namespace, v.key, v.version, v.kind, v.user_id, v.valid_from, v.valid_to, v.changed_by,
@@ -1776,6 +1783,17 @@ COMMENT ON COLUMN /*schema*/provenance.output_tokens IS 'tokens written in the s
 COMMENT ON COLUMN /*schema*/provenance.cost IS 'of the superstep, in the currency of prices';
 COMMENT ON COLUMN /*schema*/provenance.branches IS 'checkpoints with the same parent, itself included';
 
+COMMENT ON VIEW /*schema*/summaries IS 'Summaries of threads, which memories of the kind summary are.';
+COMMENT ON COLUMN /*schema*/summaries.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/summaries.checkpoint_id IS 'checkpoint as of which it is';
+COMMENT ON COLUMN /*schema*/summaries.run_id IS 'run that made it';
+COMMENT ON COLUMN /*schema*/summaries.message_id IS 'message of the state that has it';
+COMMENT ON COLUMN /*schema*/summaries.user_id IS 'user of the thread';
+COMMENT ON COLUMN /*schema*/summaries.tenant_id IS 'tenant of the thread';
+COMMENT ON COLUMN /*schema*/summaries.created_at IS 'time it was stored';
+COMMENT ON COLUMN /*schema*/summaries.content IS 'the summary';
+COMMENT ON COLUMN /*schema*/summaries.namespace IS 'namespace of the memory';
+COMMENT ON COLUMN /*schema*/summaries.key IS 'key of the memory';
 COMMENT ON VIEW /*schema*/memory_messages IS
     'Versions of memories and the messages that caused them, in the thread that stored the version and in its forks.';
 COMMENT ON COLUMN /*schema*/memory_messages.namespace IS 'namespace of the memory';

@@ -32,6 +32,7 @@ from langgraph_pgstate.schema.tenancy import open_database, refuse_without_tenan
 from langgraph_pgstate.worker.claims import Claimer
 from langgraph_pgstate.worker.ending import Ender
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, Stop, run_outcome
+from langgraph_pgstate.worker.followers import following
 from langgraph_pgstate.worker.isolation import ISOLATION
 from langgraph_pgstate.worker.left import LeftRuns
 from langgraph_pgstate.worker.settings import WorkerSettings, accepted_versions
@@ -105,6 +106,7 @@ class Control:
             self._leave_to_sweep,
             self._left_runs,
             settings.lease_ttl,
+            partial(following, codec, settings.followed_by),
         )
         self._tended_at = self._failed_at = float("-inf")
         self._claimed_all = False

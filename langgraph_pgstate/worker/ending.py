@@ -14,6 +14,8 @@ from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.record.recorder.capture import render_error
 from langgraph_pgstate.runs import ending
 from langgraph_pgstate.runs.locking import is_locked
+from langgraph_pgstate.runs.requests import RunRequest
+from langgraph_pgstate.runs.types import ClaimedRun
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, retry_delay
 from langgraph_pgstate.worker.left import LeftRuns
@@ -32,6 +34,7 @@ class Ender:
         leave: Called with each whose run is left until its lease expires.
         left: Knows for which runs a lease is kept because their code still runs.
         ttl: Seconds for which it is.
+        follow: Returns the run that follows one that has succeeded.
 
     Attributes:
         given_back: Number of runs that were requeued.
@@ -46,9 +49,11 @@ class Ender:
         leave: Callable[[RunExecution], None],
         left: LeftRuns,
         ttl: float,
+        follow: Callable[[ClaimedRun], RunRequest | None],
     ) -> None:
         self._queries, self._recording, self._seconds = queries, recording, seconds
         self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
+        self._follow = follow
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
         # Ids of ended runs whose ends have not been reported to those who wait for them.
         self._ended: list[str] = []
@@ -102,6 +107,7 @@ class Ender:
         together: dict[str, list[RunExecution]] = {}
         for execution, outcome in [*self._reports]:
             is_plain = outcome.kind == "finish" and outcome.error is None and not execution.deletes_thread
+            is_plain = is_plain and self._follower_of(execution, outcome.status) is None
             is_alone = execution.refuses_writes or execution.is_end_locked or self._left.is_left(execution)
             if is_plain and not is_alone:
                 together.setdefault(outcome.status, []).append(execution)
@@ -192,12 +198,17 @@ class Ender:
                 execution.unsent,
                 deletes_thread=execution.deletes_thread,
                 keep_for=keep_for,
+                then=self._follower_of(execution, status),
             )
         except ConfigurationError:
             if error is None or error == error.as_ascii():
                 raise
         # The encoding of the database lacks some characters. A run whose end is not stored would run again.
         return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
+
+    def _follower_of(self, execution: RunExecution, status: str) -> RunRequest | None:
+        is_followed = status == "success" and not execution.deletes_thread
+        return self._follow(execution.claimed) if is_followed else None
 
     def _forget(self, execution: RunExecution) -> None:
         self._ended.append(execution.key.run_id)

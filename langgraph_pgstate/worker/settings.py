@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from langgraph_pgstate.arguments import several
@@ -23,6 +23,7 @@ class WorkerSettings:
     poll: float = 0.5
     drain_timeout: float = 30.0
     max_crashes: int = 3
+    followed_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Self:

@@ -15,6 +15,7 @@ from langgraph_pgstate.runs.options import WorkerOptions
 from langgraph_pgstate.state import core_of
 from langgraph_pgstate.worker.control import Control
 from langgraph_pgstate.worker.executing import GraphExecutor, RunExecution, run_outcome
+from langgraph_pgstate.worker.followers import check_followers
 from langgraph_pgstate.worker.graphs import graph_sources
 from langgraph_pgstate.worker.resuming import repair_tool_calls
 from langgraph_pgstate.worker.settings import WorkerSettings
@@ -35,6 +36,7 @@ class _Worker:
         check_options(type(self), options, WorkerOptions)
         settings = WorkerSettings.of(options)
         sources, core = graph_sources(graphs), core_of(state)
+        check_followers(settings.followed_by, sources)
         check_projectable_in((one.graph for one in sources.values()), core.project)
         repair = options.get("repair", repair_tool_calls)
         database = core.database

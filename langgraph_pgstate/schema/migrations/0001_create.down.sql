@@ -1,5 +1,6 @@
 -- Takes everything away.
 
+DROP VIEW /*schema*/summaries;
 DROP VIEW /*schema*/memory_messages;
 DROP VIEW /*schema*/conversations;
 DROP VIEW /*schema*/provenance;

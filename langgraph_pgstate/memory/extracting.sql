@@ -1,0 +1,17 @@
+-- name: get_extracted_run
+-- Return the owner of a run, and its last checkpoint in the root namespace.
+SELECT r.user_id, r.tenant_id, (
+    SELECT max(c.checkpoint_id) FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.run_id = :run_id AND c.is_copy IS NOT TRUE
+)
+FROM /*schema*/runs r WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
+
+-- name: list_extracted
+-- Return kind and content of the memories of a namespace, and of their earlier versions, that were extracted from a run.
+SELECT m.kind, m.value ->> 'content' FROM /*schema*/memories m
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.thread_id = :thread_id::text
+    AND m.run_id = :run_id::text AND m.changed_by = :changed_by::text
+UNION ALL
+SELECT v.kind, v.value ->> 'content' FROM /*schema*/memory_versions v
+WHERE v.namespace OPERATOR(pg_catalog.=) :namespace AND v.thread_id = :thread_id AND v.run_id = :run_id
+    AND v.changed_by = :changed_by;
