@@ -49,7 +49,14 @@ if TYPE_CHECKING:
     from langgraph_pgstate.runs.types import QueuedRun
     from langgraph_pgstate.state import PGState
 
-_KIND_STYLES: Final = {"graph": "bold", "node": "bold", "llm": "magenta", "tool": "blue", "retriever": "blue"}
+_KIND_STYLES: Final = {
+    "graph": "bold",
+    "node": "bold",
+    "llm": "magenta",
+    "tool": "blue",
+    "retriever": "blue",
+    "memory": "blue",
+}
 _SWEEP_PAGE: Final = 100
 
 

@@ -21,7 +21,7 @@ from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES, SUMMED
 from langgraph_pgstate.record.types import Feedback, Run, RunSums, Span, Timeline, TimelineSpan
 from langgraph_pgstate.server.errors import missing, refuse
 
-KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever")
+KINDS: Final = ("graph", "node", "chain", "llm", "tool", "retriever", "memory")
 FAILED: Final = "failed"
 SORTS: Final = ORDERS[1:]
 _PAGE: Final = 50

@@ -20,6 +20,7 @@ from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.notes import AsyncNotes, Notes
 from langgraph_pgstate.memory.options import Settings
 from langgraph_pgstate.memory.origins import Origin, current_origin
+from langgraph_pgstate.memory.spans import recorded
 from langgraph_pgstate.memory.texts import json_value, texts_of
 from langgraph_pgstate.memory.types import Caused, FoundItem, Memory, MemoryVersion, StoredItem
 from langgraph_pgstate.paging import Page
@@ -46,6 +47,7 @@ class AsyncMemories:
     async def _indexes(self) -> tuple[OpenIndex, ...]:
         raise NotImplementedError
 
+    @recorded("upsert_memory", lambda content, kind="fact", *, key=None, **_: (key, None))
     async def remember(
         self,
         content: str,
@@ -186,6 +188,7 @@ class AsyncMemories:
         found = await self._find(search, refreshes=refreshes)
         return await self.runner.run(memories.complete, self.queries, found)
 
+    @recorded("delete_memory", lambda key=None, **_: (key, None))
     async def forget(
         self,
         key: str | None = None,

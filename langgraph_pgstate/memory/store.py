@@ -51,6 +51,7 @@ from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
 from langgraph_pgstate.memory.origins import Origin, current_origin
 from langgraph_pgstate.memory.remembering import AsyncMemories, Memories
+from langgraph_pgstate.memory.spans import recorded
 from langgraph_pgstate.memory.texts import fields_of, json_value, texts_of
 from langgraph_pgstate.memory.types import FoundItem
 from langgraph_pgstate.options import DEFAULT_SCHEMA
@@ -257,11 +258,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         if puts := [one for one in sorted.puts.values() if one is not None]:
             await self._put(puts, current_origin(self._run_of), Traits())
         if deletions := [key for key, one in sorted.puts.items() if one is None]:
-            history = self.settings.history
-            by = current_origin(self._run_of).changed_by
-            indexes = await self._indexes()
-            await self.runner.run(items.delete, self.queries, deletions, indexes, history=history, deleted_by=by)
+            await self._delete(deletions)
         return found
+
+    @recorded("delete_memory", lambda keys: (keys[0][1] if len(keys) == 1 else None, None))
+    async def _delete(self, keys: Sequence[tuple[Namespace, str]]) -> None:
+        history, indexes = self.settings.history, await self._indexes()
+        by = current_origin(self._run_of).changed_by
+        await self.runner.run(items.delete, self.queries, keys, indexes, history=history, deleted_by=by)
 
     async def asearch(  # type: ignore[override]
         self,
@@ -298,6 +302,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         one = Search(tuple(namespace_prefix), filter, limit, offset, query or None)
         return await self._find(one, mode=mode, refreshes=refreshes)
 
+    @recorded("search_memory", lambda search, **_: (None, search.query))
     async def _find(self, search: Search, *, mode: Mode = "hybrid", refreshes: bool) -> list[FoundItem]:
         if mode not in ("hybrid", "vector", "words"):
             raise ConfigurationError(f"mode must be 'hybrid', 'vector' or 'words', not {mode!r}")
@@ -335,6 +340,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             report_failure(error, 1)
             return None
 
+    @recorded("upsert_memory", lambda puts, *_: (puts[0].key if len(puts) == 1 else None, None))
     async def _put(self, puts: Sequence[Put], origin: Origin, traits: Traits) -> None:
         embedded, is_unindexed = await self._embed(puts)
         await self.runner.run(
@@ -585,6 +591,7 @@ class PGMemoryStore(Memories, _Store):
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query
     _put = AsyncPGMemoryStore._put
+    _delete = AsyncPGMemoryStore._delete
     _embed = AsyncPGMemoryStore._embed
     _indexes = AsyncPGMemoryStore._indexes
 

@@ -55,9 +55,12 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "gen_ai.tool.type": ("tools", "`function`"),
     "gen_ai.tool.description": ("tools", "the tool's description"),
     "gen_ai.tool.call.id": ("tools", "id that the model gave the call"),
+    "gen_ai.memory.store.id": ("memory", "the schema"),
+    "gen_ai.memory.record.id": ("memory, of one item", "its key"),
+    "gen_ai.memory.query.text": ("searches of memory, with content", "the query"),
     "pgstate.run.id": ("all", "`run_id` in `runs` and `spans`"),
     "pgstate.span.id": ("all", "`span_id` in `spans`"),
-    "pgstate.span.kind": ("all", "`graph`, `node`, `chain`, `llm`, `tool` or `retriever`"),
+    "pgstate.span.kind": ("all", "`graph`, `node`, `chain`, `llm`, `tool`, `retriever` or `memory`"),
     "pgstate.status": ("all", "`success`, `error`, `interrupted` or `cancelled`"),
     "pgstate.agent": ("all", "the agent"),
     "pgstate.tenant.id": ("all", "the tenant of the run"),
@@ -85,7 +88,12 @@ _NAMES: Final = {
 }
 """By operation, the attribute that follows it in the name of a span."""
 _CLIENTS: Final = frozenset({"llm", "retriever"})
-_OTHER_KINDS: Final = {"invoke_workflow": "CHAIN", "retrieval": "RETRIEVER", None: "CHAIN"}
+_OTHER_KINDS: Final = {
+    "invoke_workflow": "CHAIN",
+    "retrieval": "RETRIEVER",
+    "search_memory": "RETRIEVER",
+    None: "CHAIN",
+}
 """OpenInference's kinds, for operations that backends do not derive one from."""
 _ROLES: Final = {"human": "user", "ai": "assistant"}
 _USAGE: Final = "gen_ai.usage."
@@ -209,6 +217,8 @@ def _content_of(span: EndedSpan, operation: str | None) -> dict[str, Any]:
         output = span.output
         result = output.get("content") if isinstance(output, Mapping) and output.get("role") == "tool" else output
         return {"gen_ai.tool.call.arguments": _text(span.input), "gen_ai.tool.call.result": _text(result)}
+    if span.kind == "memory":
+        return {"gen_ai.memory.query.text": _text(span.input)}
     if span.kind == "llm":
         return {
             "gen_ai.input.messages": _messages(span.input),

@@ -50,7 +50,7 @@ class SpanFilter(PageFilter, total=False):
 
     Attributes:
         run_id: Only spans of this run.
-        kind: Only spans of this kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
+        kind: Only spans of this kind: `graph`, `node`, `chain`, `llm`, `tool`, `retriever` or `memory`.
         name: Only spans of this name.
         status: Only spans of this status.
     """

@@ -508,7 +508,7 @@ class Span:
         run_id: The run.
         span_id: The span's id, which is LangChain's callback run id.
         parent_span_id: The parent span; `None` for the run's root.
-        kind: `graph`, `node`, `chain`, `llm`, `tool` or `retriever`.
+        kind: `graph`, `node`, `chain`, `llm`, `tool`, `retriever` or `memory`.
         name: Name of the node, model, tool or other runnable.
         status: `running`, `success`, `error`, `interrupted` or `cancelled`.
         started_at: Start time by the database's clock, as exact as the last clock synchronization.

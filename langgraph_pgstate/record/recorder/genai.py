@@ -52,6 +52,9 @@ def describe_span(span: SpanRecord) -> dict[str, Any]:
             attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": span.name}
         elif span.agent:
             attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": span.agent}
+    elif span.kind == "memory":
+        attributes = {"gen_ai.operation.name": span.name}
+        attributes |= {f"gen_ai.memory.{name}": value for name, value in (span.invocation or {}).items() if value}
     elif operation := _OPERATIONS.get(span.kind):
         attributes = {"gen_ai.operation.name": operation}
         if span.kind == "tool":

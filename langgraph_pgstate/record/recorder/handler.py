@@ -214,6 +214,18 @@ class RecordingHandler(GraphCallbackHandler):
         """End the span of a failed retriever."""
         self._ended(self._tracker.end(run_id, error=error))
 
+    def begin_memory(
+        self, operation: str, id: UUID, parent_id: UUID | None, store: str, record_id: str | None, query: str | None
+    ) -> None:
+        """Begin a span of an operation of memory, in an open span."""
+        span = self._tracker.begin("memory", operation, id, parent_id, None, None, query)
+        if span is not None:
+            span.invocation = {"store.id": store, "record.id": record_id}
+
+    def end_memory(self, id: UUID, error: BaseException | None = None) -> None:
+        """End a span of an operation of memory."""
+        self._ended(self._tracker.end(id, error=error))
+
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
         """Record that a graph was interrupted."""
         self._tracker.interrupted(

@@ -43,7 +43,7 @@ _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
 # The input of a node or of an edge's function is the state, whose messages have their own rows; a few are enough. The
 # input of a model has more.
-_LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4}
+_LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4, "memory": 1}
 _MOST_ABANDONED = 4096
 
 
