@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import run_in_executor
 from langgraph.graph import START, StateGraph
 from langgraph.pregel import Pregel
 
@@ -159,7 +159,7 @@ class _Steps:
         if isinstance(self._store, PGMemoryStore) or inspect.iscoroutinefunction(self._extract):
             found = self._extract(messages)
         else:
-            found = await asyncio.to_thread(self._extract, messages)
+            found = await run_in_executor(None, self._extract, messages)
         return await found if isinstance(found, Awaitable) else found
 
 
