@@ -27,6 +27,7 @@
     │   ├── LeaseHeldError                   the thread's lease is held by another process or run
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
+    ├── ThreadHeldError                      the thread is held by a person, so nothing of it is deleted
     ├── ThreadExistsError                    a thread is to be created under the id of another one
     ├── AssistantExistsError                 an assistant is to be created under the id of another one
     ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
@@ -441,6 +442,26 @@ class ThreadDeletedError(PGStateError):
         super().__init__(f"thread {thread_id!r} was deleted at {deleted_at}; revive it to use its id for a new one")
         self.thread_id = thread_id
         self.deleted_at = deleted_at
+
+
+class ThreadHeldError(PGStateError):
+    """The thread is held by a person (a legal hold), so nothing of it is deleted. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        held_by: Name of the person; of several, the first.
+        reason: Why.
+        since: Since when.
+    """
+
+    def __init__(self, thread_id: str, held_by: str, reason: str, since: datetime) -> None:
+        super().__init__(
+            f"nothing is deleted of thread {thread_id!r}: it is held by {held_by} since {since} ({reason})"
+        )
+        self.thread_id = thread_id
+        self.held_by = held_by
+        self.reason = reason
+        self.since = since
 
 
 class ThreadExistsError(PGStateError):

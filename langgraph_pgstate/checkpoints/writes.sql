@@ -107,7 +107,7 @@ SELECT p.thread_id, EXISTS (
     WHERE w.thread_id = p.thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c
         WHERE c.thread_id = p.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
-    )
+    ) AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = p.thread_id)
 )
 FROM (
     SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id::text

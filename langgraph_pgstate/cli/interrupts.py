@@ -78,7 +78,7 @@ def answer(
         if interrupt and len(matching) > 1:
             raise ConfigurationError(f"{len(matching)} interrupts of thread {thread!r} begin with {interrupt!r}")
         chosen = matching[0] if len(matching) == 1 else interrupt
-        command = part.answer(thread, value if text else value_of(value), by=by or _shell_user(), interrupt_id=chosen)
+        command = part.answer(thread, value if text else value_of(value), by=by or shell_user(), interrupt_id=chosen)
         found = part.answered(thread, chosen or "")
         left = part.list(thread)
     run_id = None if found is None else found.answer.run_id
@@ -111,5 +111,6 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _shell_user() -> str | None:
+def shell_user() -> str | None:
+    """Return the name of the user of this shell."""
     return os.environ.get("USER") or os.environ.get("LOGNAME")

@@ -1,4 +1,4 @@
-"""The commands `threads`, `conversation`, `search`, `events`, `delete` and `leases`."""
+"""The commands `threads`, `conversation`, `search`, `events`, `delete`, `leases`, `holds`, `hold` and `release`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from langgraph_pgstate.cli.drawing import Text, console, escape
-from langgraph_pgstate.cli.interrupts import value_text
+from langgraph_pgstate.cli.interrupts import shell_user, value_text
 from langgraph_pgstate.cli.options import (
     ONLY_STATUS,
     THREAD_STATUSES,
@@ -182,6 +182,67 @@ def delete(
         f"deleted thread {escape(thread)}: {count(found.checkpoints, 'checkpoint')}, "
         f"{count(found.writes, 'pending write')}, {bytes_in_words(found.bytes)}"
     )
+
+
+def _person(by: str | None) -> str:
+    if not (name := by or shell_user()):
+        raise typer.BadParameter("--by must name who does it: this shell has no user")
+    return name
+
+
+def holds(
+    ctx: typer.Context,
+    thread: Annotated[
+        str | None, typer.Argument(metavar="THREAD", help="Only of this thread.", show_default=False)
+    ] = None,
+    limit: LimitOption = 100,
+) -> None:
+    """List the threads that are held, by whom and why."""
+    target: Target = ctx.obj
+    with target.connect() as state:
+        page = state.threads.holds(thread, limit=limit)
+    if target.is_json:
+        print_json_page(page.items, page.next)
+        return
+    table = new_table("thread", "by", "since", "reason")
+    for found in page.items:
+        table.add_row(*map(escape, [found.thread_id, found.held_by, format_time(found.created_at), found.reason]))
+    show(table, len(page.items), "hold", page.next, prose=("reason",))
+
+
+def hold(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    reason: Annotated[str, typer.Argument(metavar="REASON", help="Why, like the number of a case.")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; else the user of this shell.")] = None,
+) -> None:
+    """Hold a thread: nothing of it is deleted until its release."""
+    target: Target = ctx.obj
+    with target.connect() as state:
+        found = state.threads.hold(thread, reason, by=_person(by))
+    if target.is_json:
+        print_json(found)
+        return
+    console.print(f"thread {escape(thread)} is held by {escape(found.held_by)} since {format_time(found.created_at)}")
+
+
+def release(
+    ctx: typer.Context,
+    thread: ThreadArgument,
+    reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason of the hold.")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who ends it; else the user of this shell.")] = None,
+) -> None:
+    """End a hold of a thread."""
+    target: Target = ctx.obj
+    with target.connect() as state:
+        if not state.threads.release(thread, reason, by=_person(by)):
+            raise NotFoundError(f"thread {thread!r} is not held for the reason {reason!r}")
+        left = state.threads.holds(thread).items
+    if target.is_json:
+        print_json({"thread_id": thread, "holds": len(left)})
+        return
+    others = f", and still held for {count(len(left), 'other reason')}" if left else ""
+    console.print(f"thread {escape(thread)} is released{others}")
 
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:

@@ -11,6 +11,7 @@ from langgraph_pgstate.db.protocol import Connection, Parameters, Query, Rows
 from langgraph_pgstate.errors import AlreadyDoneError, ConfigurationError, NotFoundError
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.holds import is_kept
 from langgraph_pgstate.threads.rows import delete_runs_of
 
 ACTIONS: Final = ("cancel", "interrupt", "rollback")
@@ -109,11 +110,14 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
     for how, run_ids in pending.items():
-        if how == "rollback":
+        is_deleted = how == "rollback" and not await is_kept(
+            db, queries, thread_id, f"runs {', '.join(run_ids)} end as interrupted, and are not rolled back"
+        )
+        if is_deleted:
             await db.execute(queries.put_webhooks, {"thread_id": thread_id, "run_ids": run_ids})
             await delete_runs_of(db, queries, thread_id, run_ids)
         else:
-            end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES[how]}
+            end = {"thread_id": thread_id, "run_ids": run_ids, "status": _STATUSES.get(how, "interrupted")}
             await db.execute(queries.end_pending, end)
     if pending:
         await promote_and_set_status(db, queries, thread_id)

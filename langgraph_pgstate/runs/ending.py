@@ -16,6 +16,7 @@ from langgraph_pgstate.runs.requests import RunRequest
 from langgraph_pgstate.runs.streams import append_statements
 from langgraph_pgstate.runs.types import EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.holds import is_kept
 from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
@@ -152,6 +153,8 @@ async def give_back(
 async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
     """End a run and delete it with its checkpoints; tool executions are kept. One transaction.
 
+    A run of a thread that is held ends as `interrupted` instead, and nothing is deleted.
+
     Returns:
         False if the lease was lost. Then nothing was written.
     """
@@ -159,6 +162,10 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [key.thread_id]})
+        if await is_kept(db, queries, key.thread_id, f"run {key.run_id!r} ends as interrupted, and is not rolled back"):
+            ended = await db.execute(queries.end_runs, _end([key], "interrupted", rolls_back=True))
+            await promote_and_set_status(db, queries, key.thread_id)
+            return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
             # A put of the run that is on its way is refused: a released lease would let it pass until another is taken.
@@ -216,6 +223,8 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
         ended = await db.execute(queries.end_runs, _end([key], "success"))
         if ended and await db.fetch(queries.is_queued, {"thread_id": key.thread_id}):
             await db.execute(queries.promote_next, {"thread_ids": [key.thread_id]})
+        elif ended and await is_kept(db, queries, key.thread_id, "not deleted with the end of its run"):
+            await db.execute(queries.set_thread_status, {"thread_id": key.thread_id})
         elif ended:
             await db.execute(queries.delete_run_later, {**_run(key), "seconds": _OUTLIVING_SECONDS})
             await delete_thread(db, queries, key.thread_id, keeps_ends=True)

@@ -105,7 +105,9 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text;
 
 -- name: find_outlived
 -- Return runs that have deleted their threads and are to be deleted now.
-SELECT r.thread_id, r.run_id FROM /*schema*/runs r WHERE r.delete_at <= now() ORDER BY r.delete_at LIMIT :page_size;
+SELECT r.thread_id, r.run_id FROM /*schema*/runs r
+WHERE r.delete_at <= now() AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = r.thread_id)
+ORDER BY r.delete_at LIMIT :page_size;
 
 -- name: hold_outlived
 -- Lock a run that is to be deleted now until the transaction ends; skip it if it is locked.

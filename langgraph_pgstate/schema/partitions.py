@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -13,6 +14,9 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
+HOLDS_KEY: Final = "holds"
+"""What whoever holds a thread, or drops spans of held threads, locks."""
+_log = logging.getLogger("langgraph_pgstate")
 
 
 class Partitions(NamedTuple):
@@ -139,6 +143,8 @@ async def drop_months(db: Connection, queries: Queries, older_than: int) -> list
 
     One transaction each; safe to repeat.
 
+    A month stays that has spans of a thread which a person holds.
+
     Returns:
         The dropped months, as `2026_01`.
 
@@ -149,11 +155,18 @@ async def drop_months(db: Connection, queries: Queries, older_than: int) -> list
         raise ConfigurationError(f"spans must be kept for at least 1 month, not {older_than}")
     table = f'"{queries.schema}".spans'
     rows = await db.fetch(queries.list_old_months, {"table": table, "months": older_than})
-    months = [row[0].removeprefix("spans_") for row in rows]
-    for month in months:
+    dropped = []
+    for (name,) in rows:
+        month = name.removeprefix("spans_")
         async with db.transaction():
+            # A hold that is put meanwhile waits, and is too late for this month.
+            await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
+            if (await db.fetch(queries.has_held_spans, {"month": month}))[0][0]:
+                _log.warning("the spans of %s stay: a person holds one of their threads", month)
+                continue
             await db.script(drop_partition(queries.schema, "spans", month))
-    return months
+            dropped.append(month)
+    return dropped
 
 
 async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:

@@ -102,6 +102,15 @@ CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_
     WHERE idx = -3 AND checkpoint_ns = '';
 
 -- Names of checkpoints, like "before refund". A prune keeps a checkpoint with a label.
+-- Nothing is deleted of a thread that has a row here. The application that holds it locks the thread's row for that.
+CREATE TABLE /*schema*/holds (
+    thread_id text COLLATE "C" NOT NULL,
+    reason text COLLATE "C" NOT NULL,
+    held_by text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id, reason)
+);
+
 CREATE TABLE /*schema*/labels (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -1067,6 +1076,11 @@ COMMENT ON COLUMN /*schema*/writes.created_at IS 'time it was stored';
 COMMENT ON COLUMN /*schema*/writes.data IS 'channels and values; encoded';
 COMMENT ON COLUMN /*schema*/writes.is_copy IS 'true: brought by a copy or a fork; its run wrote it in another thread';
 
+COMMENT ON TABLE /*schema*/holds IS 'Legal holds: nothing is deleted of a thread that has one.';
+COMMENT ON COLUMN /*schema*/holds.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/holds.reason IS 'why it is held, like the number of a case';
+COMMENT ON COLUMN /*schema*/holds.held_by IS 'name of the person who holds it';
+COMMENT ON COLUMN /*schema*/holds.created_at IS 'time since which it is held';
 COMMENT ON TABLE /*schema*/labels IS 'Names of checkpoints. A prune keeps a checkpoint that has one.';
 COMMENT ON COLUMN /*schema*/labels.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/labels.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';

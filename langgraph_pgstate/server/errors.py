@@ -33,6 +33,7 @@ from langgraph_pgstate.errors import (
     ThreadBusyError,
     ThreadDeletedError,
     ThreadExistsError,
+    ThreadHeldError,
     UnavailableError,
 )
 from langgraph_pgstate.record.types import Run
@@ -47,6 +48,7 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     AssistantInUseError: 409,
     ThreadBusyError: 409,
     ThreadDeletedError: 409,
+    ThreadHeldError: 409,
     StaleVersionError: 409,
     StaleMemoryError: 409,
     StaleHeadError: 409,

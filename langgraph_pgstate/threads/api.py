@@ -21,7 +21,7 @@ from langgraph_pgstate.record import runs as runs_operations
 from langgraph_pgstate.record.types import RunawayThread
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
-from langgraph_pgstate.threads import branches, creating, trees
+from langgraph_pgstate.threads import branches, creating, holds, trees
 from langgraph_pgstate.threads import expiry as expiries
 from langgraph_pgstate.threads import search as search_operations
 from langgraph_pgstate.threads.filters import SortedThreads, ThreadFilter, ThreadSelection, ThreadTextSearch
@@ -29,6 +29,7 @@ from langgraph_pgstate.threads.types import (
     Branch,
     CheckpointState,
     CheckpointTree,
+    Hold,
     Label,
     LineageStep,
     PruneResult,
@@ -329,6 +330,59 @@ class AsyncThreads:
         """Return a thread's labelled checkpoints, newest first. One query."""
         return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
 
+    async def hold(self, thread_id: str, reason: str, *, by: str) -> Hold:
+        """Hold a thread (a legal hold): nothing of it is deleted until all its holds have ended. Safe to repeat.
+
+        Its deletion, and that of its runs, is refused with `ThreadHeldError`; prunes and times to live leave it as it
+        is. A run that is to be rolled back ends as `interrupted`. It goes on otherwise, and its graph may remove
+        messages from its state, of which the older checkpoints still have them. Events of streams are dropped after
+        their day. Copies and forks are not held.
+
+        Args:
+            thread_id: The thread.
+            reason: Why, like the number of a case; a thread has one hold for each.
+            by: Name of the person, for an event of the kind `action`.
+
+        Returns:
+            The hold; the first one of the same reason.
+
+        Raises:
+            NotFoundError: If there is no such thread.
+            ConfigurationError: If the reason is empty, longer than 200 characters, or has several lines.
+        """
+        request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)
+        return await self._database.run(holds.hold, self._queries, *request)
+
+    async def release(self, thread_id: str, reason: str, *, by: str) -> bool:
+        """End a hold. Safe to repeat.
+
+        Args:
+            thread_id: The thread.
+            reason: The reason that `hold` was given.
+            by: Name of the person, for an event of the kind `action`.
+
+        Returns:
+            Whether there was such a hold.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)
+        return await self._database.run(holds.release, self._queries, *request)
+
+    async def holds(self, thread_id: str | None = None, *, limit: int = 20, cursor: str | None = None) -> Page[Hold]:
+        """Return a page of holds, of one thread or of all, by thread. One round trip.
+
+        Args:
+            thread_id: The thread.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        return await self._database.read(self._queries, holds.list_holds(thread_id, limit, cursor))
+
     async def find(self, thread_id: str, name: str) -> dict[str, Any]:
         """Return the config of the checkpoint with a label, an id, or a unique part of an id.
 
@@ -512,6 +566,9 @@ class Threads:
     label = blocking(AsyncThreads.label)
     unlabel = blocking(AsyncThreads.unlabel)
     labels = blocking(AsyncThreads.labels)
+    hold = blocking(AsyncThreads.hold)
+    release = blocking(AsyncThreads.release)
+    holds = blocking(AsyncThreads.holds)
     find = blocking(AsyncThreads.find)
     fork = blocking(AsyncThreads.fork)
     diff = blocking(AsyncThreads.diff)

@@ -32,7 +32,7 @@ FROM lineage a LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
 
 -- name: keep_labels
--- Block new labels until the transaction ends, so that a prune sees them all; puts are not blocked.
+-- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked.
 SELECT thread_id FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
 
 -- name: put_label

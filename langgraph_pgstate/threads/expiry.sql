@@ -27,6 +27,7 @@ WHERE t.expires_at <= now() AND (t.expires_at, t.thread_id) > (:cursor_at::times
         WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
     )
     AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = t.thread_id)
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/leases l
         WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
@@ -49,6 +50,7 @@ WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
         WHERE r.thread_id = :thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
     )
     AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = :thread_id)
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = :thread_id)
 FOR UPDATE SKIP LOCKED;
 
 -- name: end_expiry

@@ -24,6 +24,7 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads import orphans
+from langgraph_pgstate.threads.holds import is_kept
 from langgraph_pgstate.threads.releasing import release_messages
 from langgraph_pgstate.threads.rows import delete_thread
 from langgraph_pgstate.threads.types import Progress, PruneResult
@@ -142,9 +143,10 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
 async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     key = {"thread_id": thread_id}
     async with db.transaction():
-        if request.strategy == _KEEP_LATEST:
-            # Prevents that a checkpoint is labelled while it is being removed.
-            await db.fetch(queries.keep_labels, key)
+        # Prevents that a checkpoint is labelled, or the thread held, while rows are being removed.
+        await db.fetch(queries.keep_labels, key)
+        if await is_kept(db, queries, thread_id, "not pruned"):
+            return PruneResult(dry_run=request.dry_run, held=(thread_id,))
         outline = await _read_outline(db, queries, thread_id, request.older_than)
         if request.strategy != _KEEP_LATEST:
             if any(not row.is_old for row in outline):

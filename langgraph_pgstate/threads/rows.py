@@ -14,6 +14,7 @@ from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.holds import refuse_held
 from langgraph_pgstate.threads.releasing import release_messages
 from langgraph_pgstate.threads.types import PruneResult
 
@@ -42,12 +43,16 @@ async def delete_thread(
 
     Returns:
         The removed rows.
+
+    Raises:
+        ThreadHeldError: If a person holds the thread.
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
     # Apart, because it locks the thread's row before its checkpoints are locked, and a put does so after that.
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
+        await refuse_held(db, queries, thread_id)
         if tombstones_for:
             await store_tombstone(db, queries, thread_id, tombstones_for.total_seconds())
         while True:
@@ -89,6 +94,9 @@ async def delete_for_runs(
 
     Returns:
         The threads that may have had such rows.
+
+    Raises:
+        ThreadHeldError: If a person holds one of them. The runs stay there, and in those that come after it.
     """
     if thread_id is not None:
         threads = [thread_id]
@@ -97,6 +105,7 @@ async def delete_for_runs(
     for one in threads:
         async with db.transaction():
             await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [one]})
+            await refuse_held(db, queries, one)
             if await delete_runs_of(db, queries, one, run_ids):
                 # Another run of the thread may have waited for one of these.
                 await db.execute(queries.promote_next, {"thread_ids": [one]})

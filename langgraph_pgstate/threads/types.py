@@ -124,6 +124,23 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A legal hold: nothing is deleted of the thread until it ends.
+
+    Attributes:
+        thread_id: The thread.
+        reason: Why, like the number of a case.
+        held_by: Name of the person.
+        created_at: Time since which it is held.
+    """
+
+    thread_id: str
+    reason: str
+    held_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Label:
     """A name given to a checkpoint.
 
@@ -261,6 +278,7 @@ class PruneResult:
         bytes: Stored size of the data of these rows, without PostgreSQL's per-row overhead.
         dry_run: Whether nothing was removed.
         damaged: Ids of threads that were left unchanged because one of their checkpoints is damaged.
+        held: Ids of threads that were left unchanged because a person holds them.
     """
 
     threads: int = 0
@@ -270,6 +288,7 @@ class PruneResult:
     bytes: int = 0
     dry_run: bool = False
     damaged: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
     def __add__(self, other: PruneResult) -> PruneResult:
         return PruneResult(
@@ -280,6 +299,7 @@ class PruneResult:
             self.bytes + other.bytes,
             self.dry_run or other.dry_run,
             self.damaged + other.damaged,
+            self.held + other.held,
         )
 
 

@@ -50,6 +50,7 @@ RECORD_TABLES = {
     "projections",
     "answers",
     "journal",
+    "holds",
     "labels",
     "leases",
     "tombstones",

@@ -49,6 +49,7 @@ DROP TABLE /*schema*/answers;
 DROP TABLE /*schema*/tombstones;
 DROP TABLE /*schema*/leases;
 DROP TABLE /*schema*/labels;
+DROP TABLE /*schema*/holds;
 DROP TABLE /*schema*/writes;
 DROP TABLE /*schema*/segments;
 DROP TABLE /*schema*/checkpoints;

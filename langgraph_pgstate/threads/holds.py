@@ -1,0 +1,99 @@
+"""Legal holds: threads of which nothing is deleted until whoever holds them lets go.
+
+Whoever deletes rows of a thread locks the thread's row, and then asks who holds it. Whoever holds it locks the row
+against all of these. So a hold begins before a deletion, which is refused, or after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.db.protocol import Connection, Read
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError
+from langgraph_pgstate.paging import Page, decode_cursor, read_page
+from langgraph_pgstate.record.events import note_action
+from langgraph_pgstate.schema.partitions import HOLDS_KEY
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.types import Hold
+
+_LONGEST_REASON: Final = 200
+_KIND: Final = "holds"
+_log = logging.getLogger("langgraph_pgstate")
+
+
+def reason_of(reason: str) -> str:
+    """Return a validated reason.
+
+    Raises:
+        ConfigurationError: If it is empty, too long, or has several lines.
+    """
+    text = identifier("reason", reason).strip()
+    if not text or len(text) > _LONGEST_REASON or not text.isprintable():
+        raise ConfigurationError(
+            f"a reason has 1 to {_LONGEST_REASON} printable characters on one line, not {reason!r}"
+        )
+    return text
+
+
+async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> Hold:
+    """Hold a thread. One transaction; safe to repeat: of several calls with one reason, the first counts."""
+    key = {"thread_id": thread_id, "reason": reason}
+    async with db.transaction():
+        # Spans that are dropped by months have no row to lock.
+        await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
+        if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
+            raise NotFoundError(f"there is no thread {thread_id!r}")
+        if await db.execute(queries.put_hold, {**key, "held_by": by}):
+            await note_action(db, queries, "hold", by, thread_id, details={"reason": reason})
+        holds = await holds_of(db, queries, thread_id)
+    return next(one for one in holds if one.reason == reason)
+
+
+async def release(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> bool:
+    """End a hold, and return whether there was one. One transaction; safe to repeat."""
+    async with db.transaction():
+        ended = await db.execute(queries.delete_hold, {"thread_id": thread_id, "reason": reason}) > 0
+        if ended:
+            await note_action(db, queries, "release", by, thread_id, details={"reason": reason})
+    return ended
+
+
+def list_holds(thread_id: str | None, limit: int, cursor: str | None) -> Read[Page[Hold]]:
+    """Return the reading of a page of holds, of one thread or of all, by thread.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    cursor_thread, cursor_reason = decode_cursor(_KIND, cursor, ("", ""))
+    parameters = {
+        "thread_id": None if thread_id is None else thread_id_of(thread_id),
+        "cursor_thread": cursor_thread,
+        "cursor_reason": cursor_reason,
+    }
+    return read_page("list_holds", parameters, limit, Hold, _KIND, lambda one: (one.thread_id, one.reason))
+
+
+async def holds_of(db: Connection, queries: Queries, thread_id: str) -> tuple[Hold, ...]:
+    """Return who holds a thread, longest first. Call it in a transaction that has locked the thread's row."""
+    return tuple(Hold(*row) for row in await db.fetch(queries.list_holds_of, {"thread_id": thread_id}))
+
+
+async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Refuse the deletion of rows of a thread that is held. Call it first in the transaction that deletes them.
+
+    Raises:
+        ThreadHeldError: If it is held.
+    """
+    await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+    if holds := await holds_of(db, queries, thread_id):
+        raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+
+
+async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:
+    """Return whether a thread is held, and log what is therefore not done. Call it as `holds_of`."""
+    holds = await holds_of(db, queries, thread_id)
+    if holds:
+        _log.warning("%s: thread %r is held by %s (%s)", what, thread_id, holds[0].held_by, holds[0].reason)
+    return bool(holds)
