@@ -117,8 +117,9 @@ SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
 -- name: set_planning
 -- Set how the prepared statements of this transaction are planned: `force_generic_plan` has them planned once, because
--- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts.
-SELECT set_config('plan_cache_mode', :mode::text, true);
+-- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts. None is
+-- compiled.
+SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off', true);
 
 -- name: get_memory
 -- Return an item, unless it has expired.

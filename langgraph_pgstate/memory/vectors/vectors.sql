@@ -176,9 +176,12 @@ FROM page p JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) p.na
 ORDER BY p.fused DESC, p.distance, p.namespace, p.key;
 
 -- name: allow_scans
--- Let the approximate index go on until it has as many rows as are asked for, in this transaction.
+-- Let the approximate index go on until it has as many rows as are asked for, in this transaction. Without sorting, the
+-- planner takes it: it expects few rows of the join with the items, and would rather sort all of a namespace. Plans are
+-- made for the namespaces, and not compiled.
 SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', :reach::text, true),
-    set_config('hnsw.max_scan_tuples', '100000', true);
+    set_config('hnsw.max_scan_tuples', '100000', true), set_config('enable_sort', 'off', true),
+    set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true);
 
 -- name: search_large
 -- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
