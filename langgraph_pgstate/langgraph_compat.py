@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cache, reduce
@@ -71,6 +71,7 @@ __all__ = [
     "extension_hook_of",
     "has_own_hook",
     "interrupt_counter",
+    "is_anything_scheduled",
     "is_read_by_lines",
     "is_schedule_channel",
     "is_server_runtime",
@@ -390,6 +391,11 @@ def is_schedule_channel(name: str) -> bool:
 def next_nodes(channels: Iterable[str]) -> list[str]:
     """Return the nodes that edges and branches have scheduled next, by the names of a state's channels."""
     return sorted(name.removeprefix(_NEXT_PREFIX) for name in channels if name.startswith(_NEXT_PREFIX))
+
+
+def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:
+    """Return whether a run that goes on from a state has a node to run, by the state's channels."""
+    return bool(next_nodes(channels)) or "__start__" in channels or bool(channels.get("__pregel_tasks"))
 
 
 def interrupt_counter(scratchpad: Any, kind: Callable[[int], _C]) -> _C | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, DeltaChannelHistory
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import LeaseHeldError, PGStateError
@@ -15,6 +17,7 @@ from langgraph_pgstate.inspector.differences import words_of
 from langgraph_pgstate.inspector.editing import (
     Change,
     Edit,
+    Node,
     channels_of,
     check_channels,
     lost,
@@ -29,6 +32,8 @@ from langgraph_pgstate.inspector.editing import (
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.tools import unknown_effects
+from langgraph_pgstate.langgraph_compat import is_anything_scheduled, next_nodes
+from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.assistants import open_graph
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
@@ -112,6 +117,9 @@ async def _form(
     until_number = int(until) if until.isdecimal() and len(until) < 9 else None
     shown, hidden = nodes(edit, sent, unset, until_number)
     hidden |= {name: "1" for name in sent if name.startswith("as_json ")}
+    if problem and edit.problems and edit.problems.keys() <= {*_problems(shown)}:
+        count = len(edit.problems)
+        problem = f"{'One field' if count == 1 else f'{count} fields'} cannot be read: see below. Nothing was changed."
     data = {
         **_data(call, thread, at, call.field("head") or thread.head_checkpoint_id),
         "step": "form",
@@ -122,6 +130,14 @@ async def _form(
         "hidden": {**hidden, **({} if until_number is None else {"until": str(until_number)})},
     }
     return Page("edit.html", _TITLE, data, is_live=call.may_act, status=422 if problem else 200)
+
+
+def _problems(shown: Iterable[Node]) -> Iterator[str]:
+    """Yield the names of the fields of a form that say what is wrong with them."""
+    for one in shown:
+        if one.problem:
+            yield one.name
+        yield from _problems(one.parts)
 
 
 def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
@@ -145,6 +161,7 @@ async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, proble
         "as_node": call.field("as_node"),
         "changes": _lines(changed, change.after),
         "left_out": max(0, len(changed) - _MOST_CHANGES),
+        "next_nodes": await _next(call, thread, at, change),
         "hidden": {**change.fields, **_display(call)},
         "unsettled": await unknown_effects(call, thread.thread_id),
     }
@@ -176,6 +193,7 @@ async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: 
         "left_out": max(0, len(own.changes) - _MOST_CHANGES),
         "lost": _lines(gone_changes, change.after),
         "meanwhile_changes": _lines(meanwhile, theirs),
+        "next_nodes": await _next(call, thread, head if is_on_top else at, own),
         "hidden": {**own.fields, **_display(call)},
         "unsettled": await unknown_effects(call, thread.thread_id),
     }
@@ -197,7 +215,8 @@ def _data(call: PageCall, thread: Thread, at: str, head: str | None) -> dict[str
         "as_node": None,
         "unsettled": [],
         "hidden": {},
-        "live_from": call.link("threads", thread.thread_id, "edit", at=at, head=head),
+        "next_nodes": None,
+        "live_from": _news_of(call, thread, at, head),
     }
 
 
@@ -207,6 +226,68 @@ async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any
         return None
     told = (await since(call, thread.thread_id)).removeprefix(": ")
     return {"told": told, "checkpoint_id": thread.head_checkpoint_id}
+
+
+def _news_of(call: PageCall, thread: Thread, at: str, head: str | None) -> str:
+    """Return the address that an open page asks whether the thread has gone on."""
+    step = "preview" if call.field("step") not in (None, "form") else None
+    return call.link("threads", thread.thread_id, "edit", at=at, head=head, step=step)
+
+
+class _Discarding(BaseCheckpointSaver[str]):
+    """A saver that reads, and keeps of what is written only the channels of the last checkpoint.
+
+    Args:
+        saver: The saver that reads.
+    """
+
+    def __init__(self, saver: AsyncPGStateSaver) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver = saver
+        self._found: dict[str, CheckpointTuple | None] = {}
+        self.channels: Mapping[str, Any] = {}
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Return the version after another one."""
+        return self._saver.get_next_version(current, channel)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint, once."""
+        key = str(config["configurable"].get("checkpoint_id"))
+        if key not in self._found:
+            self._found[key] = await self._saver.aget_tuple(config)
+        return self._found[key]
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Read the writes from which a channel is made."""
+        return await self._saver.aget_delta_channel_history(config=config, channels=channels)
+
+    async def aput(self, config: RunnableConfig, checkpoint: Checkpoint, *_: Any) -> RunnableConfig:
+        """Keep the channels of a checkpoint."""
+        self.channels = checkpoint["channel_values"]
+        return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+
+    async def aput_writes(self, *_: Any, **__: Any) -> None:
+        """Write nothing."""
+
+
+async def _next(call: PageCall, thread: Thread, at: str, change: Edit) -> tuple[str, ...] | None:
+    """Return the nodes that run next if a change is made; empty if none is left, `None` if that cannot be told."""
+    saver = _Discarding(call.state.saver)
+    config = config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at)
+    try:
+        async with open_graph(call, graph_of(call, thread), thread, saver=saver) as graph:
+            read = await saver.aget_tuple(config)
+            state = {} if read is None else read.checkpoint["channel_values"]
+            values = updates(change.written, state, graph)
+            await graph.aupdate_state(config, values, as_node=call.field("as_node"))
+    except Exception:
+        # The graph's own code: the edit itself says what it refuses.
+        return None
+    found = tuple(next_nodes(saver.channels))
+    return found if found or not is_anything_scheduled(saver.channels) else None
 
 
 def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str, Any]]:

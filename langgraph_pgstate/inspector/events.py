@@ -100,6 +100,8 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
     # Both are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
+    # Events have their keys in another order than the graph has asked.
+    as_asked = {one.interrupt.interrupt_id: one.interrupt.value for one in decisions if one.interrupt is not None}
     answered = {_payload(event).get("interrupt_id") for event in events if event.kind == "answer"}
     forks = {(event.created_at, event.checkpoint_id) for event in events if _action(event) == "fork"}
     shown = []
@@ -116,7 +118,7 @@ def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) 
                 question = asked.get(id) if one.interrupt is None else one.interrupt.value
                 lines = decisions_of(question, one.answer.value)
         elif event.kind == "interrupt":
-            lines = [line for one in _interrupts(event) for line in _asked(one.get("value"))]
+            lines = [line for one in _interrupts(event) for line in _asked(_in_order(one, as_asked))]
         elif event.kind == "resume":
             lines = _resumed(payload.get("resume"), asked, answered)
         else:
@@ -187,6 +189,12 @@ def _asked(value: Any) -> list[str]:
     if form.kind == "outcome":
         return [f"did {title_of(form)} take effect?"]
     return [one.title for one in form.reviews] or [form.question or view(value, _LINE).text]
+
+
+def _in_order(one: Mapping[str, Any], as_asked: Mapping[str, Any]) -> Any:
+    """Return the value of an interrupt of an event, with its keys in the order in which the graph has asked."""
+    value, found = one.get("value"), as_asked.get(str(one.get("id")))
+    return found if found == value else value
 
 
 def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) -> Iterable[str]:

@@ -85,6 +85,10 @@ def from_json(text: str, what: str) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, " if "\n" in text else ""
+        why = error.msg[:1].lower() + error.msg[1:]
+        raise FormError(f"{what} must be JSON: {why} ({place}character {error.colno})") from None
     except (ValueError, RecursionError) as error:
         raise FormError(f"{what} must be JSON: {error}") from None
 

@@ -33,6 +33,13 @@ def exact(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
 
 
+def sentence(text: str) -> str:
+    """Return a reason as a sentence: with a capital, unless it begins with a name, and a full stop."""
+    first = text.partition(" ")[0]
+    begun = text[:1].upper() + text[1:] if first.isalpha() else text
+    return begun if begun.endswith((".", "!", "?", "…")) else f"{begun}."
+
+
 def duration(time: timedelta | float | None) -> str:
     """Return a duration with three digits: `12.3 ms`, `4.05 s`, `2 h 5 min`. Empty for `None`."""
     if time is None:

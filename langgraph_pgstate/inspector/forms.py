@@ -34,6 +34,17 @@ VERBS: Final = {
 OUTCOMES: Final = {"done": "It took effect", "retry": "It did not: run it", "fail": "Do not run it"}
 """Decisions about an action whose outcome is unknown, and the titles of their buttons."""
 
+_TITLES: Final = {
+    "answer": "Answer",
+    "choice": "Answer",
+    "decision": "Decision",
+    "respond": "Result of the call",
+    "reject": "Reason",
+    "argument": "Argument",
+    "more": "More arguments",
+    "result": "Result",
+    "label": "Label",
+}
 _TITLE: Final = 160
 _MOST_CHOICES: Final = 100
 _SAID: Final = 200
@@ -157,6 +168,45 @@ def said(answer: Any) -> str:
     return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"
 
 
+def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what a person has typed and chosen in a form that was refused: titles and texts.
+
+    Args:
+        form: The form, which tells the arguments that were edited from the others; `None` if it is not known.
+        given: The fields that were sent.
+    """
+    found = []
+    for name, text in given.items():
+        title = _title_of_field(form, name, text)
+        if title is None or not text.strip():
+            continue
+        if name == "choice":
+            chosen = parsed(text)
+            text = chosen if isinstance(chosen, str) else text
+        found.append((title, VERBS.get(text, text) if name.startswith("decision-") else text))
+    return found
+
+
+def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
+    """Return the title of a field in which a person has typed or chosen something; `None` for another field."""
+    kind, *numbers = name.split("-")
+    if kind not in _TITLES or not all(one.isdecimal() and len(one) < 5 for one in numbers):
+        return None
+    number, place = [*map(int, numbers), 0, 0][:2]
+    reviews = () if form is None else form.reviews
+    review = reviews[number] if number < len(reviews) else None
+    title = _TITLES[kind]
+    if kind == "argument":
+        fields = () if review is None else review.fields
+        field = fields[place] if place < len(fields) else None
+        if field is not None and is_same(text, field.text):
+            return None
+        title = f"{title} {place + 1}" if field is None else field.name or "Arguments"
+    if len(reviews) > 1 and review is not None:
+        return f"{title} ({review.name}, {number + 1} of {len(reviews)})"
+    return title
+
+
 def asked_of(value: Any) -> str:
     """Return a fingerprint of what an interrupt asks, which its forms carry."""
     return hashlib.sha256(to_json(value)).hexdigest()[:16]
@@ -164,8 +214,16 @@ def asked_of(value: Any) -> str:
 
 def title_of(form: Form) -> str:
     """Return the question in a few words; empty if it has no title."""
-    first = form.reviews[0].title if form.reviews else ""
-    return f"{first} and {len(form.reviews) - 1} more" if len(form.reviews) > 1 else first
+    return _with_more([one.title for one in form.reviews])
+
+
+def tools_of(form: Form) -> str:
+    """Return the tools that are asked about, in a few words; empty if none is."""
+    return _with_more([one.name for one in form.reviews])
+
+
+def _with_more(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)
 
 
 def key_of(value: Any) -> str | None:

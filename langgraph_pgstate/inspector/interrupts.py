@@ -8,9 +8,21 @@ from typing import Any, Final
 
 from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, NotFoundError, SerializationError
 from langgraph_pgstate.inspector.callers import scope_of
-from langgraph_pgstate.inspector.changes import told_by
+from langgraph_pgstate.inspector.changes import since, told_by
 from langgraph_pgstate.inspector.fields import FormError
-from langgraph_pgstate.inspector.forms import Form, answer_of, asked_of, form_of, said, title_of
+from langgraph_pgstate.inspector.forms import (
+    Form,
+    answer_of,
+    asked_of,
+    form_for,
+    form_of,
+    key_of,
+    said,
+    split,
+    title_of,
+    tools_of,
+    unsent,
+)
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.values import ValueView, view
@@ -28,6 +40,9 @@ _SHOWN: Final = 3000
 # Characters for which the HTML of a form, and of a field, counts.
 _FORM: Final = 250
 _FIELD: Final = 60
+# Characters of a question, and of what else is asked, on other pages than that of interrupts.
+_MOST_QUESTION: Final = 2000
+_MOST_REST: Final = 600
 _MOST_EDITED: Final = 12_000
 
 
@@ -95,14 +110,15 @@ async def answer(call: PageCall) -> Any:
     if interrupt is None:
         return await _too_late(call, thread, interrupt_id)
     if call.field("asked") not in (None, asked_of(interrupt.value)):
-        return await _again(call, thread, 409, "The interrupt asks something else now. Nothing was sent.")
+        problem = "The interrupt asks something else now. Your answer was not sent."
+        return await _again(call, thread, 409, problem, unsent=unsent(None, call.form))
     try:
         value = answer_of(form_of(interrupt), call.form)
         await call.state.interrupts.answer(thread.thread_id, value, by=call.actor, interrupt_id=interrupt_id)
     except (AlreadyAnsweredError, NotFoundError):
         return await _too_late(call, thread, interrupt_id)
     except (FormError, ConfigurationError, SerializationError) as error:
-        return await _again(call, thread, 422, f"Nothing was sent: {error}.", call.form)
+        return await _again(call, thread, 422, f"Nothing was sent: {error}.", typed=call.form)
     back = own_path(call, call.field("back")) or call.link("interrupts")
     return Done(
         back,
@@ -117,18 +133,38 @@ async def _too_late(call: PageCall, thread: Thread, interrupt_id: str) -> Any:
     """Answer a form for an interrupt that is not pending: it says who has answered it, and how.
 
     Raises:
-        HTTPException: 404 if there is no such interrupt.
+        HTTPException: 404 if there is no such interrupt, for callers that want JSON.
     """
     found = await call.state.interrupts.answered(thread.thread_id, interrupt_id)
     if found is None:
-        raise missing("pending interrupt", interrupt_id)
-    return await _again(call, thread, 409, f"{_told(found)}. Your answer was not sent.")
+        if wants_json(call.request):
+            raise missing("pending interrupt", interrupt_id)
+        told = await since(call, thread.thread_id)
+        problem = f"The interrupt does not wait any more{told}. Your answer was not sent."
+        return await _again(call, thread, 404, problem, unsent=unsent(None, call.form))
+    form = None if found.interrupt is None else form_of(found.interrupt)
+    problem = f"{_told(found)}. Your answer was not sent."
+    return await _again(call, thread, 409, problem, unsent=unsent(form, call.form))
 
 
 async def _again(
-    call: PageCall, thread: Thread, status: int, problem: str, typed: Mapping[str, str] | None = None
+    call: PageCall,
+    thread: Thread,
+    status: int,
+    problem: str,
+    *,
+    typed: Mapping[str, str] | None = None,
+    unsent: Sequence[tuple[str, str]] = (),
 ) -> Page:
     """Return the page of the interrupt of a form that was refused, with what a person has typed.
+
+    Args:
+        call: The request.
+        thread: The thread.
+        status: HTTP status.
+        problem: Why it was refused.
+        typed: The fields that were sent, if the form is shown again.
+        unsent: What was typed, by its title, if it is not.
 
     Raises:
         HTTPException: With the same words, for callers that want JSON.
@@ -137,7 +173,7 @@ async def _again(
         raise refuse(status, problem)
     page = await _alone(call, thread, call.path("interrupt_id"), None)
     back = own_path(call, call.field("back"))
-    data = {**page.data, "problem": problem, "back": back, "typed": typed or {}}
+    data = {**page.data, "problem": problem, "back": back, "typed": typed or {}, "unsent": unsent}
     return Page(page.template, page.title, data, status=status)
 
 
@@ -184,7 +220,22 @@ _DATA: Final[Mapping[str, Any]] = {
     "problem": None,
     "back": None,
     "typed": {},
+    "unsent": (),
 }
+
+
+def asked_shown(id: object, value: Any) -> dict[str, Any]:
+    """Return what an interrupt asks, as the pages of its thread and its run show it."""
+    key = key_of(value)
+    question, rest = split(value)
+    return {
+        "id": id,
+        "question": question[:_MOST_QUESTION],
+        "calls": [] if key is not None else [one.title for one in form_for(value).reviews],
+        # The question stands once: what else is in the value follows it.
+        "value": None if rest is None else view(rest, _MOST_REST),
+        "key": key,
+    }
 
 
 def _told(found: AnsweredInterrupt) -> str:
@@ -198,16 +249,17 @@ def _told_of(given: Answer) -> str:
 
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
-    title = "" if found.interrupt is None else title_of(form_of(found.interrupt))
+    title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
     # A run of the queue goes on by itself.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,
         "thread_id": thread.thread_id,
         "title": title or thread.title or thread.thread_id,
+        "thread_title": thread.title or thread.thread_id,
         "told": _told(found),
         "answer": view(found.answer.value),
-        "value": None if found.interrupt is None else view(found.interrupt.value),
+        "asked": None if found.interrupt is None else _interrupt_shown(found.interrupt, _MOST_ALONE),
         "run_id": found.answer.run_id,
     }
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from langgraph_pgstate.inspector import formatting
 from langgraph_pgstate.inspector.drawing import draw
-from langgraph_pgstate.inspector.forms import OUTCOMES, VERBS
+from langgraph_pgstate.inspector.forms import OUTCOMES, VERBS, unsent
 from langgraph_pgstate.inspector.markdown import to_html
 from langgraph_pgstate.inspector.messages import gist, is_message
 from langgraph_pgstate.inspector.page import Link, Page, PageCall, address
@@ -154,14 +154,31 @@ def render_refusal(
         navigation: Entries of the navigation.
     """
     title = _REFUSALS.get(status, "Something went wrong")
-    data = {"status": status, "detail": detail}
+    data: dict[str, Any] = {"status": status, "detail": formatting.sentence(detail)}
     if call is None:
         template, static = "refusal_alone.html", partial(static_address, str(request.scope.get("root_path", "")))
         shown = {**data, "title": title, "static": static}
     else:
-        template, shown = "refusal.html", _shown(call, Page("refusal.html", title, data), navigation)
+        back = _way_back(call)
+        data |= {"unsent": unsent(None, call.form), "back": back}
+        place = back[0].partition("?")[0] if back is not None else ""
+        template, shown = "refusal.html", _shown(call, Page("refusal.html", title, data, place=place), navigation)
     text = environment().get_template(template).render(shown)
     return _html(text, status, headers)
+
+
+def _way_back(call: PageCall) -> tuple[str, str] | None:
+    """Return the page from which a form that was refused may have come, and what the link to it says."""
+    if call.request.method != "POST":
+        return None
+    parts = call.request.path_params
+    if call.field("back") == "queue" or call.request.url.path.startswith(call.link("queue")):
+        return call.link("queue", show=call.field("show")), "Back to the queue"
+    if {"thread_id", "run_id"} <= parts.keys():
+        return call.link("runs", call.path("thread_id"), call.path("run_id")), "Back to the run"
+    if {"thread_id", "key"} <= parts.keys():
+        return call.link("tools", call.path("thread_id"), call.path("key")), "Back to the action"
+    return None
 
 
 def _html(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:

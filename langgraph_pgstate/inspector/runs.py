@@ -11,12 +11,13 @@ from starlette.responses import RedirectResponse, Response
 
 from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of, sees_memory
-from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, within
+from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, told_by, within
+from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of
 from langgraph_pgstate.inspector.values import view
-from langgraph_pgstate.interrupts.types import question_of
 from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES, SUMMED
 from langgraph_pgstate.record.types import Feedback, Run, RunSums, Span, Timeline, TimelineSpan
 from langgraph_pgstate.server.errors import missing, refuse
@@ -156,6 +157,8 @@ async def run(call: PageCall) -> Page | Response:
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
+        # Lists that the run has left ask who did it.
+        "told": await _told(call, found) if wants_json(call.request) else None,
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
         "can_retry": found.enqueued_at is not None and found.status in ("error", "timeout", "cancelled"),
@@ -244,6 +247,16 @@ async def _what_happened(call: PageCall, run: Run) -> str | None:
     return None if event is None else told(event)
 
 
+async def _told(call: PageCall, run: Run) -> str | None:
+    """Return what a person did last to a run that was enqueued, or else that it has ended."""
+    if run.enqueued_at is None:
+        return None
+    happened = await _what_happened(call, run)
+    if happened is None and run.ended_at is not None:
+        happened = told_by("ended", run.ended_at, None)
+    return None if happened is None else happened[:1].upper() + happened[1:]
+
+
 def brief(run: Run) -> Mapping[str, Any]:
     """Return a run without its contents."""
     found = {field.name: getattr(run, field.name) for field in fields(run) if field.name not in _CONTENTS}
@@ -308,8 +321,7 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     }
     return [
         {
-            "question": question_of(one.get("value")),
-            "value": view(one.get("value"), 300),
+            **asked_shown(one.get("id"), one.get("value")),
             "is_answered": one.get("id") in answered_by,
             "answered_by": answered_by.get(one.get("id")),
         }

@@ -14,12 +14,14 @@ from langgraph_pgstate.inspector.callers import sees_memory
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.events import views_of
-from langgraph_pgstate.inspector.forms import form_for, key_of, said, split
+from langgraph_pgstate.inspector.forms import said
+from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.memory import kept
 from langgraph_pgstate.inspector.messages import conversation, file_of
 from langgraph_pgstate.inspector.page import Page, PageCall
 from langgraph_pgstate.inspector.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
 from langgraph_pgstate.inspector.values import view, views
+from langgraph_pgstate.langgraph_compat import is_anything_scheduled
 from langgraph_pgstate.record.types import Event
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.graphs import config_at
@@ -34,7 +36,6 @@ _MOST_STATE: Final = 48_000
 _MOST_BESIDE: Final = 12_000
 _MOST_CHANGES: Final = 100
 _MOST_CHANGE: Final = 600
-_MOST_QUESTION: Final = 2000
 _MOST_SPANS: Final = 200
 _MOST_KEYS: Final = 5
 
@@ -54,6 +55,9 @@ async def thread(call: PageCall) -> Page | Response:
     node = _node(call, tree)
     if node is None and ns:
         raise missing("subgraph", ns)
+    if node is not None and not ns and call.query("at") is None and node.checkpoint_id != found.head_checkpoint_id:
+        # A run has gone on between the two.
+        found = await call.thread("read")
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {
         "thread": found,
@@ -68,6 +72,7 @@ async def thread(call: PageCall) -> Page | Response:
         "graph": call.service.graphs.of_thread(found),
         "graphs": call.service.graphs.names,
         "nodes": (),
+        "has_ended": False,
     }
     if node is not None:
         data |= await (_default(call, found, node) if shown is None else _SHOWN[shown](call, found, node))
@@ -355,20 +360,8 @@ def _node(call: PageCall, tree: CheckpointTree) -> TreeNode | None:
 
 
 def _outcome(state: CheckpointState) -> dict[str, Any]:
-    """Return the interrupts and errors of the tasks that ran after a checkpoint."""
-    values = [(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
-    asked = [
-        {
-            "id": id,
-            "question": question[:_MOST_QUESTION],
-            "calls": [one.title for one in calls],
-            # The question stands once: what else is in the value follows it.
-            "value": None if rest is None else view(rest, _MOST_CHANGE),
-            "key": key_of(value),
-        }
-        for id, value in values
-        for question, rest in [split(value)]
-        for calls in [() if key_of(value) is not None else form_for(value).reviews]
-    ]
+    """Return the interrupts and errors of the tasks that ran after a checkpoint, and whether no node is left to run."""
+    asked = [asked_shown(getattr(one, "id", None), getattr(one, "value", one)) for one in state.interrupts]
     errors = [one if isinstance(one, str) else repr(one) for one in state.errors]
-    return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]]}
+    has_ended = not asked and not errors and not is_anything_scheduled(state.schedule)
+    return {"interrupts": asked[:20], "errors": [text[:_MOST_CHANGE] for text in errors[:20]], "has_ended": has_ended}

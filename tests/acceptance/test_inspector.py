@@ -313,11 +313,15 @@ async def test_axe_finds_nothing_serious(screen: Screen, axe: str, record: Recor
         f"/{name}" for name in ("runs", "interrupts", "tools", "queue", "queue?show=schedules", "costs", "database")
     ]
     lists += ["/memory", "/files"]
+    gone = ("/interrupts#gone", "/queue#gone")
     for width, scheme in ((360, "light"), (1280, "light"), (1280, "dark"), (2560, "light")):
         await screen.page.set_viewport_size({"width": width, "height": 900})
         await screen.page.emulate_media(color_scheme=scheme)
-        for path in [*paths("t"), *lists, *works, f"/threads/t/edit?at={ids[0]}"]:
+        for path in [*gone, *paths("t"), *lists, *works, f"/threads/t/edit?at={ids[0]}"]:
             await screen.open(path)
+            if path in gone:
+                # As a refresh shows rows that another person has dealt with.
+                await screen.page.evaluate("all('[data-row]').forEach((one) => disable(one, 'Answered by Eve: yes'))")
             await screen.page.evaluate(axe)
             result = await screen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
             found += [

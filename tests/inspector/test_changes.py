@@ -182,7 +182,7 @@ async def test_a_run_is_cancelled_and_discarded_by_one_person(two: Two) -> None:
     refused(await eve.act(f"{path}/discard", **discard), f"discarded just now by {last}")
     refused(await eve.act(f"{path}/retry", **forms[f"{path}/retry"]), f"discarded just now by {last}")
     ended = await failed_run(state, "f")
-    refused(await eve.act(f"/runs/f/{ended}/cancel", sure="1"), "the run has ended already: error")
+    refused(await eve.act(f"/runs/f/{ended}/cancel", sure="1"), "The run has ended already: error.")
 
 
 async def test_an_edit_is_made_once(two: Two) -> None:
@@ -273,7 +273,7 @@ async def test_an_old_page_does_not_cancel_what_was_retried(two: Two) -> None:
             assert await run.status() == "cancelled"
             assert (await eve.act(f"{path}/retry", **await form(eve, path, f"{path}/retry"))).status_code == 303
     wrong = await adam.act(f"{path}/cancel", **{**old[0], "enqueued": "yesterday"}, sure="1")
-    assert (wrong.status_code, "enqueued must be a time" in wrong.text) == (422, True)
+    assert (wrong.status_code, "Enqueued must be a time" in wrong.text) == (422, True)
 
 
 async def test_a_run_is_cancelled_before_or_after_a_retry_by_another_process(two: Two) -> None:

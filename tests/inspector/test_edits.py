@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from typing import Any
 
 import pytest
@@ -158,7 +160,7 @@ async def test_what_was_typed_stands_in_the_form_after_a_refusal(place: Place) -
     for step in ("preview", "apply"):
         refused = await visitor.act(EDIT, **typed, step=step)
         assert refused.status_code == 422
-        assert "Messages must be JSON" in refused.text
+        assert "messages must be JSON" in refused.text
         assert "<script>alert" not in refused.text
         again = form_in(refused)
         assert again['json ["messages"]'] == HOSTILE
@@ -238,6 +240,42 @@ async def test_who_is_second_sees_both_versions_and_makes_the_change_on_top(dsn:
         assert found.parent_checkpoint_id == newest
         assert (found.values["messages"][0].text, found.values["booking"]) == ("A month in **Lisbon**.", "mine")
         assert [one.payload["by"] for one in await actions(state, "t")] == ["Eve", "Eve", "Adam"]
+
+
+async def test_a_preview_says_which_nodes_run_next(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await visitor.introduce()
+    form = await opened(visitor, ids[1])
+    preview = await visitor.act(EDIT, **{**form, FIRST: "A month", "step": "preview"})
+    assert "Next runs <code>tools</code>." in without_bdi(preview.text)
+    assert ">Change and run on</button>" in preview.text
+    last = await visitor.act(EDIT, **{**form, FIRST: "A month", "as_node": "approve", "step": "preview"})
+    assert "Nothing is left to run after it." in last.text
+    assert ">Change and run on</button>" not in last.text
+    assert '<button class="button primary">Change</button>' in last.text
+    # Nothing was made.
+    assert [one.checkpoint_id for one in (await state_of(server).threads.tree("t")).nodes] == ids
+    # An open page of a preview says what its button does.
+    asked = re.search('data-from="([^"]+)"', preview.text)
+    assert asked is not None
+    await visitor.act(EDIT, at=ids[0], values="{}", as_node="plan")
+    news = await visitor.client.get(html.unescape(asked[1]))
+    assert "“Change” shows both versions first" in news.text
+
+
+async def test_what_cannot_be_read_is_said_once(place: Place) -> None:
+    server, visitor = place
+    ids = await travel(state_of(server))
+    await visitor.introduce()
+    form = await opened(visitor, ids[0])
+    name = 'json ["messages"]'
+    refused = await visitor.act(EDIT, **form, **{name: "[1", 'as_json ["messages"]': "1"}, step="preview")
+    text = without_bdi(refused.text)
+    assert refused.status_code == 422
+    assert text.count("must be JSON") == 1
+    assert "One field cannot be read: see below. Nothing was changed." in text
+    assert "(char" not in text
 
 
 async def test_a_change_of_an_older_checkpoint_is_made_there(dsn: str, schema: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support.pages import (
     HOSTILE,
+    fields_of,
     forms_of,
     inspected,
     read_together,
@@ -186,6 +189,56 @@ async def test_a_call_is_decided_by_its_form(dsn: str, schema: str) -> None:
         late = await visitor.act(path, **{**given, "decision-0": "reject"})
         assert late.status_code == 409
         assert "Answered just now by Eve: edit. Your answer was not sent." in late.text
+
+
+CALL = {"name": "send_email", "args": {"to": "adam@example.com", "copies": 2}, "description": "Ask **twice**"}
+REVIEWED = {
+    "action_requests": [CALL],
+    "review_configs": [{"allowed_decisions": ["approve", "edit", "respond", "reject"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "shown"),
+    [
+        ({"question": "Book it?", "hotel": "Astoria"}, {"answer": "only with\na <b>balcony</b>"}, {"Answer"}),
+        (
+            REVIEWED,
+            {"decision-0": "reject", "reject-0": "too many", "respond-0": "I wrote already", "argument-0-1": "1"},
+            {"Decision", "Reason", "Result of the call", "copies"},
+        ),
+    ],
+)
+async def test_an_answer_that_is_refused_is_not_lost(
+    dsn: str, schema: str, value: Any, fields: dict[str, str], shown: set[str]
+) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        graph = approval(value).copy({"checkpointer": state.saver})
+        for thread_id in ("answered", "edited", "deleted"):
+            await state.threads.create(thread_id, agent="trip", title="Lisbon")
+            await graph.ainvoke({"messages": []}, {"configurable": {"thread_id": thread_id}})
+        await visitor.introduce("Adam")
+        page = await visitor.page("/interrupts")
+        paths = {one: path for path in forms_of(page) for one in ("answered", "edited", "deleted") if one in path}
+        given = {one: {**fields_of(page, paths[one]), **fields} for one in paths}
+        await state.interrupts.answer("answered", "no", by="Eve")
+        await graph.aupdate_state({"configurable": {"thread_id": "edited"}}, {"messages": []}, as_node="ask")
+        await state.saver.adelete_thread("deleted", by="Eve")
+        for one, status in (("answered", 409), ("edited", 404), ("deleted", 404)):
+            refused = await visitor.act(paths[one], **given[one])
+            assert refused.status_code == status
+            html = without_bdi(refused.text)
+            unsent = html.partition("not sent</h2>")[2].partition("</section>")[0]
+            for text in (fields[name] for name in fields if name != "decision-0"):
+                assert f">{escape(text)}</pre>" in unsent
+            if one == "answered":
+                # What was left as it was is not told, and each thing once.
+                assert set(re.findall("<dt>(.*?)</dt>", unsent)) == shown
+                assert html.count("Answered just now by Eve: no") == 1
+                asked = html.partition('<details id="asked-before"')[2]
+                assert asked.startswith(' class="ask" open>')
+                assert "adam@example.com" in asked or "Astoria" in asked
 
 
 async def test_interrupts_are_filtered_and_paged(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from langgraph_sdk import Auth
 from support.http import http
-from support.pages import inspected, state_of, travel
+from support.pages import forms_of, inspected, state_of, travel, without_bdi
 
+from langgraph_pgstate.inspector.formatting import sentence
 from langgraph_pgstate.inspector.page import segment
 from langgraph_pgstate.inspector.routes import PAGES
 
@@ -35,6 +37,29 @@ async def test_refusals_keep_the_navigation(place: Place) -> None:
         assert 'href="/ui/person' in response.text
         # No way back to an action.
         assert "back=%2Fui%2Fthreads%2Ft%2Frun" not in response.text
+
+
+async def test_a_refusal_of_the_queue_leads_back_to_it(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    await state.runs.enqueue("trip", {"messages": []}, thread_id="t", run_id="r", queue="of nobody")
+    await visitor.introduce("Adam")
+    form = forms_of(await visitor.page("/queue"))["/runs/t/r/cancel"]
+    await state.runs.cancel("t", "r", by="Eve")
+    refused = await visitor.act("/runs/t/r/cancel", **form, sure="1")
+    html = without_bdi(refused.text)
+    assert refused.status_code == 409
+    assert ">The run was cancelled just now by Eve.<" in html
+    assert re.search(r'<a class="button primary" href="/ui/queue">Back to the queue</a>', html)
+    assert '<a href="/ui/queue" aria-current="page"' in html
+    # An open page asks who has taken a row away.
+    assert (await visitor.data("/runs/t/r"))["told"] == "Cancelled just now by Eve"
+
+
+def test_reasons_are_sentences() -> None:
+    assert sentence("the run has ended already: success") == "The run has ended already: success."
+    assert sentence("send_email was settled by Eve") == "send_email was settled by Eve."
+    assert sentence("Look at it again, then decide.") == "Look at it again, then decide."
 
 
 async def test_who_may_see_no_pages_gets_no_navigation(dsn: str, schema: str) -> None:

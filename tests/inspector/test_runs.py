@@ -194,7 +194,7 @@ async def test_an_answered_run_tells_who_answered_and_which_run_went_on(place: P
     record.event("e1", "interrupt", 11, run_id="waits", payload=payload)
     html = await visitor.page("/runs/t/waits")
     assert "Answered" not in html
-    assert "Interrupts that wait" in html
+    assert "/ui/interrupts?thread=t&amp;id=i" in html
     record.event("e2", "answer", 20, payload=Jsonb({"interrupt_id": "i", "by": HOSTILE}))
     record.event("e3", "answer", 40, payload=Jsonb({"interrupt_id": "i", "by": "later"}))
     record.run("went on", 21, 1)
@@ -205,7 +205,24 @@ async def test_an_answered_run_tells_who_answered_and_which_run_went_on(place: P
     assert "Answered by &lt;script" in html
     assert "<script>alert" not in html
     assert 'href="/ui/runs/t/went%20on"' in html
-    assert "Interrupts that wait" not in html
+    assert "/ui/interrupts?thread=t&amp;id=i" not in html
+
+
+async def test_a_run_that_waits_for_a_decision_shows_the_calls(place: Place, record: Record) -> None:
+    _, visitor = place
+    record.thread("t")
+    record.run("waits", 10, 1, status="interrupted")
+    call = {"name": "pay", "args": {"amount": 180, "why": "x" * 40}, "description": "**Pay** the hotel"}
+    value = {"review_configs": [{"action_name": "pay"}], "action_requests": [call]}
+    payload = Jsonb({"interrupts": [{"id": "i", "value": value}]})
+    record.event("e", "interrupt", 11, run_id="waits", payload=payload)
+    await visitor.introduce()
+    html = await visitor.page("/runs/t/waits")
+    card = html.partition('<div class="card waits">')[2].partition("</div>")[0]
+    # Its JSON is folded away.
+    assert "review_configs" not in card.partition("<details")[0]
+    assert re.search(r'<p class="call" dir="auto">pay\(.*amount=180', card)
+    assert '<a class="button primary" href="/ui/interrupts?thread=t&amp;id=i"' in card
 
 
 async def test_a_run_of_many_spans_is_shown_a_window_at_a_time(place: Place, record: Record) -> None:

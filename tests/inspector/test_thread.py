@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Interrupt, Send
+from langgraph.types import Command, Interrupt, Send
 from langgraph_sdk import Auth
 from support.http import failing
-from support.pages import HOSTILE, inspected, state_of, statements, travel, visiting
+from support.pages import HOSTILE, forms_of, inspected, state_of, statements, travel, trip, visiting
 from support.record import Record
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
@@ -20,6 +21,7 @@ from langgraph_pgstate.errors import RunFailedError
 from langgraph_pgstate.inspector.page import segment
 from langgraph_pgstate.inspector.thread import VIEWS
 from langgraph_pgstate.server.graphs import config_at
+from langgraph_pgstate.threads.api import AsyncThreads
 
 from .conftest import Place
 
@@ -54,6 +56,9 @@ async def test_a_fork_says_that_it_has_not_run_since_the_failure(dsn: str, schem
         assert not_run in page
         assert '<a href="/ui/threads/t">t</a>, from before the fork' in page
         await visitor.introduce()
+        edit_before = "Fork before it, and edit"
+        assert edit_before in await visitor.page("/threads/t")
+        assert edit_before not in await visitor.page("/threads/forked")
         await visitor.act("/threads/forked/run", at=head, head=head, mode="on")
         page = await visitor.page("/threads/forked")
         assert "a new run waits in the queue" in page
@@ -105,6 +110,42 @@ async def test_what_was_answered_waits_no_more_and_can_run_on(place: Place) -> N
     assert form not in page
     await visitor.introduce()
     assert form in await visitor.page("/threads/t")
+
+
+async def test_running_on_says_that_nothing_is_left_to_run(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    ids = await travel(state)
+    await visitor.introduce()
+    ended = "Nothing is left to run: the graph has ended here."
+    assert ended not in await visitor.page("/threads/t")
+    graph = trip().copy({"checkpointer": state.saver})
+    await graph.ainvoke(Command(resume="yes"), config_at("t"))
+    page = await visitor.page("/threads/t")
+    assert ended in page
+    assert '<button class="button">Run on</button>' in page
+    # An older checkpoint is replayed.
+    assert ended not in await visitor.page("/threads/t", at=ids[0])
+
+
+async def test_the_newest_checkpoint_is_run_on_also_while_a_run_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, visitor = place
+    state = state_of(server)
+    await travel(state)
+    await visitor.introduce()
+    read = AsyncThreads.tree
+
+    async def late(self: AsyncThreads, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(AsyncThreads, "tree", read)
+        await trip().copy({"checkpointer": state.saver}).aupdate_state(config_at("t"), {"messages": []}, "plan")
+        return await read(self, *arguments, **options)
+
+    monkeypatch.setattr(AsyncThreads, "tree", late)
+    page = await visitor.page("/threads/t")
+    assert '<summary class="button">Run on</summary>' in page
+    assert forms_of(page)["/threads/t/run"]["mode"] == "on"
 
 
 async def test_what_was_settled_is_asked_no_more(place: Place, record: Record) -> None:

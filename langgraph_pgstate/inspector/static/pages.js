@@ -124,24 +124,36 @@ function replaceInPlace(element, fresh) {
 // Who has answered what is gone, and how: its own page knows.
 async function tellWho(element, note) {
   const found = [];
-  for (const one of all("[data-about]", element).slice(0, 3)) {
+  for (const one of [element, ...all("[data-about]", element)].filter((one) => one.dataset.about).slice(0, 3)) {
     try {
       const response = await fetch(one.dataset.about, { headers: { Accept: "application/json" } });
       const told = response.ok && (await response.json()).told;
       if (told) found.push(told);
     } catch { /* The note says what is known without it. */ }
   }
-  if (found.length) note.textContent = found.join(" · ");
+  if (found.length) note.textContent = note.title = found.join(" · ");
 }
 
 function disable(element, why) {
-  all("button, input, select, textarea", element).forEach((one) => { one.disabled = true; });
+  // What was typed can still be copied.
+  all("button, input, select, textarea", element).forEach((one) => { if (one.matches("textarea, input[type=text]")) one.readOnly = true; else one.disabled = true; });
   if (element.querySelector(".why")) return;
-  const note = document.createElement("span");
+  const note = document.createElement("span"), isRow = element.matches("tr");
   note.className = "why";
   note.textContent = why;
+  // In place of the first of the buttons, which are hidden now. Where there is none, nobody aims at one.
+  const button = all("button, summary.button", isRow ? element.lastElementChild : element).find((one) => one.getClientRects().length);
+  if (button) {
+    note.classList.add("over");
+    if (!isRow) {
+      const inner = button.getBoundingClientRect(), outer = element.getBoundingClientRect();
+      note.style.left = `${inner.left - outer.left}px`;
+      note.style.top = `${inner.top - outer.top}px`;
+      note.style.maxWidth = `${outer.right - inner.left - 12}px`;
+    }
+  }
   tellWho(element, note);
-  (element.matches("tr") ? element.lastElementChild : element).append(note);
+  (isRow ? element.children[button ? element.children.length - 1 : 0] : element).append(note);
   element.classList.add("gone");
 }
 
@@ -311,6 +323,12 @@ document.addEventListener("submit", () => { isSent = true; });
 addEventListener("beforeunload", (event) => {
   const isTyped = all("form[data-typed] :is(input:not([type=hidden]), textarea, select)").some((one) => (one.matches("select") ? ![...one.options].some((option) => option.defaultSelected) ? one.selectedIndex > 0 : !one.selectedOptions[0].defaultSelected : one.value !== one.defaultValue || one.checked !== one.defaultChecked));
   if (isTyped && !isSent) event.preventDefault();
+});
+
+// What is wrong with a field is not said any more once it is changed.
+addEventListener("input", (event) => {
+  const field = event.target.closest("label.field"), problem = field && field.nextElementSibling;
+  if (problem && problem.matches(".problem")) problem.classList.add("corrected");
 });
 
 // On a narrow screen the page and the view that are open may be beyond the edge of their strip.
