@@ -176,7 +176,8 @@ def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]
         given: The fields that were sent.
     """
     found = []
-    for name, text in given.items():
+    # A browser sends the button after the fields.
+    for name, text in sorted(given.items(), key=lambda one: not one[0].startswith("decision-")):
         title = _title_of_field(form, name, text)
         if title is None or not text.strip():
             continue
