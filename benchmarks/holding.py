@@ -264,12 +264,6 @@ def measure(
         only: Which one.
     """
     result: dict[str, Any] = {}
-    if only in (None, "stalls"):
-        with start("stalls") as (url, _):
-            found = [asyncio.run(stalls(url)) for _ in range(rounds)]
-        result["rounds"] = rounds
-        result["stalls_ms"] = {name: statistics.median(one[name][0] for one in found) for name in found[0]}
-        result["statuses"] = {name: found[0][name][1] for name in found[0]}
     if only in (None, "readers"):
         with start("readers") as (url, pid):
             result["readers_bytes"] = asyncio.run(memory_of_readers(url, pid))
@@ -278,6 +272,13 @@ def measure(
             thread = asyncio.run(make_histories(url))
         with start("reading") as (url, pid):
             result |= asyncio.run(memory_of_reading(url, pid, thread))
+    # Last: a search would find the states that these bodies make.
+    if only in (None, "stalls"):
+        with start("stalls") as (url, _):
+            found = [asyncio.run(stalls(url)) for _ in range(rounds)]
+        result["rounds"] = rounds
+        result["stalls_ms"] = {name: statistics.median(one[name][0] for one in found) for name in found[0]}
+        result["statuses"] = {name: found[0][name][1] for name in found[0]}
     return {**result, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
 
 
