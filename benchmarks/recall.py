@@ -5,8 +5,8 @@
 prints a table, writes it into `docs/performance.md`, and writes `benchmarks/results/recall.json`. Embeddings are those
 of `wordllama`, whose package has its weights. The evidence is made of lists (`benchmarks/evidence.py`) and, with
 `--locomo`, that of the conversations of LoCoMo, which are not ours to ship: one namespace for each conversation, one
-item for each turn. Recall@10 is the share of a question's answers that are among the first ten results. What fuses the
-ranks was chosen by the first half of the questions (of LoCoMo, of the conversations).
+item for each turn. Recall@10 is the share of a question's answers that are among the first ten results. Halves are of
+the questions, and of LoCoMo's conversations; all were looked at when the fusion of the ranks was chosen.
 """
 
 from __future__ import annotations
