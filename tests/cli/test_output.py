@@ -176,7 +176,18 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 
 def test_every_command_is_looked_at() -> None:
     names = {one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback}
-    assert names == COMMANDS.keys() | {"demo", "worker", "resume", "join", "serve", "export", "inspect"}
+    assert names == COMMANDS.keys() | {
+        "demo",
+        "hold",
+        "holds",
+        "release",
+        "worker",
+        "resume",
+        "join",
+        "serve",
+        "export",
+        "inspect",
+    }
 
 
 def test_nothing_is_wider_than_the_terminal(dsn: str, schema_of_all: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ async def test_a_named_person_restores_a_version_and_the_second_is_told(dsn: str
         sent = await asyncio.gather(eve.act(path, **forms[0]), adam.act(path, **{**forms[1], "version": "2"}))
         assert sorted(one.status_code for one in sent) == [303, 409]
         first, late = ("Eve", sent[1]) if sent[0].status_code == 303 else ("Adam", sent[0])
-        assert f"the file was restored just now by {first}" in late.text
+        assert f"The file was restored just now by {first}" in late.text
         (newest, *_) = (await files.history(ADA, NAME)).items
         assert (newest.version, newest.operation, newest.changed_by) == (4, "restore", first)
         await files.delete(ADA, NAME, by="ada")

@@ -50,6 +50,7 @@ def test_memories_of_a_run_are_extracted_after_it(dsn: str, schema: str, connect
         assert (memory.thread_id, memory.run_id, memory.changed_by) == ("t", run.run_id, "extraction")
         assert memory.checkpoint_id == head.config["configurable"]["checkpoint_id"]
         assert (memory.kind, memory.message_id) == ("interaction", "said I like tea")
+        state.flush()
         query = f"SELECT role, content FROM {schema}.memory_messages WHERE key = 'I like tea'"
         assert connection.execute(query.encode()).fetchall() == [("human", "I like tea")]
         assert [thread.thread_id for thread in state.threads.search().items] == ["t"], "an extraction's thread is left"

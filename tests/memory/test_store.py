@@ -300,7 +300,7 @@ def test_hybrid_finds_what_either_finds_and_says_why(indexed: PGMemoryStore) -> 
     assert (best.key, best.words_rank) == ("b", 1)
     assert best.score is not None
     assert best.vector_rank is not None
-    assert best.rank_score == pytest.approx(1 / 61 + 1 / (60 + best.vector_rank))
+    assert best.rank_score == pytest.approx(1 / 11 + 1 / (10 + best.vector_rank))
     first = indexed.search(USER, query="tea for ann", mode="vector")[0]
     assert (first.key, first.words_rank) == ("a", None)
 

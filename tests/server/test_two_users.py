@@ -407,6 +407,14 @@ PAGE_CASES: dict[str, Case] = {
             for at in (me.checkpoint, them.checkpoint)
         ),
     ],
+    "memory": lambda them, me: [{}, {"params": {"user_id": them.name, "q": "secret"}}],
+    "memory.item": plain,
+    "memory.edit": form(constant({"content": "x", "version": "1"})),
+    "memory.forget": form(constant({"version": "1"})),
+    "memory.restore": form(constant({"version": "1", "newest": "1"})),
+    "files": plain,
+    "file": plain,
+    "file.restore": form(constant({"version": "1", "newest": "1"})),
     "person": lambda them, me: [{}, {"params": {"back": f"/ui/threads/{them.thread}"}}],
     "person.keep": form(constant({"name": "eve"})),
 }
@@ -455,7 +463,7 @@ class Walked:
 
     def parameters(self) -> list[str]:
         """The names in its path, but for those that name nobody's thing."""
-        return [name for name in re.findall(r"\{(\w+)\}", self.path) if name != "namespace"]
+        return [name for name in re.findall(r"\{(\w+)\}", self.path) if name not in ("namespace", "path")]
 
     def at(self, ids: dict[str, str]) -> str:
         """Its path with ids."""
@@ -606,7 +614,9 @@ class User:
             for number, request in enumerate(route.case(NOBODY, me)):
                 given = {**request, "headers": {**request.get("headers", {}), "accept": "application/json"}}
                 response = await self.send(route, route.own(me), given)
-                found[f"{route.key} {number}"] = (response.status_code, response.text)
+                # Times that pass are told in words.
+                text = re.sub(r"Ended (\d+ s ago|just now)", "Ended", response.text)
+                found[f"{route.key} {number}"] = (response.status_code, text)
         return found
 
 

@@ -420,7 +420,7 @@ def test_the_writer_leaves_them_to_the_checkpoint(queue: Queue, dsn: str, monkey
     monkeypatch.setattr(streaming, "_CHECKPOINT_SECONDS", 3600)
     monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
     queue.add("t")
-    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
     stream = writer.open(queue.claim_one(), RunInput(stream_mode=["updates", "custom"]))
     writer._write(queue.database)
     assert stream.freeze() == []
@@ -445,7 +445,7 @@ def test_the_writer_looks_for_late_events_and_rests_without_streams(
 
     monkeypatch.setattr(StreamWriter, "_write", counted)
     queue.add("t")
-    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
     stream = writer.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
     try:
         # It looks for events that have waited for a checkpoint.
@@ -465,7 +465,7 @@ def test_the_writer_is_woken_once_it_has_a_new_stream(queue: Queue, dsn: str, mo
     monkeypatch.setattr(StreamWriter, "_work", lambda self: None)
     monkeypatch.setattr(RunStream, "_add", lambda *args: None)
     queue.add("t")
-    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
     writer.open(queue.claim_one(), RunInput(stream_mode=["updates"]))
     assert writer._wake.is_set()
 
@@ -478,7 +478,7 @@ def test_a_run_that_was_lost_does_not_take_the_place_of_the_next_one(
     queue.add("t")
     run = queue.claim_one()
     lost = replace(run, lease=replace(run.lease, fencing_token=run.lease.fencing_token - 1))
-    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
     present = writer.open(run, RunInput(stream_mode=["custom"]))
     late = writer.open(lost, RunInput(stream_mode=["custom"]))
     late.take(("custom", "late"))
@@ -510,7 +510,7 @@ def test_only_what_a_transaction_has_is_noted_as_stored(queue: Queue, monkeypatc
 
 def test_runs_without_events_are_not_kept_by_the_writer(queue: Queue, dsn: str) -> None:
     queue.add("t")
-    writer = StreamWriter(dsn, None, queue.queries, CODEC)
+    writer = StreamWriter(dsn, None, None, queue.queries, CODEC)
     writer.open(queue.claim_one(), RunInput(stream_mode=[]))
     assert not writer._streams
     assert writer._thread is None
