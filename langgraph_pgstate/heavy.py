@@ -41,8 +41,9 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function in a thread, in the caller's context, and return its result.
 
-    Of the functions of one event loop as many have been begun as there are threads, until the loop takes a result:
-    results that wait for a busy loop would fill the memory.
+    An event loop begins as many as there are threads, and another one when it has taken a result: results that wait
+    for a busy loop would fill the memory. If the caller is cancelled, the function runs to its end, and what it returns
+    is dropped.
     """
     pid, context = os.getpid(), contextvars.copy_context()
     executor = _executors.get(pid) or _executors.setdefault(pid, ThreadPoolExecutor(_THREADS, "pgstate-heavy"))
@@ -71,9 +72,9 @@ def is_heavy(value: Any, *, size: int = HEAVY_BYTES) -> bool:
 
 
 def room_beside(value: Any, size: int, count: int) -> tuple[int, int]:
-    """Return which of some room a value leaves: bytes of strings, and lists, objects and items of them.
+    """Return the limits less what a value has: bytes of strings, and number of lists, objects and their items.
 
-    One of the two is negative if it has no room; the rest of the value is not looked at then.
+    One of the two is negative if the value exceeds it; the rest of the value is not looked at then.
     """
     left = [value]
     while left:

@@ -57,7 +57,12 @@ async def maintain(
     old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
     # A day is dropped for all tenants.
     days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
-    dropped = [] if drop_older_than is None else await run(partitions.drop_months, queries, drop_older_than)
+    gone: list[str] = []
+    if drop_older_than is not None:
+        # So is a month.
+        months_of = [{*await one.run(partitions.list_old_months, queries, drop_older_than)} for one in owners]
+        gone = sorted(set.intersection(*months_of)) if months_of else []
+    dropped = await run(partitions.drop_months, queries, gone)
     report = MaintenanceReport(tuple(made), tuple(dropped), days_dropped=tuple(days))
     for one in owners:
         report += await maintain_rows(one, queries)

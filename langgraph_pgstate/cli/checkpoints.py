@@ -99,6 +99,8 @@ def prune(
         f"of {count(result.threads, 'thread')}: {count(result.checkpoints, 'checkpoint')}, "
         f"{count(result.writes, 'pending write')}, {count(result.segments, 'segment')}"
     )
+    if result.held:
+        console.print(f"{count(len(result.held), 'thread')} left as held; see `pgstate holds`")
     if result.damaged:
         console.print(f"[bold red]{count(len(result.damaged), 'thread')} left as damaged; see `pgstate check`:[/]")
         for id in result.damaged:

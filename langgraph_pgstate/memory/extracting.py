@@ -111,7 +111,10 @@ class _Steps:
         self._state, self._store, self._extract, self._options = state, store, extract, options
 
     async def extract(self, given: _Extraction) -> _Extraction:
-        """Extract the memories of a run, unless some of it are stored."""
+        """Extract the memories of a run, unless some of them are stored.
+
+        Cancelled while `extract` runs in a thread, that goes on, and what it returns is dropped: nothing is stored.
+        """
         run = await self._run(given)
         if await self._stored(run):
             return {"memories": []}
@@ -190,9 +193,10 @@ async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str
 
 
 def extract_summaries(messages: list[BaseMessage]) -> list[Extracted]:
-    """Return the summaries by which LangChain's and deepagents' `SummarizationMiddleware` replaced earlier messages.
+    """Return the summaries by which LangChain's `SummarizationMiddleware` replaced earlier messages.
 
-    An extractor: each is stored once, as a memory of the kind `summary` that has the message as its origin.
+    An extractor: each is stored once, as a memory of the kind `summary` that has the message as its origin. The
+    middleware of deepagents keeps its summary in a private key of the state, which is not read.
     """
     return [
         {"content": message.text, "kind": "summary", "key": message.id, "message_id": message.id}

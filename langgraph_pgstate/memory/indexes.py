@@ -112,7 +112,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Where tenants are kept apart, refuse new indexes if one has memories, which the index would lack.
+    """Refuse new indexes where tenants are kept apart and one has memories, which the index would lack.
 
     Raises:
         TenantError: If one has.

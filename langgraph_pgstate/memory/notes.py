@@ -24,7 +24,7 @@ LISTS: Final = ("completed", "blockers")
 
 
 class _Notes:
-    """What progress notes have without a connection."""
+    """Progress notes of a task, as they were read last: the part without a connection."""
 
     def __init__(self, store: Any, task_id: str, owner: Owner) -> None:
         self._store, self._owner, self.task_id = store, owner, identifier("task_id", task_id)

@@ -1,4 +1,4 @@
-"""Where a memory comes from: the thread, run and checkpoint in which it is stored, and whoever stores it."""
+"""The origin of a memory: the thread, run and checkpoint in which it is stored, and whoever stores it."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class MemoryVersion:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an agent remembers.
+    """A memory: a text that an agent keeps beyond a conversation.
 
     Attributes:
         namespace: Where it belongs.

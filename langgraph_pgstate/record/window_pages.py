@@ -29,7 +29,7 @@ _PAGE: Final = 100
 
 @dataclass(slots=True)
 class Pages:
-    """What is read of a conversation.
+    """The part of a conversation that is read so far.
 
     Attributes:
         address: The checkpoint.

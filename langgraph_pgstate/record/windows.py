@@ -1,4 +1,4 @@
-"""What a model is shown of a conversation: its newest messages within a budget, and what must not be missing.
+"""Windows of conversations for models: the newest messages within a budget, and those that are always kept.
 
 The choice is a pure function. Of a thread, messages are read newest first until a longer window would not fit.
 """
@@ -22,7 +22,7 @@ _KEPT: Final = get_args(Kept)
 
 
 class WindowOptions(TypedDict, total=False):
-    """What a window may hold.
+    """Options of a window.
 
     Attributes:
         max_tokens: Number of tokens, by the counter.

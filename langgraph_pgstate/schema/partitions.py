@@ -15,7 +15,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
 HOLDS_KEY: Final = "holds"
-"""What whoever holds a thread, or drops spans of held threads, locks."""
+"""Key of the advisory lock of those who hold a thread, or drop the spans of months."""
 _log = logging.getLogger("langgraph_pgstate")
 
 
@@ -138,15 +138,10 @@ async def _has_partition(db: Connection, queries: Queries, table: str, period: s
     return bool((await db.fetch(queries.has_partition, {"partition": name}))[0][0])
 
 
-async def drop_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
-    """Drop the partitions that are entirely older than some months before this one, with their spans.
+async def list_old_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
+    """Return the months that are entirely older than some months before this one, as `2026_01`.
 
-    One transaction each; safe to repeat.
-
-    A month stays that has spans of a thread which a person holds.
-
-    Returns:
-        The dropped months, as `2026_01`.
+    Without those that have spans of a thread which a person holds.
 
     Raises:
         ConfigurationError: If `older_than` is not positive.
@@ -155,18 +150,37 @@ async def drop_months(db: Connection, queries: Queries, older_than: int) -> list
         raise ConfigurationError(f"spans must be kept for at least 1 month, not {older_than}")
     table = f'"{queries.schema}".spans'
     rows = await db.fetch(queries.list_old_months, {"table": table, "months": older_than})
+    months = [name.removeprefix("spans_") for (name,) in rows]
+    return [month for month in months if not await _is_held(db, queries, month)]
+
+
+async def drop_months(db: Connection, queries: Queries, months: Sequence[str]) -> list[str]:
+    """Drop the spans of some months. One transaction each; safe to repeat.
+
+    A month stays if a person holds one of its threads by now. Where tenants are kept apart, only their own
+    `list_old_months` sees that, and a hold that is put after it is too late.
+
+    Returns:
+        The dropped months.
+    """
     dropped = []
-    for (name,) in rows:
-        month = name.removeprefix("spans_")
+    is_walled = bool(months) and await has_walls(db, queries)
+    for month in months:
         async with db.transaction():
-            # A hold that is put meanwhile waits, and is too late for this month.
+            # Whoever holds a thread meanwhile waits, and is too late for the spans of this month.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
-            if (await db.fetch(queries.has_held_spans, {"month": month}))[0][0]:
-                _log.warning("the spans of %s stay: a person holds one of their threads", month)
+            if not is_walled and await _is_held(db, queries, month):
                 continue
             await db.script(drop_partition(queries.schema, "spans", month))
             dropped.append(month)
     return dropped
+
+
+async def _is_held(db: Connection, queries: Queries, month: str) -> bool:
+    is_held: bool = (await db.fetch(queries.has_held_spans, {"month": month}))[0][0]
+    if is_held:
+        _log.warning("the spans of %s stay: a person holds one of their threads", month)
+    return is_held
 
 
 async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from langgraph_pgstate.assistants.types import Assistant
-from langgraph_pgstate.errors import AssistantExistsError
+from langgraph_pgstate.errors import AssistantExistsError, ThreadHeldError
 from langgraph_pgstate.schedules.types import ScheduleAccess
 from langgraph_pgstate.scopes import admits
 from langgraph_pgstate.server.bodies import AssistantChange, AssistantCount, without_reserved
@@ -166,7 +166,8 @@ async def update(call: Call) -> dict[str, Any]:
 async def delete(call: Call) -> Response:
     """Delete an assistant with its crons, and with `delete_threads` its threads.
 
-    Fails with 409 if it has crons that the user may not delete.
+    Fails with 409 if it has crons that the user may not delete. Of its threads those stay that a person holds: the
+    others are deleted, and the response is 409 and names one of them.
     """
     assistant_id = _own(call)
     access = await call.access("assistants", "delete", {"assistant_id": assistant_id})
@@ -178,9 +179,15 @@ async def delete(call: Call) -> Response:
         raise missing("assistant", assistant_id)
     if call.flag("delete_threads"):
         filters: Any = {"metadata": {"assistant_id": assistant_id}, "scope": threads, "limit": 100}
-        while found := await call.state.threads.sorted(**filters):
+        held: dict[str, ThreadHeldError] = {}
+        while found := await call.state.threads.sorted(**filters, offset=len(held)):
             for thread in found:
-                await call.state.saver.adelete_thread(thread.thread_id)
+                try:
+                    await call.state.saver.adelete_thread(thread.thread_id)
+                except ThreadHeldError as error:
+                    held[thread.thread_id] = error
+        for refusal in held.values():
+            raise refusal
     return Response(status_code=204)
 
 

@@ -105,9 +105,13 @@ async def test_a_deletion_shows_counts_and_leaves_who_did_it(place: Place) -> No
     counts = (await visitor.data("/threads/t/delete"))["counts"]
     assert counts["checkpoints"] == len(ids)
     assert await state.threads.get("t") is not None
+    await state.threads.hold("t", "case", by="Adam")
+    refused = await visitor.act("/threads/t/delete")
+    assert (refused.status_code, "held by Adam" in without_bdi(refused.text)) == (409, True)
+    await state.threads.release("t", "case", by="Adam")
     assert (await visitor.act("/threads/t/delete")).headers["location"] == "/ui/threads?notice=thread.delete"
     assert await state.threads.get("t") is None
-    (event,) = await actions(state, "t")
+    event = (await actions(state, "t"))[-1]
     assert event.payload == {"action": "delete", "by": "Eve"}
     assert (await visitor.act("/threads/t/delete")).status_code == 404
 

@@ -514,6 +514,24 @@ def test_maintenance_serves_tenant_after_tenant(walled: Walled, names: tuple[str
         assert state.maintain().months_made == ()
 
 
+def test_a_month_stays_if_one_tenant_holds_a_thread_with_its_spans(walled: Walled, names: tuple[str, str]) -> None:
+    """Guard: whoever drops it sees no tenant's holds."""
+    with walled.open() as state:
+        for name in names:
+            one = state.for_tenant(name)
+            one.record(loop_graph(1).compile(checkpointer=one.saver)).invoke({"count": 0}, config_of("held"))
+            one.flush()
+        holder = state.for_tenant(names[1])
+        holder.threads.hold("held", "case", by="eve")
+        walled.rows("UPDATE {}.spans SET started_at = '2021-01-31 12:00Z' WHERE thread_id = 'held'")
+        with PGState.open(walled.owner, schema=walled.schema) as owner:
+            # The first call makes a partition of what has strayed.
+            owner.maintain()
+            assert "2021_01" not in owner.maintain(drop_older_than=1).months_dropped
+            holder.threads.release("held", "case", by="eve")
+            assert "2021_01" in owner.maintain(drop_older_than=1).months_dropped
+
+
 def test_a_notification_names_no_run(walled: Walled) -> None:
     assert wake_key(None, "run") == "run"
     keys = {wake_key(tenant, "run") for tenant in ("a", "b")}

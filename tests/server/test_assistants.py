@@ -94,6 +94,22 @@ async def test_a_run_has_the_config_and_the_context_of_its_assistant(dsn: str, s
     assert second == ({"a": None, "b": None, "seconds": 4}, {"seconds": 4})
 
 
+async def test_threads_that_are_held_stay_when_their_assistant_goes(dsn: str, schema: str) -> None:
+    async with serving(dsn, schema, worker=False) as server, sdk(server) as client:
+        id = (await client.assistants.create("chat"))["assistant_id"]
+        made = [(await client.threads.create(metadata={"assistant_id": id}))["thread_id"] for _ in range(3)]
+        assert server.service is not None
+        for held in made[:2]:
+            await server.service.state.threads.hold(held, "case", by="eve")
+        with pytest.raises(ConflictError, match="held by eve"):
+            await client.threads.delete(made[0])
+        with pytest.raises(ConflictError, match="held by eve"):
+            await client.assistants.delete(id, delete_threads=True)
+        assert {one["thread_id"] for one in await client.threads.search()} == {*made[:2]}
+        with pytest.raises(NotFoundError):
+            await client.assistants.get(id)
+
+
 async def test_assistants_of_others_are_neither_seen_nor_run(dsn: str, schema: str) -> None:
     auth = Auth()
 
