@@ -164,7 +164,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [key.thread_id]})
         if await is_kept(db, queries, key.thread_id, f"run {key.run_id!r} ends as interrupted, and is not rolled back"):
             ended = await db.execute(queries.end_runs, _end([key], "interrupted", rolls_back=True))
-            await promote_and_set_status(db, queries, key.thread_id)
+            if ended:
+                await promote_and_set_status(db, queries, key.thread_id)
             return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:

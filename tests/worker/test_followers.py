@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from typing import Any, TypedDict
+from uuid import uuid5
 
 import psycopg
 from langgraph.graph import START, StateGraph
 
 from langgraph_pgstate import PGState, Rate, Worker
+from langgraph_pgstate.worker.followers import _IDS
 
 CONFIG: Any = {"configurable": {"user_id": "ann", "tenant_id": "acme"}}
 
@@ -56,4 +58,14 @@ def test_a_follower_has_owner_queue_and_key_of_the_other(dsn: str, schema: str, 
         """
         found = connection.execute(query.encode()).fetchall()
         assert found == [("after", "q", "k", "ann", "acme", run.run_id)]
+        assert run.status() == "success"
+
+
+def test_a_run_ends_also_if_the_one_that_would_follow_is_refused(dsn: str, schema: str) -> None:
+    """The refusal is a statement that fails in the transaction of the end."""
+    graphs = {"good": graph_of(lambda _: {}), "after": graph_of(lambda _: {})}
+    with PGState.open(dsn, schema=schema, tombstones_for=timedelta(days=1)) as state:
+        state.saver.delete_thread(str(uuid5(_IDS, "after t")))
+        run = state.runs.enqueue("good", {"run_id": "x"}, thread_id="t", config=CONFIG)
+        Worker(state, graphs, followed_by={"good": "after"}).run_until_idle()
         assert run.status() == "success"
