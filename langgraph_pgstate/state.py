@@ -50,6 +50,7 @@ from langgraph_pgstate.options import (
 )
 from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.record import AsyncRecorder, Recorder, conversations, journal
+from langgraph_pgstate.record.audit import AsyncAudit, Audit
 from langgraph_pgstate.record.events import AsyncEvents, Events
 from langgraph_pgstate.record.message_hook import MessageHook
 from langgraph_pgstate.record.messages import AsyncMessages, Messages
@@ -302,6 +303,7 @@ class PGState(_State):
         memory: Long-term memory, LangGraph's store.
         messages: Conversations, what a model is shown of them, and full-text search.
         events: The audit trail.
+        audit: Chains of events by hashes, if `setup(audit=True)` has turned them on.
         prices: Prices of tokens.
         leases: Leases of threads.
 
@@ -429,9 +431,11 @@ class PGState(_State):
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
+        audit: bool = False,
     ) -> None:
         """Make the tables, or bring them up to date; see `PGStateSaver.setup`."""
-        self.saver.setup(metadata_index=metadata_index, tenancy=tenancy, operators=operators, workers=workers)
+        tenants: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        self.saver.setup(metadata_index=metadata_index, audit=audit, **tenants)
         if self._memory_options:
             self.memory.setup_indexes()
 
@@ -513,6 +517,11 @@ class PGState(_State):
     def events(self) -> Events:
         """The audit trail of threads."""
         return Events(self._fresh, self._queries)
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Chains of events by hashes."""
+        return Audit(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> Prices:
@@ -722,9 +731,11 @@ class AsyncPGState(_State):
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
+        audit: bool = False,
     ) -> None:
         """Async twin of `PGState.setup`."""
-        await self.saver.setup(metadata_index=metadata_index, tenancy=tenancy, operators=operators, workers=workers)
+        tenants: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        await self.saver.setup(metadata_index=metadata_index, audit=audit, **tenants)
         if self._memory_options:
             await self.memory.setup_indexes()
 
@@ -802,6 +813,11 @@ class AsyncPGState(_State):
     def events(self) -> AsyncEvents:
         """The audit trail of threads."""
         return AsyncEvents(self._fresh, self._queries)
+
+    @cached_property
+    def audit(self) -> AsyncAudit:
+        """Chains of events by hashes."""
+        return AsyncAudit(self._fresh, self._queries)
 
     @cached_property
     def prices(self) -> AsyncPrices:

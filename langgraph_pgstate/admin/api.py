@@ -135,6 +135,7 @@ class Admin:
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
+        audit: bool = False,
     ) -> list[str]:
         """Create the tables, or migrate them. One transaction; safe to repeat and from several processes at once.
 
@@ -143,6 +144,7 @@ class Admin:
             tenancy: See `PGStateSaver.setup`.
             operators: See `PGStateSaver.setup`.
             workers: See `PGStateSaver.setup`.
+            audit: See `PGStateSaver.setup`.
 
         Returns:
             Names of the applied migrations; empty if none was missing.
@@ -151,7 +153,7 @@ class Admin:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If an applied migration differs from the one this package ships.
         """
-        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         applied: list[str] = self._database.whole.run(
             schemas.setup, self._queries, with_metadata_index=metadata_index, **given
         )

@@ -46,4 +46,5 @@ WITH damage AS MATERIALIZED (
 )
 INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id, d.event_id, d.at, 'corrupt', :checkpoint_ns, :checkpoint_id, d.payload FROM damage d
-ON CONFLICT (thread_id, event_id) DO NOTHING;
+ON CONFLICT (thread_id, event_id) DO NOTHING
+RETURNING thread_id, event_id;

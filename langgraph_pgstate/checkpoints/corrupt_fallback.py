@@ -9,6 +9,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.getting import get_tuple
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
@@ -69,7 +70,7 @@ async def get_good_ancestor(
         noted = {**key, "checkpoint_id": damaged_id, "used_id": cursor, "why": damage.why[:_WHY_BYTES]}
         try:
             async with db.transaction():
-                await db.execute(queries.note_damage, noted)
+                await insert_events(db, queries, queries.note_damage, noted)
         except Exception as error:
             if getattr(error, "sqlstate", None) not in _READ_ONLY:
                 raise

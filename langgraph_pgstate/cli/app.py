@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
+    audit,
     branches,
     checkpoints,
     export,
@@ -165,6 +166,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
         record.sweep,
         checkpoints.prune,
         checkpoints.check,
+        audit.audit,
         upcast.upcast,
         upcast.backfill,
         transfer.import_langgraph,

@@ -29,6 +29,9 @@ def setup(
         list[str] | None,
         typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
     ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Chain events by hashes from now on, for `pgstate audit`.")
+    ] = False,
 ) -> None:
     """Make the tables, or bring them up to date. It can be repeated."""
     from langgraph_pgstate.admin.api import Admin
@@ -36,6 +39,8 @@ def setup(
     target: Target = ctx.obj
     if sql and tenancy is not None:
         raise ConfigurationError("--sql prints the tables without walls between tenants: leave out --tenancy")
+    if sql and audit:
+        raise ConfigurationError("--sql prints the tables without a row in event_chaining: leave out --audit")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:
@@ -45,7 +50,7 @@ def setup(
         return
     with target.admin(create=True) as admin:
         tenants: Any = {"tenancy": tenancy, "operators": operators or (), "workers": workers or ()}
-        applied = admin.setup(metadata_index=metadata_index, **tenants)
+        applied = admin.setup(metadata_index=metadata_index, audit=audit, **tenants)
         state = admin.status()
     if target.is_json:
         print_json(as_json(state) | {"applied": applied})

@@ -184,7 +184,8 @@ def delete(
     )
 
 
-def _person(by: str | None) -> str:
+def person(by: str | None) -> str:
+    """Return who acts: the given name, or the user of this shell."""
     if not (name := by or shell_user()):
         raise typer.BadParameter("--by must name who does it: this shell has no user")
     return name
@@ -219,7 +220,7 @@ def hold(
     """Hold a thread: nothing of it is deleted until its release."""
     target: Target = ctx.obj
     with target.connect() as state:
-        found = state.threads.hold(thread, reason, by=_person(by))
+        found = state.threads.hold(thread, reason, by=person(by))
     if target.is_json:
         print_json(found)
         return
@@ -235,7 +236,7 @@ def release(
     """End a hold of a thread."""
     target: Target = ctx.obj
     with target.connect() as state:
-        if not state.threads.release(thread, reason, by=_person(by)):
+        if not state.threads.release(thread, reason, by=person(by)):
             raise NotFoundError(f"thread {thread!r} is not held for the reason {reason!r}")
         left = state.threads.holds(thread).items
     if target.is_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, ParamSpec, TypeVar
@@ -33,6 +34,8 @@ _CHECK_SECONDS: Final = 0.1
 # Seconds for an answer to an empty statement; a connection that takes longer counts as lost.
 _PING_SECONDS: Final = 3.0
 _MAX_CURSORS: Final = 64
+# For so long a connection remembers a fact about the database.
+_KNOWN_SECONDS: Final = 10.0
 # Turns of the event loop within which LangGraph begins the first node once the put of its input has begun: with an
 # eager stream five of Python 3.11 and 3.13, else one.
 _TURNS: Final = 5
@@ -48,17 +51,44 @@ class _PackedDumper(Dumper):
         return obj
 
 
+class _Facts:
+    """What was found out about a database, for a few seconds."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Any, float]] = {}
+
+    def recall(self, name: str) -> Any:
+        """Return a fact; `None` if it is not known, or too old."""
+        value, at = self._found.get(name, (None, 0.0))
+        return value if time.monotonic() - at < _KNOWN_SECONDS else None
+
+    def remember(self, name: str, value: Any) -> None:
+        """Store a fact."""
+        self._found[name] = value, time.monotonic()
+
+
 class BlockingConnection:
     """A blocking psycopg connection for operations; its coroutines never suspend."""
 
-    __slots__ = ("_cursors", "_names_tenant", "_statements", "connection")
+    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection")
 
     def __init__(self, connection: PsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
         # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
         self._names_tenant = False
+        self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.RawCursor[Any]] = {}
+
+    def recall(self, name: str) -> Any:
+        """See `Connection`."""
+        return self._facts.recall(name)
+
+    def remember(self, name: str, value: Any) -> None:
+        """See `Connection`."""
+        self._facts.remember(name, value)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -263,14 +293,23 @@ def run_blocking(operation: Awaitable[T]) -> T:
 class AsyncConnection:
     """An async psycopg connection for operations."""
 
-    __slots__ = ("_cursors", "_names_tenant", "_statements", "connection")
+    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection")
 
     def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self.connection = connection
         self._statements = Statements(connection)
         # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
         self._names_tenant = False
+        self._facts = _Facts()
         self._cursors: dict[bytes, psycopg.AsyncRawCursor[Any]] = {}
+
+    def recall(self, name: str) -> Any:
+        """See `Connection`."""
+        return self._facts.recall(name)
+
+    def remember(self, name: str, value: Any) -> None:
+        """See `Connection`."""
+        self._facts.remember(name, value)
 
     @property
     def is_in_transaction(self) -> bool:

@@ -80,6 +80,14 @@ class Connection(Protocol):
 
     tenant: str | None
 
+    def recall(self, name: str) -> Any:
+        """Return what `remember` was given over this connection in the last ten seconds, or `None`."""
+        ...
+
+    def remember(self, name: str, value: Any) -> None:
+        """Remember a fact about the database, for `recall`."""
+        ...
+
     @property
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open: the operation's own or the caller's."""

@@ -17,6 +17,7 @@ OF_NO_TENANT: Final[Mapping[str, str]] = {
     "migrations": "versions of the schema, which all tenants share",
     "prices": "prices of models, which the operator sets for all tenants",
     "memory_indexes": "models and dimensions of embeddings, which the operator sets for all tenants",
+    "event_chaining": "whether events are chained, which the operator decides for all tenants",
     "maintenance": "what maintain did, in numbers, for all tenants together",
 }
 """The tables without a tenant column, and why."""

@@ -11,6 +11,7 @@ from uuid import uuid4
 from langgraph.types import Command
 
 from langgraph_pgstate.arguments import check_key_size, text_of
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import (
@@ -268,11 +269,11 @@ async def _put_answer(
                 f"the interrupted run of thread {thread_id!r} was not enqueued: use interrupts.answer, and invoke the "
                 "graph with the command that it returns"
             )
-        return await db.execute(queries.put_answer, parameters) > 0
+        return bool(await insert_events(db, queries, queries.put_answer, parameters))
     async with db.transaction():
         # Locked before the answer, in the same order as `answer_by_default`.
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
-        if not await db.execute(queries.put_answer, parameters):
+        if not await insert_events(db, queries, queries.put_answer, parameters):
             return False
         await enqueue(db, queries, [resuming], notifies=True)
     return True

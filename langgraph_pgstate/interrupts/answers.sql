@@ -46,7 +46,8 @@ WITH asked AS MATERIALIZED (
 )
 INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id, e.event_id, e.answered_at, 'answer', '', :checkpoint_id, e.payload FROM event e
-ON CONFLICT (thread_id, event_id) DO NOTHING;
+ON CONFLICT (thread_id, event_id) DO NOTHING
+RETURNING thread_id, event_id;
 
 -- name: find_due_answers
 -- Return interrupted runs of some graphs whose interrupts are to get the default answer now, the longest due first.

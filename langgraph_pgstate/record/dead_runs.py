@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from langgraph_pgstate.checkpoints.event_chains import chain
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.schema.queries import Queries
 
@@ -55,9 +56,11 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
     }
     # One transaction: an ended run is not found again, so nothing may be left to do.
     async with db.transaction():
-        settled = [row[0] for row in await db.fetch(queries.settle_runs, parameters)]
+        rows = await db.fetch(queries.settle_runs, parameters)
+        settled = [run_id for run_id, _ in rows]
         if settled:
             # The tokens and cost so far count, whether or not another attempt follows.
             await db.execute(queries.total_runs, {"thread_ids": [thread_id] * len(settled), "run_ids": settled})
             await db.execute(queries.refresh_thread_statuses, {"thread_ids": [thread_id]})
+            await chain(db, queries, [(thread_id, event_id) for _, event_id in rows if event_id is not None])
     return settled

@@ -49,5 +49,6 @@ WITH dead AS (
     INSERT INTO /*schema*/events (thread_id, event_id, created_at, run_id, kind, payload)
     SELECT :thread_id, d.*, 'status', '{"status": "error", "error_type": "ProcessDied"}'::jsonb FROM deaths d
     ON CONFLICT (thread_id, event_id) DO NOTHING
+    RETURNING run_id, event_id
 )
-SELECT run_id FROM dead;
+SELECT d.run_id, n.event_id FROM dead d LEFT JOIN noted n ON n.run_id = d.run_id;

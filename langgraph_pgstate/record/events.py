@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph_pgstate.arguments import Moment, identifier, json_of, since_of, text_of, thread_id_of, time_of
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.getting import MAX_ID
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import AsyncDatabase, Database
@@ -73,8 +74,8 @@ def request_event(
 
 
 async def add_event(db: Connection, queries: Queries, parameters: dict[str, Any]) -> None:
-    """Record an event. One statement; safe to repeat with the same parameters."""
-    await db.execute(queries.add_event, parameters)
+    """Record an event. One transaction; safe to repeat with the same parameters."""
+    await insert_events(db, queries, queries.add_event, parameters)
 
 
 async def note_action(

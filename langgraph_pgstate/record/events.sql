@@ -25,7 +25,8 @@ WITH new AS MATERIALIZED (
 INSERT INTO /*schema*/events (thread_id, event_id, created_at, kind, run_id, checkpoint_ns, checkpoint_id, payload)
 SELECT :thread_id, n.event_id, n.at, :kind, :run_id::text, CASE WHEN :checkpoint_id::text IS NOT NULL THEN '' END,
     :checkpoint_id, :payload::text::jsonb
-FROM new n;
+FROM new n
+RETURNING thread_id, event_id;
 
 -- name: lock_action
 -- Let one transaction at a time do something that persons do once. Locks no row.

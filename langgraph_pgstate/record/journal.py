@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from langgraph_pgstate.checkpoints.event_chains import chaining, is_chained
 from langgraph_pgstate.checkpoints.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_refusal
@@ -87,6 +88,7 @@ async def write(
     begun: set[str] = set()
     ended: set[str] = set()
     moved = 0
+    is_audited = await is_chained(db, queries)
     while True:
         try:
             rows = await db.fetch(queries.read_entries, {"thread_ids": threads, "page_size": _PAGE})
@@ -103,7 +105,7 @@ async def write(
         for batch in _gather(_unpack(rows), more if is_last else None):
             if any(kind == WRITTEN for kind, _ in batch.journal_entry.messages):
                 batch.journal_entry.messages = await resolve_written(db, queries, batch.journal_entry.messages)
-            if not await _move(db, queries, batch):
+            if not await _move(db, queries, batch, is_audited):
                 # Another writer took one of the entries; read the rest again.
                 is_last, is_taken = False, True
                 break
@@ -214,7 +216,7 @@ def _gather(entries: Iterable[tuple[tuple[str, str], JournalEntry]], more: Journ
         yield batch
 
 
-async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
+async def _move(db: Connection, queries: Queries, batch: _Batch, is_audited: bool) -> bool:
     """Write a batch's rows and remove its entries, or neither. Return false if another writer has taken an entry."""
     taking: list[Statement] = []
     if batch.entries:
@@ -225,7 +227,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
         }
         taking.append((queries.take_entries, taken))
     try:
-        await db.execute_together([*taking, *_statements(queries, batch.journal_entry)])
+        await db.execute_together([*taking, *_statements(queries, batch.journal_entry, is_audited)])
         return True
     except Exception as error:
         if _is_taken(error):
@@ -237,7 +239,7 @@ async def _move(db: Connection, queries: Queries, batch: _Batch) -> bool:
         async with db.transaction():
             if taking:
                 await db.fetch(*taking[0])
-            await _write(db, queries, batch.journal_entry)
+            await _write(db, queries, batch.journal_entry, is_audited)
     except Exception as error:
         if not _is_taken(error):
             raise
@@ -249,15 +251,15 @@ def _is_taken(error: Exception) -> bool:
     return is_refusal(error) and _TAKEN in str(error)
 
 
-async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry) -> None:
+async def _write(db: Connection, queries: Queries, journal_entry: JournalEntry, is_audited: bool) -> None:
     try:
-        await db.execute_together(_statements(queries, journal_entry))
+        await db.execute_together(_statements(queries, journal_entry, is_audited))
     except Exception as error:
         if not is_refusal(error):
             raise
         if len(journal_entry) > 1:
             for half in journal_entry.halves():
-                await _write(db, queries, half)
+                await _write(db, queries, half, is_audited)
         else:
             _log.error("PostgreSQL refuses %s: %s", _describe(journal_entry), error)
 
@@ -270,8 +272,11 @@ def _describe(journal_entry: JournalEntry) -> str:
     return f"messages of {', '.join(journal_entry.thread_ids)}"
 
 
-def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement]:
-    """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks."""
+def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool) -> list[Statement]:
+    """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks.
+
+    If events are chained, its own are appended to the chains of their threads.
+    """
     among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
     found: list[Statement] = []
     begun = {
@@ -308,7 +313,11 @@ def _statements(queries: Queries, journal_entry: JournalEntry) -> list[Statement
                 {"thread_ids": sorted({row[0] for row in (*journal_entry.begun, *journal_entry.ended)})},
             )
         )
-    return found + list(_messages(queries, journal_entry))
+    found += _messages(queries, journal_entry)
+    if is_audited and (journal_entry.events or journal_entry.forks):
+        given = map(orjson.loads, (*journal_entry.events, *journal_entry.forks))
+        found += chaining(queries, [(row["thread_id"], row["event_id"]) for row in given])
+    return found
 
 
 def _messages(queries: Queries, journal_entry: JournalEntry) -> Iterator[Statement]:

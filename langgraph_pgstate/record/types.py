@@ -853,3 +853,33 @@ class RunawayThread:
     most_steps: int
     last_started_at: datetime
     cost: Decimal
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What `audit.verify` found.
+
+    Attributes:
+        threads: Threads whose chains were read.
+        events: Entries of the chains.
+        explained: Entries whose event was deleted or redacted since, as a later event of the chain says.
+        before: Events that are in no chain because they are older than the audit.
+        ended: Exported entries whose thread was deleted or erased since.
+        problems: Events that were removed, changed or inserted.
+    """
+
+    threads: int = 0
+    events: int = 0
+    explained: int = 0
+    before: int = 0
+    ended: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __iadd__(self, other: AuditReport) -> AuditReport:
+        self.threads += other.threads
+        self.events += other.events
+        self.explained += other.explained
+        self.before += other.before
+        self.ended += other.ended
+        self.problems += other.problems
+        return self

@@ -192,9 +192,10 @@ class AsyncPGStateSaver(CommonSaver):
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
+        audit: bool = False,
     ) -> None:
         """Async twin of `PGStateSaver.setup`, of the same name as in LangGraph's own asynchronous saver."""
-        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         await self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
 

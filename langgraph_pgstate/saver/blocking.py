@@ -198,6 +198,7 @@ class PGStateSaver(CommonSaver):
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
+        audit: bool = False,
     ) -> None:
         """Make the tables, or bring them up to date. One transaction; safe to call at every start of every process.
 
@@ -209,13 +210,15 @@ class PGStateSaver(CommonSaver):
             operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as one.
             workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
                 tables.
+            audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds what is removed,
+                changed or inserted. Where they are, they stay so.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If the schema was changed by other means.
             TenantError: If tables have rows of no tenant.
         """
-        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers}
+        given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
         self._saver_cache.schema_checked = True
 

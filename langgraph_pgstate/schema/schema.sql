@@ -735,6 +735,47 @@ CREATE TABLE /*schema*/events (
 );
 CREATE INDEX events_kind_idx ON /*schema*/events (kind, created_at);
 
+-- Whether events are chained: then it has one row. Like `prices`, it is of no thread and no tenant.
+CREATE TABLE /*schema*/event_chaining (
+    is_on boolean NOT NULL DEFAULT true,
+    since timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (is_on),
+    CONSTRAINT event_chaining_has_one_row CHECK (is_on)
+);
+
+-- The chain of a thread's events: its length, and the hash of its last entry. Whoever appends locks the row.
+CREATE TABLE /*schema*/event_chains (
+    thread_id text COLLATE "C" NOT NULL,
+    chain_id text NOT NULL,
+    number bigint NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (thread_id)
+);
+
+-- An entry of a chain is an event as it was stored: `digest` is the SHA-256 of `salt` and the event, `hash` that of the
+-- hash before it and the digest. Without the salt, which is removed when the event is deleted or redacted, nobody can
+-- find out by trying what the event was. A redacted event has a later entry, too.
+CREATE TABLE /*schema*/event_hashes (
+    thread_id text COLLATE "C" NOT NULL,
+    number bigint NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
+    salt bytea,
+    digest bytea NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (thread_id, number)
+);
+CREATE INDEX event_hashes_event_id_idx ON /*schema*/event_hashes (thread_id, event_id);
+
+-- Chains of threads that were deleted or erased. `chain_id` is random: the row says nothing of the thread.
+CREATE TABLE /*schema*/event_chain_ends (
+    chain_id text COLLATE "C" NOT NULL,
+    number bigint NOT NULL,
+    hash bytea NOT NULL,
+    reason text NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (chain_id)
+);
+
 -- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs,
 -- spans, events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row
 -- and writing its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the
@@ -1578,12 +1619,37 @@ COMMENT ON COLUMN /*schema*/events.event_id IS 'the event; ids sort by time';
 COMMENT ON COLUMN /*schema*/events.created_at IS 'time of the event';
 COMMENT ON COLUMN /*schema*/events.kind IS
     'status, handoff, interrupt, resume, answer, fork, prune, refused (a guard refused the run), budget (a model call was '
-    'refused), corrupt, action (of a person, on a page) or another';
+    'refused), corrupt, action (of a person, on a page), audit (events were deleted or redacted) or another';
 COMMENT ON COLUMN /*schema*/events.run_id IS 'run it happened in';
 COMMENT ON COLUMN /*schema*/events.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';
 COMMENT ON COLUMN /*schema*/events.checkpoint_id IS 'the checkpoint';
 COMMENT ON COLUMN /*schema*/events.agent IS 'the agent';
 COMMENT ON COLUMN /*schema*/events.payload IS 'details; of an interrupt: its questions, in interrupts';
+
+COMMENT ON TABLE /*schema*/event_chaining IS 'Whether events are chained by hashes: then it has one row.';
+COMMENT ON COLUMN /*schema*/event_chaining.is_on IS 'true';
+COMMENT ON COLUMN /*schema*/event_chaining.since IS 'time from which new events are chained';
+
+COMMENT ON TABLE /*schema*/event_chains IS 'Chains of hashes of threads'' events.';
+COMMENT ON COLUMN /*schema*/event_chains.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/event_chains.chain_id IS 'random id; the first hash is made of it';
+COMMENT ON COLUMN /*schema*/event_chains.number IS 'number of the last entry, from 1';
+COMMENT ON COLUMN /*schema*/event_chains.hash IS 'hash of the last entry';
+
+COMMENT ON TABLE /*schema*/event_hashes IS 'Entries of the chains: each is an event as it was stored.';
+COMMENT ON COLUMN /*schema*/event_hashes.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/event_hashes.number IS 'place in the chain, from 1';
+COMMENT ON COLUMN /*schema*/event_hashes.event_id IS 'the event';
+COMMENT ON COLUMN /*schema*/event_hashes.salt IS 'random; null: the event was deleted or redacted, as a later event says';
+COMMENT ON COLUMN /*schema*/event_hashes.digest IS 'SHA-256 of the salt and the event';
+COMMENT ON COLUMN /*schema*/event_hashes.hash IS 'SHA-256 of the hash before it and the digest';
+
+COMMENT ON TABLE /*schema*/event_chain_ends IS 'Chains of threads that were deleted or erased.';
+COMMENT ON COLUMN /*schema*/event_chain_ends.chain_id IS 'the chain, as in exports';
+COMMENT ON COLUMN /*schema*/event_chain_ends.number IS 'number of its last entry';
+COMMENT ON COLUMN /*schema*/event_chain_ends.hash IS 'hash of its last entry';
+COMMENT ON COLUMN /*schema*/event_chain_ends.reason IS 'deleted, or erased and the id of the receipt';
+COMMENT ON COLUMN /*schema*/event_chain_ends.ended_at IS 'time its events were deleted';
 
 COMMENT ON TABLE /*schema*/journal IS
     'Recorded entries that are not in the other tables yet. A writer moves each entry once, also after a crash.';

@@ -39,6 +39,7 @@ async def setup(
     tenancy: Tenancy | None = None,
     operators: Sequence[str] = (),
     workers: Sequence[str] = (),
+    audit: bool = False,
 ) -> list[str]:
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
@@ -54,6 +55,7 @@ async def setup(
         tenancy: `"rls"` to keep tenants apart, in tables that are empty; where they are kept apart, they stay so.
         operators: Roles that see the rows of all tenants.
         workers: Roles that may list the names of the tenants, besides the owner of the tables.
+        audit: Whether events are chained by hashes from now on; where they are, they stay so.
 
     Returns:
         Names of the migrations applied.
@@ -73,6 +75,8 @@ async def setup(
     if (tenancy is not None and not is_walled) or (is_walled and (applied or roles != NO_ROLES)):
         async with db.transaction():
             await make_walls(db, queries, roles)
+    if audit:
+        await db.execute(queries.begin_chaining, {})
     await make_months(db, queries, lock_timeout="200ms")
     await make_days(db, queries, lock_timeout="200ms")
     if with_metadata_index:

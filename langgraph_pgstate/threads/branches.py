@@ -13,6 +13,7 @@ from uuid import uuid4
 import orjson
 
 from langgraph_pgstate.arguments import Address, address_of, check_key_size, identifier, thread_id_of
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.getting import get_tuple
 from langgraph_pgstate.checkpoints.reading import load_value
 from langgraph_pgstate.codec.ids import new_revision
@@ -292,7 +293,9 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))
         for thread_id, payload in events:
-            await db.execute(
+            await insert_events(
+                db,
+                queries,
                 queries.note_fork,
                 {
                     "thread_id": thread_id,

@@ -243,7 +243,8 @@ VALUES (
     '',
     :checkpoint_id::text,
     :payload::text::jsonb
-);
+)
+RETURNING thread_id, event_id;
 
 -- name: copy_projection
 -- Copy a thread's readable channels to its fork, if they are those of the checkpoint it was forked from. Return their

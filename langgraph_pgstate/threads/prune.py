@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_pgstate.arguments import thread_ids_of
+from langgraph_pgstate.checkpoints.event_chains import insert_events
 from langgraph_pgstate.checkpoints.reading import is_old_format, states_to_manifests
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.states import decode_state
@@ -237,7 +238,9 @@ async def _prune_record(
         ids = [row.id for row in rows]
         key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": ids}
         await db.execute(queries.delete_messages, key)
-    await db.execute(
+    await insert_events(
+        db,
+        queries,
         queries.note_prune,
         {
             "thread_id": thread_id,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from langgraph_pgstate.checkpoints.event_chains import end_chain, release_runs
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.leases.guards import refuse_deleted, store_tombstone
@@ -27,6 +28,7 @@ async def delete_thread(
     by: str | None = None,
     *,
     keeps_ends: bool = False,
+    why: str = "deleted",
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
@@ -40,6 +42,7 @@ async def delete_thread(
         by: Name of the person who deletes it: the event that records it stays. Of several, the first has one.
         keeps_ends: Whether ends of its runs stay that are to be sent to a URL, and runs that are deleted later, with
             their events.
+        why: Why the chain of its events ends, if they are chained.
 
     Returns:
         The removed rows.
@@ -74,6 +77,7 @@ async def delete_thread(
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
         # Their next runs would be on a thread that another user may make under the same id.
         await db.execute(queries.delete_schedules_of, key)
+        await end_chain(db, queries, thread_id, why)
         if by is not None and result.threads:
             await note_action(db, queries, "delete", by, thread_id)
     return result + PruneResult(segments=segments, bytes=size)
@@ -131,6 +135,7 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
+    await release_runs(db, queries, thread_id, run_ids)
     await db.execute(queries.delete_runs, key)
     await db.fetch(queries.delete_unreferenced_segments, {"thread_id": thread_id})
     return may_be_queued

@@ -54,7 +54,8 @@ VALUES (
     to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-prune-' || :suffix::text,
     'prune',
     jsonb_build_object('checkpoints', :checkpoints::integer, 'writes', :writes::integer)
-);
+)
+RETURNING thread_id, event_id;
 
 -- name: count_thread
 -- Return what deleting some threads would delete, including segments.

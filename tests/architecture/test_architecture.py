@@ -368,6 +368,10 @@ class Bench:
     def plan(self) -> Any:
         return plan_put(self.codec, request_put(self.codec, *put_arguments(self.config, 9)), None)
 
+    def chained(self) -> tuple[()]:
+        run_blocking(self.db.execute(self.queries.begin_chaining, {}))
+        return ()
+
     def listing(self) -> Any:
         return request_list(config_of("t"), None, None, None, False)
 
@@ -513,6 +517,22 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.conversations.compare_thread": lambda bench: (bench.codec, "t"),
     "record.conversations.backfill_thread": lambda bench: (bench.codec, "t"),
     "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
+    "checkpoints.event_chains.is_chained": lambda bench: (),
+    "checkpoints.event_chains.chain": lambda bench: ([("t", "e")],),
+    "checkpoints.event_chains.insert_events": lambda bench: (
+        bench.queries.add_event,
+        request_event("t", "action", {"by": "eve"}, None, None),
+    ),
+    "checkpoints.event_chains.release_events": lambda bench: ("t", ["e"], "deleted"),
+    "checkpoints.event_chains.release_runs": lambda bench: ("t", ["run"]),
+    "checkpoints.event_chains.end_chain": lambda bench: ("t", "deleted"),
+    "checkpoints.event_chains.adopt": lambda bench: ("t",),
+    "record.audit.list_threads": lambda bench: ("",),
+    "record.audit.require_chaining": lambda bench: bench.chained(),
+    "record.audit.verify_thread": lambda bench: ("t",),
+    "record.audit.export_page": lambda bench: ("t", 0),
+    "record.audit.compare_exported": lambda bench: ([],),
+    "record.audit.adopt_thread": lambda bench: ("t", "eve"),
     "record.events.note_action": lambda bench: ("cancel", "eve", "t"),
     "record.events.check_not_done": lambda bench: ("fork", "t", timedelta(hours=1)),
     "record.events.add_event": lambda bench: (request_event("t", "action", {"by": "eve"}, None, None),),

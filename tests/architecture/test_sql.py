@@ -49,6 +49,10 @@ TABLES = (
     "tool_executions",
     "messages",
     "events",
+    "event_chaining",
+    "event_chains",
+    "event_hashes",
+    "event_chain_ends",
     "prices",
     "journal",
     "queue",
@@ -236,7 +240,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
-                'deleted_costs', 'exporters',
+                'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
                 'memory_indexes', 'files', 'file_texts', 'file_versions')
         """,

@@ -68,8 +68,9 @@ QUEUE_TABLES = {
     *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
 FILE_TABLES = {"files", "file_texts", "file_versions"}
+AUDIT_TABLES = {"event_chaining", "event_chains", "event_hashes", "event_chain_ends"}
 MEMORY_TABLES = {"memories", "memory_versions", "large_namespaces", "memory_indexes"}
-TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | MEMORY_TABLES
+TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | AUDIT_TABLES | MEMORY_TABLES
 
 
 def set_up_in_a_process(dsn: str, schema: str) -> None:

@@ -1,0 +1,53 @@
+-- name: get_chain
+-- Return the chain of a thread's events.
+SELECT c.chain_id, c.number, c.hash FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text;
+
+-- name: read_chain
+-- Return a page of a thread's chain in order: each entry, the digest of its event as it is now, and the event; null if it
+-- is gone. Without the salt there is no digest of now.
+SELECT h.number, h.event_id, h.salt IS NOT NULL, h.digest, h.hash,
+    sha256(h.salt || convert_to(jsonb_build_array(
+        e.thread_id, e.event_id, extract(epoch FROM e.created_at), e.kind, e.run_id, e.checkpoint_ns, e.checkpoint_id,
+        e.agent, e.payload
+    )::text, 'UTF8')),
+    e.event_id IS NOT NULL, e.created_at, e.kind, e.run_id, e.checkpoint_ns, e.checkpoint_id, e.agent, e.payload
+FROM /*schema*/event_hashes h LEFT JOIN /*schema*/events e
+    ON e.thread_id = :thread_id::text AND e.event_id = h.event_id
+WHERE h.thread_id = :thread_id AND h.number > :cursor_number::bigint
+ORDER BY h.number LIMIT :page_size;
+
+-- name: list_audited_threads
+-- Return a page of threads that have events, a chain, or entries of one, in order.
+(SELECT DISTINCT v.thread_id FROM /*schema*/events v WHERE v.thread_id > :cursor_id::text
+    ORDER BY v.thread_id LIMIT :page_size)
+UNION
+(SELECT c.thread_id FROM /*schema*/event_chains c WHERE c.thread_id > :cursor_id ORDER BY c.thread_id LIMIT :page_size)
+UNION
+(SELECT DISTINCT h.thread_id FROM /*schema*/event_hashes h WHERE h.thread_id > :cursor_id
+    ORDER BY h.thread_id LIMIT :page_size)
+ORDER BY thread_id LIMIT :page_size;
+
+-- name: list_unchained_later
+-- Return the first events of a thread that are in no chain, and whether it has a chain or they were made after the time
+-- from which events are chained.
+SELECT v.event_id, v.created_at, EXISTS (
+        SELECT 1 FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text
+    ) OR v.created_at >= (SELECT a.since FROM /*schema*/event_chaining a)
+FROM /*schema*/events v
+WHERE v.thread_id = :thread_id AND NOT EXISTS (
+    SELECT 1 FROM /*schema*/event_hashes h WHERE h.thread_id = :thread_id AND h.event_id = v.event_id
+)
+ORDER BY v.event_id LIMIT :page_size;
+
+-- name: find_exported
+-- Return of exported entries, given in parallel, their position and what is there now: the hash of the entry, and how the
+-- chain has ended.
+SELECT g.place, (
+        SELECT h.hash FROM /*schema*/event_chains c
+            JOIN /*schema*/event_hashes h ON h.thread_id = c.thread_id AND h.number = g.number
+        WHERE c.thread_id = g.thread_id AND c.chain_id = g.chain_id
+    ), n.number, n.hash, n.reason
+FROM unnest(:places::integer[], :thread_ids::text[], :chain_ids::text[], :numbers::bigint[])
+    AS g (place, thread_id, chain_id, number)
+LEFT JOIN /*schema*/event_chain_ends n ON n.chain_id = g.chain_id
+ORDER BY g.place;
