@@ -76,9 +76,11 @@ def fill(dsn: str, memories: int) -> None:
         connection.execute(
             """
             INSERT INTO pgstate.memories (
-                namespace, key, version, value, created_at, updated_at, words, is_large, is_unindexed, valid_from
+                namespace, key, version, value, created_at, updated_at, words, is_large, is_waiting, is_unindexed,
+                valid_from
             )
-            SELECT namespace, key, 1, value, now(), now(), to_tsvector('simple', value ->> 'text'), false, false, now()
+            SELECT namespace, key, 1, value, now(), now(), to_tsvector('simple', value ->> 'text'), false, false,
+                false, now()
             FROM given ORDER BY namespace, key
             """
         )

@@ -274,12 +274,12 @@ _FILLING: Final = (
     """,
     """
     INSERT INTO memories (
-        namespace, key, version, value, created_at, updated_at, is_large, is_unindexed, kind, user_id, valid_from,
+        namespace, key, version, value, created_at, updated_at, is_large, is_waiting, is_unindexed, kind, user_id, valid_from,
         changed_by, thread_id, run_id, message_id
     )
     SELECT ARRAY['memories', 'user', 'user-' || u], 'key-' || k, 2,
         jsonb_build_object('content', 'Prefers hotel number ' || k || ' of city ' || u, 'metadata', '{}'::jsonb), s, s,
-        false, false, (ARRAY['fact', 'preference', 'interaction'])[k %% 3 + 1], 'user-' || u, s, 'agent',
+        false, false, false, (ARRAY['fact', 'preference', 'interaction'])[k %% 3 + 1], 'user-' || u, s, 'agent',
         'thread-' || u, 'run-' || u, 'm1'
     FROM (
         SELECT u, k, now() - (u + k) * interval '1 min' AS s

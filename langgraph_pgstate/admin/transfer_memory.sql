@@ -37,8 +37,8 @@ WITH clock AS MATERIALIZED (
     ON CONFLICT (namespace, key, version) DO NOTHING
 )
 INSERT INTO /*schema*/memories AS m (
-    namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, is_large, is_unindexed, valid_from,
-    changed_by
+    namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, is_large, is_waiting,
+    is_unindexed, valid_from, changed_by
 )
 SELECT g.namespace, g.key, CASE
         WHEN o.version IS NULL THEN 1 + coalesce((
@@ -46,7 +46,7 @@ SELECT g.namespace, g.key, CASE
             WHERE v.namespace OPERATOR(pg_catalog.=) g.namespace AND v.key = g.key
         ), 0)
         ELSE o.version + o.is_changed::integer
-    END, g.value, g.created_at, g.updated_at, g.expires_at, g.ttl, g.words,
+    END, g.value, g.created_at, g.updated_at, g.expires_at, g.ttl, g.words, false,
     EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace),
     g.is_unindexed, greatest(c.at, o.valid_from), :changed_by::text
 FROM given g CROSS JOIN clock c
@@ -56,7 +56,7 @@ ORDER BY g.namespace, g.key
 ON CONFLICT (namespace, key) DO UPDATE SET
     version = excluded.version, value = excluded.value, created_at = excluded.created_at,
     updated_at = excluded.updated_at, expires_at = excluded.expires_at, ttl = excluded.ttl, words = excluded.words,
-    is_large = excluded.is_large,
+    is_large = excluded.is_large, is_waiting = excluded.is_waiting,
     is_unindexed = CASE WHEN m.version = excluded.version THEN m.is_unindexed ELSE excluded.is_unindexed END,
     valid_from = CASE WHEN m.version = excluded.version THEN m.valid_from ELSE excluded.valid_from END,
     changed_by = CASE WHEN m.version = excluded.version THEN m.changed_by ELSE excluded.changed_by END,

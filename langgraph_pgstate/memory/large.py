@@ -24,15 +24,18 @@ _LOCK_TIMEOUT: Final = "500ms"
 async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LARGE_SIZE) -> int:
     """Put the items of namespaces that have become large into the approximate indexes, and return their number.
 
-    In small transactions, beside puts and searches, which are exact until all are there. Safe to stop and to repeat.
+    In small transactions, beside puts and searches. Searches of a namespace are exact until all are there; what is put
+    afterwards waits, and is searched exactly, until the next call moves it. Safe to stop and to repeat.
     """
     run = runner.run
     await run(find_large, queries, size)
     moved = 0
-    for namespace in await run(list_unready, queries):
+    for namespace, is_ready in await run(list_unmoved, queries):
         indexes, after = await run(stored_indexes, queries), ""
-        while keys := await run(mark_some, queries, indexes, namespace, after):
+        while keys := await run(mark_some, queries, indexes, namespace, after, is_ready):
             moved, after = moved + len(keys), max(keys)
+        if is_ready:
+            continue
         try:
             await run(finish, queries, namespace)
         except PGStateError as error:
@@ -44,22 +47,22 @@ async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LA
 
 
 async def find_large(db: Connection, queries: Queries, size: int) -> None:
-    """Register namespaces that have become large: from now on their new items go into the indexes. One statement."""
+    """Register namespaces that have become large: from now on their new items wait for the indexes. One statement."""
     await db.execute(queries.find_large_namespaces, {"large_size": size})
 
 
-async def list_unready(db: Connection, queries: Queries) -> list[tuple[str, ...]]:
-    """Return large namespaces whose items are not all in the indexes."""
-    return [tuple(row[0]) for row in await db.fetch(queries.list_unready_namespaces, {})]
+async def list_unmoved(db: Connection, queries: Queries) -> list[tuple[tuple[str, ...], bool]]:
+    """Return large namespaces whose items are not all in the indexes, and whether they are searched approximately."""
+    return [(tuple(row[0]), row[1]) for row in await db.fetch(queries.list_unmoved_namespaces, {})]
 
 
 async def mark_some(
-    db: Connection, queries: Queries, indexes: Sequence[OpenIndex], namespace: Sequence[str], after: str
+    db: Connection, queries: Queries, indexes: Sequence[OpenIndex], namespace: Sequence[str], after: str, is_ready: bool
 ) -> list[str]:
     """Put the next items of a namespace into the indexes, and return their keys. One transaction."""
-    named = literal(namespace)
+    named, mark = literal(namespace), queries.mark_waiting_memories if is_ready else queries.mark_memories
     async with db.transaction():
-        rows = await db.fetch(queries.mark_memories, {"namespace": named, "after": after, "count": _BATCH})
+        rows = await db.fetch(mark, {"namespace": named, "after": after, "count": _BATCH})
         keys = [row[0] for row in rows]
         for one in indexes:
             await db.execute(one.query("mark_vectors"), {"namespace": named, "keys": keys})
@@ -69,7 +72,7 @@ async def mark_some(
 async def finish(db: Connection, queries: Queries, namespace: Sequence[str]) -> bool:
     """Let searches of a namespace be approximate if all of its items are in the indexes. One transaction.
 
-    It waits for puts that began before the namespace was registered, and whose items may not be in the indexes.
+    It waits for puts that began before the namespace was registered: their items do not wait for the indexes.
     """
     named = {"namespace": literal(namespace)}
     async with db.transaction():

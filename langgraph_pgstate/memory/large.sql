@@ -7,14 +7,18 @@ WITH found AS MATERIALIZED (
 INSERT INTO /*schema*/large_namespaces (namespace, is_ready, created_at) SELECT f.namespace, false, f.at FROM found f
 ON CONFLICT (namespace) DO NOTHING;
 
--- name: list_unready_namespaces
--- Return the large namespaces whose items are not all in the approximate indexes.
-SELECT l.namespace FROM /*schema*/large_namespaces l WHERE NOT l.is_ready ORDER BY l.namespace;
+-- name: list_unmoved_namespaces
+-- Return the large namespaces that have items which are not in the approximate indexes, and whether they are ready.
+SELECT l.namespace, l.is_ready FROM /*schema*/large_namespaces l
+WHERE NOT l.is_ready OR EXISTS (
+    SELECT 1 FROM /*schema*/memories m WHERE m.is_waiting AND m.namespace OPERATOR(pg_catalog.=) l.namespace
+)
+ORDER BY l.namespace;
 
 -- name: mark_memories
 -- Put some items of a large namespace into the index of words, and return their keys. Locks them, so that a put of one
 -- waits.
-UPDATE /*schema*/memories m SET is_large = true
+UPDATE /*schema*/memories m SET is_large = true, is_waiting = false
 FROM (
     SELECT o.key FROM /*schema*/memories o
     WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key > :after::text AND NOT o.is_large
@@ -23,9 +27,22 @@ FROM (
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace AND m.key = chosen.key
 RETURNING m.key;
 
+-- name: mark_waiting_memories
+-- Put some of the items that wait for it into the index of words, and return their keys. Locks them, as `mark_memories`.
+UPDATE /*schema*/memories m SET is_large = true, is_waiting = false
+FROM (
+    SELECT o.key FROM /*schema*/memories o
+    WHERE o.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND o.key > :after::text AND o.is_waiting
+    ORDER BY o.key LIMIT :count::integer FOR NO KEY UPDATE
+) chosen
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace AND m.key = chosen.key
+RETURNING m.key;
+
 -- name: has_unmarked
--- Return a row if an item of a large namespace is not in the indexes.
-SELECT 1 FROM /*schema*/memories m WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND NOT m.is_large LIMIT 1;
+-- Return a row if an item of a large namespace is not in the indexes, and does not wait for it.
+SELECT 1 FROM /*schema*/memories m WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND NOT m.is_large
+    AND NOT m.is_waiting
+LIMIT 1;
 
 -- name: set_ready
 -- Let searches of a large namespace be approximate.

@@ -37,8 +37,8 @@ WITH clock AS MATERIALIZED (
 ), written AS (
     INSERT INTO /*schema*/memories AS m (
         namespace, key, version, value, created_at, updated_at, expires_at, ttl, words, index_fields, is_large,
-        is_unindexed, kind, user_id, agent, tenant_id, importance, digest, duplicates, valid_from, changed_by, thread_id,
-        run_id, checkpoint_id, message_id
+        is_waiting, is_unindexed, kind, user_id, agent, tenant_id, importance, digest, duplicates, valid_from, changed_by,
+        thread_id, run_id, checkpoint_id, message_id
     )
     SELECT g.namespace, g.key, CASE
             WHEN o.version IS NULL THEN 1 + coalesce((
@@ -46,7 +46,7 @@ WITH clock AS MATERIALIZED (
             ), 0)
             WHEN o.is_changed THEN o.version + 1
             ELSE o.version
-        END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields,
+        END, g.value, c.at, c.at, coalesce(:expires_at::timestamptz, c.at + g.ttl), g.ttl, g.words, g.index_fields, false,
         EXISTS (SELECT 1 FROM /*schema*/large_namespaces l WHERE l.namespace OPERATOR(pg_catalog.=) g.namespace),
         coalesce(cardinality(g.index_fields), 1) > 0 AND (:is_unindexed::boolean OR EXISTS (
             SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.name = ANY(:index_names::text[])
@@ -61,7 +61,8 @@ WITH clock AS MATERIALIZED (
         version = excluded.version, value = excluded.value, updated_at = excluded.updated_at,
         created_at = CASE WHEN m.expires_at <= excluded.updated_at THEN excluded.created_at ELSE m.created_at END,
         expires_at = excluded.expires_at, ttl = excluded.ttl, words = excluded.words,
-        index_fields = excluded.index_fields, is_large = excluded.is_large, is_unindexed = excluded.is_unindexed,
+        index_fields = excluded.index_fields, is_large = excluded.is_large, is_waiting = excluded.is_waiting,
+        is_unindexed = excluded.is_unindexed,
         kind = coalesce(excluded.kind, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.kind END),
         user_id = coalesce(excluded.user_id, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.user_id END),
         agent = coalesce(excluded.agent, CASE WHEN m.expires_at <= excluded.updated_at THEN NULL ELSE m.agent END),

@@ -435,10 +435,10 @@ CREATE TABLE /*schema*/assistant_versions (
 
 -- What agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is what the
 -- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are in
--- the indexes for approximate search (`is_large`); others are searched exactly. `index_fields` are the fields to index:
--- null for those of the store, none if the item is not indexed. An item is `is_unindexed` until its embeddings are
--- stored, after the embedding model failed. A memory has a `kind`, and a `digest` by which the same is found when it is
--- told again. Content may be encrypted: `value`.
+-- the indexes for approximate search (`is_large`), or wait for `maintain` to put them there (`is_waiting`); others are
+-- searched exactly. `index_fields` are the fields to index: null for those of the store, none if the item is not indexed.
+-- An item is `is_unindexed` until its embeddings are stored, after the embedding model failed. A memory has a `kind`, and
+-- a `digest` by which the same is found when it is told again. Content may be encrypted: `value`.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -451,6 +451,7 @@ CREATE TABLE /*schema*/memories (
     words tsvector,
     index_fields text[],
     is_large boolean NOT NULL,
+    is_waiting boolean NOT NULL,
     is_unindexed boolean NOT NULL,
     kind text,
     user_id text,
@@ -471,6 +472,7 @@ CREATE TABLE /*schema*/memories (
 );
 CREATE INDEX memories_expires_at_idx ON /*schema*/memories (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX memories_words_idx ON /*schema*/memories USING gin (words) WHERE is_large;
+CREATE INDEX memories_waiting_idx ON /*schema*/memories (namespace, key) WHERE is_waiting;
 CREATE INDEX memories_unindexed_idx ON /*schema*/memories (updated_at) WHERE is_unindexed;
 CREATE INDEX memories_user_id_idx ON /*schema*/memories (user_id, updated_at DESC) WHERE user_id IS NOT NULL;
 CREATE INDEX memories_thread_id_idx ON /*schema*/memories (thread_id, run_id) WHERE thread_id IS NOT NULL;
@@ -1403,6 +1405,8 @@ COMMENT ON COLUMN /*schema*/memories.words IS 'words of the indexed fields, for 
 COMMENT ON COLUMN /*schema*/memories.index_fields IS 'fields to index; null: those of the store; empty: none';
 COMMENT ON COLUMN /*schema*/memories.is_large IS
     'whether it is in the indexes for approximate search, as its namespace is in large_namespaces';
+COMMENT ON COLUMN /*schema*/memories.is_waiting IS
+    'whether it was stored since its namespace is in large_namespaces, and is not in those indexes yet';
 COMMENT ON COLUMN /*schema*/memories.is_unindexed IS 'whether embeddings are missing because the model failed';
 COMMENT ON COLUMN /*schema*/memories.kind IS
     'fact, preference, interaction, summary or another; null: an item of the store';
@@ -1443,7 +1447,7 @@ COMMENT ON COLUMN /*schema*/memory_versions.message_id IS 'message that caused i
 
 COMMENT ON TABLE /*schema*/large_namespaces IS 'Namespaces that are searched approximately.';
 COMMENT ON COLUMN /*schema*/large_namespaces.namespace IS 'the namespace';
-COMMENT ON COLUMN /*schema*/large_namespaces.is_ready IS 'whether all of its memories are in the indexes';
+COMMENT ON COLUMN /*schema*/large_namespaces.is_ready IS 'whether all of its memories are in the indexes, or wait to be';
 COMMENT ON COLUMN /*schema*/large_namespaces.created_at IS 'time it became large';
 
 COMMENT ON TABLE /*schema*/memory_indexes IS 'Indexes of embeddings, each with a table of vectors.';

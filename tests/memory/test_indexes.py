@@ -142,7 +142,8 @@ def test_an_item_that_is_stored_meanwhile_keeps_its_embedding(
             putting.execute(
                 sql.SQL(
                     "INSERT INTO {}.memories (namespace, key, version, value, created_at, updated_at, is_large,"
-                    " is_unindexed, valid_from) VALUES ('{{users}}', 'a', 1, '{{}}', now(), now(), false, false, now())"
+                    " is_waiting, is_unindexed, valid_from)"
+                    " VALUES ('{{users}}', 'a', 1, '{{}}', now(), now(), false, false, false, now())"
                 ).format(schema)
             )
             putting.execute(sql.SQL("UPDATE {}.memory_vectors_1 SET version = 1").format(schema))

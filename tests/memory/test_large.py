@@ -110,6 +110,28 @@ def test_changed_and_deleted_items_are_found_as_they_are(store: PGMemoryStore) -
     assert "gone" not in {one.key for one in store.search(BIG, query="gone", limit=30)}
 
 
+@pytest.mark.parametrize("mode", ["vector", "hybrid"])
+def test_what_waits_for_the_indexes_is_found(
+    store: PGMemoryStore, schema: str, connection: psycopg.Connection, mode: Any
+) -> None:
+    """A put into a large namespace does not pay for the approximate index: the next move does."""
+    keys = [f"late {mode} {n}" for n in range(3)]
+    store.batch([PutOp(BIG, key, {"text": key, "n": -5}) for key in keys])
+    waiting = sql.SQL(
+        "SELECT m.key, m.is_waiting FROM {0}.memories m JOIN {0}.memory_vectors_1 v USING (namespace, key)"
+        " WHERE m.key = ANY(%s) AND m.is_large = v.is_large AND m.is_large <> m.is_waiting ORDER BY 1"
+    ).format(sql.Identifier(schema))
+    for is_waiting in (True, False):
+        assert connection.execute(waiting, [keys]).fetchall() == [(key, is_waiting) for key in keys]
+        for key in keys:
+            assert store.search(BIG, query=key, mode=mode)[0].key == key
+            assert store.search(("users",), query=key, filter={"n": -5}, mode=mode)[0].key == key
+        if is_waiting:
+            store.move_large_namespaces()
+    for key in keys:
+        store.delete(BIG, key)
+
+
 def test_the_approximate_index_answers_a_search(
     store: PGMemoryStore, dsn: str, schema: str, connection: psycopg.Connection
 ) -> None:

@@ -101,14 +101,25 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.namespace OPER
 ORDER BY distance, m.key LIMIT 5;
 
 -- name: find_similar_large
--- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding by the approximate
--- index, with their distances.
-SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
-FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
-    ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
-WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.field = 'content'
-    AND m.kind = :kind::text AND m.digest IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
-ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) LIMIT 5;
+-- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their distances:
+-- by the approximate index, and of those that wait to be put there.
+(
+    SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+    FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
+        ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
+    WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.field = 'content'
+        AND m.kind = :kind::text AND m.digest IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
+    ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) LIMIT 5
+) UNION ALL (
+    SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+    FROM /*schema*/memories m JOIN /*schema*/memory_vectors_0 v
+        ON v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
+    WHERE m.is_waiting AND m.namespace OPERATOR(pg_catalog.=) :namespace AND v.namespace OPERATOR(pg_catalog.=) :namespace
+        AND v.field = 'content' AND m.kind = :kind AND m.digest IS NOT NULL
+        AND (m.expires_at IS NULL OR m.expires_at > now())
+    ORDER BY distance LIMIT 5
+)
+ORDER BY distance LIMIT 5;
 
 -- name: search_vectors
 -- Return a page of the items of a range of namespaces: those nearest to an embedding first or, if `uses_words`, fused with
@@ -186,7 +197,7 @@ SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw
 -- name: search_large
 -- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
 -- of large namespaces are the nearest ones by the approximate index, and those that have words which few of them have.
--- What lies between large namespaces is searched exactly.
+-- What lies between large namespaces, and what waits to be put into the indexes, is searched exactly.
 WITH terms AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
@@ -227,6 +238,10 @@ WITH terms AS MATERIALIZED (
     UNION
     SELECT m.namespace, m.key FROM rare t JOIN /*schema*/memories m ON m.is_large AND m.words @@ t.term
     WHERE m.namespace OPERATOR(pg_catalog.>=) :lower AND m.namespace OPERATOR(pg_catalog.<) :upper
+        AND /*is_wanted*/true AND /*meets_filter*/true
+    UNION
+    SELECT m.namespace, m.key FROM /*schema*/memories m
+    WHERE m.is_waiting AND m.namespace OPERATOR(pg_catalog.>=) :lower AND m.namespace OPERATOR(pg_catalog.<) :upper
         AND /*is_wanted*/true AND /*meets_filter*/true
     UNION
     SELECT n.namespace, n.key FROM nearest n
