@@ -202,14 +202,18 @@ def measure_large(samples: Samples, dsn: str, stores: dict[str, BaseStore], roun
             print(f"filling one namespace of {LARGE:,} of {name}", flush=True)
             for first in range(0, LARGE, 5000):
                 store.batch(puts(lambda n: large, 5_000_000_000 + first, 5000))
+        connection.execute("DROP INDEX IF EXISTS store_vectors_embedding_idx")
         connection.execute(
-            "CREATE INDEX IF NOT EXISTS store_vectors_embedding_idx ON store_vectors"
+            "CREATE INDEX store_vectors_embedding_idx ON store_vectors"
             " USING hnsw (embedding vector_cosine_ops) WHERE prefix = 'large'"
         )
         stores[OURS].move_large_namespaces()
     turns = {name: iter(range(6_000_000_000, 10**10, 1000)) for name in stores}
     work = {name: lambda name=name: stores[name].batch(puts(lambda n: large, next(turns[name]))) for name in stores}
     timed(samples, "put of 1,000 items into one of 100,000", work, rounds)
+    begun = time.perf_counter()
+    moved = stores[OURS].move_large_namespaces()
+    print(f"moving {moved:,} of them into the approximate index takes {(time.perf_counter() - begun) * 1000:.0f} ms")
 
 
 async def run(arguments: argparse.Namespace) -> Samples:
