@@ -274,8 +274,8 @@ _FILLING: Final = (
     """,
     """
     INSERT INTO memories (
-        namespace, key, version, value, created_at, updated_at, is_large, is_waiting, is_unindexed, kind, user_id, valid_from,
-        changed_by, thread_id, run_id, message_id
+        namespace, key, version, value, created_at, updated_at, is_large, is_waiting, is_unindexed, kind, user_id,
+        valid_from, changed_by, thread_id, run_id, message_id
     )
     SELECT ARRAY['memories', 'user', 'user-' || u], 'key-' || k, 2,
         jsonb_build_object('content', 'Prefers hotel number ' || k || ' of city ' || u, 'metadata', '{}'::jsonb), s, s,
