@@ -35,6 +35,7 @@ from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
+from langgraph_pgstate.files.indexing import make_file_index
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.memory.indexes import OpenIndex
 from langgraph_pgstate.memory.options import settings_of
@@ -132,6 +133,7 @@ class Admin:
         self,
         *,
         metadata_index: bool = False,
+        file_index: bool = False,
         tenancy: Tenancy | None = None,
         operators: Sequence[str] = (),
         workers: Sequence[str] = (),
@@ -141,6 +143,7 @@ class Admin:
 
         Args:
             metadata_index: Also create a GIN index on all metadata.
+            file_index: Also create an index of trigrams on the texts of files, which `grep` uses. It needs pg_trgm.
             tenancy: See `PGStateSaver.setup`.
             operators: See `PGStateSaver.setup`.
             workers: See `PGStateSaver.setup`.
@@ -152,11 +155,15 @@ class Admin:
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If an applied migration differs from the one this package ships.
+            ConfigurationError: If `file_index` is asked for, and the server has no pg_trgm.
+            TenantError: If `file_index` is asked for, and the tables keep tenants apart.
         """
         given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         applied: list[str] = self._database.whole.run(
             schemas.setup, self._queries, with_metadata_index=metadata_index, **given
         )
+        if file_index:
+            self._database.whole.run(make_file_index, self._queries)
         return applied
 
     def migrate(self, version: int | None = None) -> list[str]:

@@ -17,6 +17,9 @@ def setup(
     ctx: typer.Context,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for your own migrations.")] = False,
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
+    file_index: Annotated[
+        bool, typer.Option("--file-index", help="Also index the texts of files, for grep; needs pg_trgm.")
+    ] = False,
     tenancy: Annotated[
         str | None,
         typer.Option(metavar="rls", show_default=False, help="Keep tenants apart by row-level security (new tables)."),
@@ -50,7 +53,7 @@ def setup(
         return
     with target.admin(create=True) as admin:
         tenants: Any = {"tenancy": tenancy, "operators": operators or (), "workers": workers or ()}
-        applied = admin.setup(metadata_index=metadata_index, audit=audit, **tenants)
+        applied = admin.setup(metadata_index=metadata_index, file_index=file_index, audit=audit, **tenants)
         state = admin.status()
     if target.is_json:
         print_json(as_json(state) | {"applied": applied})

@@ -116,11 +116,18 @@ async def search(
         return await _search_encoded(db, queries, codec, parameters, wanted)
     parameters["most"] = None if wanted.most is None else wanted.most + 1
     if wanted.is_regex:
-        key = {"pattern": line_pattern(wanted.pattern), "literal": required_literal(wanted.pattern)}
+        literal = required_literal(wanted.pattern)
+        key = {"pattern": line_pattern(wanted.pattern), "literal": literal, "containing": _containing(literal)}
         rows = await db.fetch(queries.search_files_by_regex, {**parameters, **key})
     else:
-        rows = await db.fetch(queries.search_files, {**parameters, "pattern": wanted.pattern})
+        key = {"pattern": wanted.pattern, "containing": _containing(wanted.pattern)}
+        rows = await db.fetch(queries.search_files, {**parameters, **key})
     return _found([FoundLine(*row) for row in rows], wanted.most)
+
+
+def _containing(text: str) -> str:
+    """Return the pattern for LIKE of what contains a text."""
+    return "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
 
 
 async def _search_encoded(

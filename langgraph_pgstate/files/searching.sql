@@ -41,26 +41,31 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first
 ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
--- Return the lines of the files in a range of paths that contain a text.
+-- Return the lines of the files in a range of paths that contain a text. LIKE says the same as `position`, which is
+-- faster, to an index of trigrams.
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
     CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
 WHERE t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
     AND t.path LIKE :suffix::text AND (:expression::text IS NULL OR t.path ~ :expression)
     AND (:paths::text[] IS NULL OR t.path = ANY(:paths))
-    AND position(:pattern::text IN t.content) > 0 AND position(:pattern::text IN l.line) > 0
+    AND position(:pattern::text IN t.content) > 0 AND t.content LIKE :containing::text
+    AND position(:pattern::text IN l.line) > 0
 ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: search_files_by_regex
--- Return the lines of the files in a range of paths that match a regular expression.
+-- Return the lines of the files in a range of paths that match a regular expression. It is tried once in any case, so that
+-- an invalid one is an error also if no file is looked at.
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
     CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
-WHERE t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
+WHERE ('' ~ :pattern::text) IS NOT NULL
+    AND t.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND t.path >= :first::text AND t.path < :after::text
     AND t.path LIKE :suffix::text AND (:expression::text IS NULL OR t.path ~ :expression)
     AND (:paths::text[] IS NULL OR t.path = ANY(:paths))
-    AND position(:literal::text IN t.content) > 0 AND t.content ~ :pattern::text AND l.line ~ :pattern::text
+    AND position(:literal::text IN t.content) > 0 AND t.content LIKE :containing::text
+    AND t.content ~ :pattern::text AND l.line ~ :pattern::text
 ORDER BY t.path, l.number
 LIMIT :most;
 

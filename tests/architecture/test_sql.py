@@ -83,7 +83,7 @@ SQL = Path(langgraph_pgstate.__file__).parent
 FILES = sorted(
     str(path.relative_to(SQL))
     for path in SQL.rglob("*.sql")
-    if path.parent.name not in ("langgraph", "extensions", "vectors", "walled")
+    if path.parent.name not in ("langgraph", "extensions", "vectors", "walled", "trigrams")
 )
 CONDITIONS = [
     name

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from support import examples
 
 from langgraph_pgstate import PGState
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import Files
 from langgraph_pgstate.files.contents import required_literal
+from langgraph_pgstate.files.indexing import file_index
 from langgraph_pgstate.schema.queries import queries
 from tests.architecture.test_sql import plan_of
 
@@ -60,6 +62,7 @@ def test_a_list_reads_only_what_it_returns(many: Files, schema: str, connection:
             "expression": None,
             "paths": None,
             "pattern": "needle",
+            "containing": "%needle%",
             "most": 10,
         },
     }
@@ -75,6 +78,50 @@ def test_a_list_reads_only_what_it_returns(many: Files, schema: str, connection:
                 if node.get("Relation Name")
             )
             assert read <= 250, (name, generic, read)
+
+
+def test_an_index_of_trigrams_serves_searches(
+    many: Files, dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """What it finds is what a scan finds, whatever is special in LIKE."""
+    assert file_index(schema, "ext").text.decode() == (
+        f'CREATE INDEX IF NOT EXISTS file_texts_content_idx ON "{schema}".file_texts'
+        ' USING gin (content "ext".gin_trgm_ops)'
+    )
+    for number, line in enumerate(("100% sure", "a_b_c", "back\\slash", "needle_x")):
+        many.write(ADA, f"/special/{number}.md", f"{line}\n")
+    patterns = [*((text, False) for text in ("100%", "a_b", "axb", "back\\", "needle_x")), ("e_[a-z]", True)]
+    before = [many.grep(ADA, pattern, regex=is_regex, limit=None) for pattern, is_regex in patterns]
+    assert [len(found.lines) for found in before] == [1, 1, 0, 1, 1, 1]
+    with Admin.open(dsn, schema=schema) as admin:
+        if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'pg_trgm'").fetchall():
+            with pytest.raises(ConfigurationError, match="needs the extension pg_trgm"):
+                admin.setup(file_index=True)
+            pytest.skip("the server has no pg_trgm: PGSTATE_TEST_VERSION=15 uses one that has")
+        admin.setup(file_index=True)
+        admin.setup(file_index=True)
+    try:
+        assert [many.grep(ADA, pattern, regex=is_regex, limit=None) for pattern, is_regex in patterns] == before
+        every: dict[str, Any] = {
+            "first": "/",
+            "after": "0",
+            "suffix": "%",
+            "expression": None,
+            "paths": None,
+            "most": None,
+        }
+        searches = {
+            "search_files": {"pattern": "needle_x", "containing": r"%needle\_x%"},
+            "search_files_by_regex": {"pattern": "(?n)e_[a-z]x?y", "literal": "e_", "containing": r"%e\_%"},
+        }
+        connection.execute("SET enable_seqscan = off")
+        for name, values in searches.items():
+            for generic in (False, True):
+                key = {"namespace": [*ADA], **every, **values}
+                plan = plan_of(connection, getattr(queries(schema), name), key, generic=generic, analyze=True)
+                assert "file_texts_content_idx" in {node.get("Index Name") for node in plan}, (name, generic)
+    finally:
+        connection.execute(f"DROP INDEX {schema}.file_texts_content_idx; RESET enable_seqscan")
 
 
 def test_a_directory_lists_what_is_in_it(many: Files) -> None:
