@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage
 
 from langgraph_pgstate.arguments import configurable_of, thread_id_of
 from langgraph_pgstate.langgraph_compat import RUNTIME, calling_loop
@@ -57,6 +59,28 @@ def origin_of(config: Mapping[str, Any], run_of: RunOf | None) -> Origin:
     metadata: Mapping[str, Any] = config.get("metadata") or {}
     run_id = (run_of(config) if run_of else None) or config.get("run_id") or metadata.get("run_id")
     return Origin(thread_id, namespace, heads.get(namespace), heads.get(""), str(run_id) if run_id else None)
+
+
+def lists_of(state: Any) -> Iterator[list[Any]]:
+    """Return the lists of a state, `messages` first: a `ToolNode` may have another `messages_key`."""
+    if isinstance(state, list):
+        yield state
+        return
+    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    for _, value in sorted(values.items(), key=lambda item: item[0] != "messages"):
+        if isinstance(value, list):
+            yield value
+
+
+def requested_by(state: Any, tool: str, call_id: str | None) -> tuple[AIMessage, Any] | None:
+    """Return the message of a state that requested a tool call, and the arguments in it."""
+    for messages in lists_of(state):
+        for message in reversed(messages):
+            if isinstance(message, AIMessage):
+                for call in message.tool_calls:
+                    if call["id"] == call_id and call["name"] == tool:
+                        return message, call["args"]
+    return None
 
 
 @dataclass(slots=True, eq=False)

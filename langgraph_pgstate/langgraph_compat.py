@@ -46,6 +46,7 @@ __all__ = [
     "HANDLER_PATH",
     "PACK_OPTIONS",
     "PULL_PATH",
+    "READ",
     "REMOVE_ALL_MESSAGES",
     "REPLAY_STATE",
     "RESUME",
@@ -63,6 +64,7 @@ __all__ = [
     "advance_ids_past",
     "auth_handlers",
     "calling_loop",
+    "channels_of",
     "close_waiting_callbacks",
     "convert",
     "current_run",
@@ -126,6 +128,8 @@ EDITED_CALLS: Final = "hitl_edited_tool_calls"
 """The channel in which `HumanInTheLoopMiddleware` keeps the calls that a person has edited, by their ids."""
 TOOLS_MODE: Final = "tools"
 """The stream mode of tools' calls, which `langgraph.types.StreamMode` leaves out."""
+READ: Final = "__pregel_read"
+"""The function by which a task reads channels."""
 SEND: Final = "__pregel_send"
 """The function by which a task writes to channels."""
 RESUME: Final = "__resume__"
@@ -391,6 +395,13 @@ def is_schedule_channel(name: str) -> bool:
 def next_nodes(channels: Iterable[str]) -> list[str]:
     """Return the nodes that edges and branches have scheduled next, by the names of a state's channels."""
     return sorted(name.removeprefix(_NEXT_PREFIX) for name in channels if name.startswith(_NEXT_PREFIX))
+
+
+def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of all channels of the graph whose task has a config; none outside of a task."""
+    read = configurable.get(READ)
+    channels = getattr(read, "args", ())[1:2]
+    return read(list(channels[0])) if channels else {}
 
 
 def is_anything_scheduled(channels: Mapping[str, Any]) -> bool:

@@ -11,8 +11,11 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 
+from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.call_site import lists_of, requested_by
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
+from langgraph_pgstate.langgraph_compat import channels_of
 from langgraph_pgstate.memory.memories import ROOT, Owner, namespace_of, owner_of
 from langgraph_pgstate.memory.remembering import AsyncMemories
 from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
@@ -27,7 +30,8 @@ def memory_tools(
     """Return the tools `remember`, `recall` and `forget`, for `ToolNode` and `create_agent`.
 
     They work on the memories of the user of the run, who is none of their arguments: a model cannot name another one,
-    whatever its prompt says. Memories have the message that the user sent last as their origin.
+    whatever its prompt says. Memories have the message that the user sent last as their origin; where there is
+    none, the one that requested the call.
 
     Args:
         memory: A state, or its store.
@@ -103,7 +107,7 @@ class _Tools:
                 key=key,
                 importance=importance,
                 **owner._asdict(),
-                message_id=_last_message(runtime.state),
+                message_id=_cause(runtime),
                 by=owner.user_id,
             )
         )
@@ -150,12 +154,19 @@ async def _told(call: Awaitable[Any]) -> Any:
         raise ToolException(str(error)) from error
 
 
-def _last_message(state: Any) -> str | None:
-    messages = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
-    for message in reversed(messages or ()):
-        if isinstance(message, HumanMessage):
-            return message.id
-    return None
+def _cause(runtime: ToolRuntime) -> str | None:
+    """Return the id of the message that the user sent last, or else of the one that requested the call.
+
+    What a node was given by a `Send` may have neither: then those of its graph.
+    """
+    states = (runtime.state, channels_of(configurable_of(runtime.config)))
+    for state in states:
+        for messages in lists_of(state):
+            for message in reversed(messages):
+                if isinstance(message, HumanMessage) and message.id is not None:
+                    return message.id
+    found = next((one for state in states if (one := requested_by(state, "remember", runtime.tool_call_id))), None)
+    return None if found is None else found[0].id
 
 
 def _tool(store: PGMemoryStore | AsyncPGMemoryStore, method: Callable[..., Any]) -> BaseTool:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,10 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
-from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 
 from langgraph_pgstate.arguments import check_key_size, configurable_of, identifier, thread_id_of
-from langgraph_pgstate.call_site import RunOf, origin_of
+from langgraph_pgstate.call_site import RunOf, origin_of, requested_by
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
@@ -214,13 +213,8 @@ def _own_key(tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> str
 
 def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tuple[str | None, Any]:
     """Return the id of the message that requested a call, and its arguments before any change by middleware."""
-    for messages in lists_of(state):
-        for message in reversed(messages):
-            if isinstance(message, AIMessage):
-                for call in message.tool_calls:
-                    if call["id"] == call_id and call["name"] == tool:
-                        return message.id, call["args"]
-    return None, arguments
+    found = requested_by(state, tool, call_id)
+    return (None, arguments) if found is None else (found[0].id, found[1])
 
 
 def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -238,17 +232,6 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
         if isinstance(action, Mapping) and (action.get("name"), action.get("args")) == (call["name"], call["args"]):
             return action
     return None
-
-
-def lists_of(state: Any) -> Iterator[list[Any]]:
-    """Return the lists of a state, `messages` first: a `ToolNode` may have another `messages_key`."""
-    if isinstance(state, list):
-        yield state
-        return
-    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
-    for _, value in sorted(values.items(), key=lambda item: item[0] != "messages"):
-        if isinstance(value, list):
-            yield value
 
 
 def repeat_next(key: str) -> None:

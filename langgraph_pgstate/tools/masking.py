@@ -19,11 +19,11 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 
 from langgraph_pgstate.arguments import configurable_of
+from langgraph_pgstate.call_site import lists_of
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.options import check_options
 from langgraph_pgstate.record.windows import TokenCounter, counter_of
-from langgraph_pgstate.tools.intents import lists_of
 from langgraph_pgstate.tools.ledger import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools.results import parse_reference, readable, reference_to
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
+import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
+from langgraph.types import Send
+from psycopg import sql
+from typing_extensions import TypedDict
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import ConfigurationError
@@ -69,6 +74,49 @@ def test_a_model_reaches_the_memories_of_the_runs_user_only(dsn: str, schema: st
         assert len(state.memory.recall(user_id="bob")) == 1
         with pytest.raises(ConfigurationError, match="must name its user"):
             graph.invoke(calls(("recall", {"query": "a"})), {"configurable": {"thread_id": "v"}})
+
+
+def sent(form: str) -> Any:
+    """A graph whose calls are each sent to the tools, in one of the forms in which agents send them."""
+    messages = "chat" if form == "channel" else "messages"
+    schema: Any = TypedDict("schema", {messages: Annotated[list[Any], add_messages]})  # type: ignore[misc]
+
+    def ask(state: Any) -> Any:
+        call = {"type": "tool_call", "name": "remember", "args": {"content": "Likes tea"}, "id": "c"}
+        return {messages: [AIMessage("", id="asked", tool_calls=[call])]}
+
+    def send(state: Any) -> list[Send]:
+        last = state[messages][-1]
+        given: dict[str, Any] = {
+            "call": last.tool_calls,
+            "context": {"__type": "tool_call_with_context", "tool_call": last.tool_calls[0], "state": state},
+            "message": {messages: [last]},
+            "channel": {messages: [last]},
+        }
+        return [Send("tools", given[form])]
+
+    def build(state: PGState) -> Any:
+        node = ToolNode(memory_tools(state), messages_key=messages)
+        builder = StateGraph(schema).add_node("ask", ask).add_node("tools", node).add_edge(START, "ask")
+        return builder.add_conditional_edges("ask", send, ["tools"]).compile(checkpointer=state.saver)
+
+    return messages, build
+
+
+@pytest.mark.parametrize("form", ["call", "context", "message", "channel"])
+def test_what_a_sent_call_remembers_leads_to_its_message(
+    dsn: str, schema: str, connection: psycopg.Connection, form: str
+) -> None:
+    messages, build = sent(form)
+    with PGState.open(dsn, schema=schema) as state:
+        graph = state.record(build(state))
+        graph.invoke({messages: [HumanMessage("I like tea", id="said")]}, ANN)
+        graph.invoke({messages: []}, {"configurable": {"thread_id": "alone", "user_id": "bob"}})
+        (memory,), (other,) = (state.memory.recall(user_id=user) for user in ("ann", "bob"))
+        assert (memory.message_id, memory.thread_id, memory.checkpoint_id is None) == ("said", "t", False)
+        assert (other.message_id, other.thread_id) == ("asked", "alone")
+    query = sql.SQL("SELECT user_id, content FROM {}.memory_messages ORDER BY user_id").format(sql.Identifier(schema))
+    assert connection.execute(query).fetchall() == [("ann", "I like tea"), ("bob", "")]
 
 
 async def test_the_tools_work_on_an_event_loop(dsn: str, schema: str) -> None:
