@@ -32,7 +32,7 @@ from langgraph_pgstate.schema.queries import (
 
 PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
-# Passes over what changed meanwhile; a program that writes on and on would have no last one.
+# Passes at most; of a program that writes on and on none would be the last.
 _PASSES: Final = 5
 # A transaction may have begun before the pass, and ended after it.
 _MARGIN: Final = timedelta(minutes=1)
@@ -76,8 +76,21 @@ class Item:
 class Side(Protocol):
     """Reader and writer of items in the tables of one store: ours, or LangGraph's."""
 
-    async def page(self, db: Connection, after: Item | None, since: datetime | None) -> list[Item]:
-        """Return the next items in the order of their keys, with their embeddings. One snapshot."""
+    async def page(
+        self, db: Connection, after: Item | None, since: datetime | None, until: datetime | None
+    ) -> list[Item]:
+        """Return the next items in the order of their keys, with their embeddings. One snapshot.
+
+        Args:
+            db: The connection.
+            after: Only items after this one.
+            since: Only items that were stored then or later.
+            until: Without those that were stored then or later, and until now.
+        """
+        ...
+
+    async def count_since(self, db: Connection, since: datetime | None) -> int:
+        """Return the number of items that were stored at a time or later."""
         ...
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
@@ -112,27 +125,37 @@ class Transfer:
         self._differences: dict[Key, str] = {}
         self._after: Item | None = None
         self._pass, self._written = 0, 0
+        # Number of items that the pass before the last one has written.
+        self._before: int | None = None
         self._since: datetime | None = None
         self._began: datetime | None = None
 
     def begin(self, now: datetime) -> bool:
         """Begin the next pass, at a time by the clock of the source; return false if there is none.
 
-        The first pass reads all items, each other one what changed since the one before it began.
+        The first pass reads all items, each other one what changed since the one before it began. What changes during a
+        pass is left to the next one: a pass over items that are stored faster than they are copied would not end. There
+        is no next one if the last pass had no less to write than the one before it.
         """
-        if self._pass == _PASSES or (self._pass and not self._written):
+        falls_behind = self._before is not None and self._written >= self._before
+        if self._pass == _PASSES or (self._pass and not self._written) or falls_behind:
             self.report.differences = [
                 ItemDifference(".".join(namespace), key, why) for (namespace, key), why in self._differences.items()
             ]
             return False
         self._since = None if self._began is None else self._began - _MARGIN
+        self._before = self._written if self._pass else None
         self._began, self._after, self._written = now, None, 0
         self._pass += 1
         return True
 
     async def read(self, db: Connection) -> list[Item]:
         """Return the next items of the source; none at the end of the pass."""
-        return await self.source.page(db, self._after, self._since)
+        return await self.source.page(db, self._after, self._since, self._began)
+
+    async def count_left(self, db: Connection) -> int:
+        """Return the number of items of the source that were stored since the last pass began."""
+        return await self.source.count_since(db, self._began)
 
     async def write(self, db: Connection, items: Sequence[Item]) -> tuple[int, dict[Key, Item]]:
         """Store items in the target, and return how many, and what the target has then."""
@@ -208,9 +231,10 @@ def _ends(items: Sequence[Item]) -> dict[str, Any]:
     }
 
 
-def _after_parameters(since: datetime | None) -> dict[str, Any]:
+def _page_parameters(since: datetime | None, until: datetime | None) -> dict[str, Any]:
     return {
         "since": None if since is None else since.isoformat(),
+        "until": None if until is None else until.isoformat(),
         "page_size": PAGE,
         "max_bytes": _PAGE_BYTES,
     }
@@ -247,16 +271,23 @@ class OurSide:
 
     async def count(self, db: Connection) -> int:
         """Return the number of items."""
-        return int((await db.fetch(self._queries.count_memories, {}))[0][0])
+        return await self.count_since(db, None)
 
-    async def page(self, db: Connection, after: Item | None, since: datetime | None) -> list[Item]:
+    async def count_since(self, db: Connection, since: datetime | None) -> int:
+        """Return the number of items that were stored at a time or later."""
+        when = None if since is None else since.isoformat()
+        return int((await db.fetch(self._queries.count_memories, {"since": when}))[0][0])
+
+    async def page(
+        self, db: Connection, after: Item | None, since: datetime | None, until: datetime | None
+    ) -> list[Item]:
         """Return the next items."""
         where = {"namespace": "{}", "key": ""}
         if after is not None:
             where = {"namespace": literal(after.namespace), "key": after.key}
         async with db.transaction():
             await db.script(snapshot())
-            rows = await db.fetch(self._queries.list_memories_to_export, {**where, **_after_parameters(since)})
+            rows = await db.fetch(self._queries.list_memories_to_export, {**where, **_page_parameters(since, until)})
             return [*(await self._items(db, rows)).values()]
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
@@ -347,16 +378,23 @@ class TheirSide:
 
     async def count(self, db: Connection) -> int:
         """Return the number of items."""
-        return int((await db.fetch(self._queries.count_items, {}))[0][0])
+        return await self.count_since(db, None)
 
-    async def page(self, db: Connection, after: Item | None, since: datetime | None) -> list[Item]:
+    async def count_since(self, db: Connection, since: datetime | None) -> int:
+        """Return the number of items that were stored at a time or later."""
+        when = None if since is None else since.isoformat()
+        return int((await db.fetch(self._queries.count_items, {"since": when}))[0][0])
+
+    async def page(
+        self, db: Connection, after: Item | None, since: datetime | None, until: datetime | None
+    ) -> list[Item]:
         """Return the next items."""
         where = {"prefix": "", "key": ""}
         if after is not None:
             where = {"prefix": ".".join(after.namespace), "key": after.key}
         async with db.transaction():
             await db.script(snapshot())
-            rows = await db.fetch(self._queries.list_items, {**where, **_after_parameters(since)})
+            rows = await db.fetch(self._queries.list_items, {**where, **_page_parameters(since, until)})
             return [*(await self._items(db, rows)).values()]
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:

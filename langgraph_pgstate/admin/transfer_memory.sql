@@ -78,12 +78,13 @@ FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key;
 
 -- name: count_memories
--- Return the number of items that have not expired.
-SELECT count(*) FROM /*schema*/memories m WHERE m.expires_at IS NULL OR m.expires_at > now();
+-- Return the number of items that have not expired, or of those that were stored at a time or later.
+SELECT count(*) FROM /*schema*/memories m
+WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS NULL OR m.updated_at >= :since);
 
 -- name: list_memories_to_export
--- Return the next items in the order of their keys, or those of them that changed since a time, unless they have expired:
--- as many as there are bytes for, but at least one.
+-- Return the next items in the order of their keys, or those of them that changed since a time, without those that changed
+-- between another time and now, unless they have expired: as many as there are bytes for, but at least one.
 SELECT p.namespace, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at,
     extract(epoch FROM p.ttl)::float8 / 60::float8
 FROM (
@@ -96,6 +97,7 @@ FROM (
         WHERE i.namespace OPERATOR(pg_catalog.>=) :namespace::text[]
             AND (i.namespace OPERATOR(pg_catalog.>) :namespace OR i.key > :key::text)
             AND (:since::timestamptz IS NULL OR i.updated_at >= :since)
+            AND (i.updated_at < :until::timestamptz OR i.updated_at > now())
             AND (i.expires_at IS NULL OR i.expires_at > now())
         ORDER BY i.namespace, i.key LIMIT :page_size::integer
     ) AS s

@@ -222,6 +222,8 @@ class MemoryTransferReport:
         with_vectors: Those of them whose embeddings were taken over; others are embedded later.
         newer: Items that were left as they are, because the target's were stored later.
         expired: Items that had expired and were left out.
+        left: Items that programs have stored in the source since the last pass over it began. Call it again when they
+            have stopped.
         differences: Items that differ or could not be copied; empty on success.
     """
 
@@ -231,6 +233,7 @@ class MemoryTransferReport:
     with_vectors: int = 0
     newer: int = 0
     expired: int = 0
+    left: int = 0
     differences: list[ItemDifference] = field(default_factory=list)
 
 

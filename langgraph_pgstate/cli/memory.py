@@ -249,6 +249,11 @@ def _print_transfer(target: Target, done: str, report: MemoryTransferReport) -> 
             console.print(f"{count(report.newer, 'item')} stored later there were left as they are")
         if report.expired:
             console.print(f"{count(report.expired, 'item')} had expired")
+        if report.left:
+            console.print(
+                f"{count(report.left, 'item')} stored meanwhile {'is' if report.left == 1 else 'are'} left: run it "
+                "again when the programs that write there have stopped"
+            )
         if report.differences:
             console.print(f"[bold red]{len(report.differences):,} differ:[/]")
             for one in report.differences:

@@ -295,6 +295,51 @@ def test_items_that_change_meanwhile_are_taken_again(
     assert same_items(theirs, ours) == 61
 
 
+@pytest.mark.parametrize("direction", ["import", "export"])
+def test_a_program_that_writes_faster_than_is_copied_does_not_keep_a_transfer_from_ending(
+    admin: Admin,
+    dsn: str,
+    old_schema: str,
+    theirs: PostgresStore,
+    ours: PGMemoryStore,
+    monkeypatch: Any,
+    direction: str,
+) -> None:
+    """In the order of the keys, and over and over."""
+    monkeypatch.setattr(transfer_memory, "PAGE", 10)
+    source: Any = theirs if direction == "import" else ours
+    target: Any = ours if direction == "import" else theirs
+    source.batch([PutOp(USER, f"k{n:05}", {"n": n}) for n in range(20)])
+    portions = 0
+
+    def write_on(done: int, total: int) -> None:
+        nonlocal portions
+        portions += 1
+        assert portions < 100
+        first = portions * 20
+        source.batch([PutOp(USER, f"k{n:05}", {"n": n}) for n in range(first, first + 20)])
+
+    def transfer(**options: Any) -> MemoryTransferReport:
+        if direction == "import":
+            return admin.import_langgraph_memory(dsn, source_schema=old_schema, **options)
+        return admin.export_langgraph_memory(dsn, target_schema=old_schema, **options)
+
+    report = transfer(progress=write_on)
+    assert (report.items, report.differences) == (20, [])
+    assert len(items_of(target)) == 20 * (portions + 1) - report.left
+    again = transfer()
+    assert (again.written, again.left) == (report.left, 0)
+    assert same_items(theirs, ours) == 20 * (portions + 1)
+
+
+def test_an_item_of_a_clock_that_is_ahead_is_brought(
+    admin: Admin, dsn: str, old_schema: str, theirs: PostgresStore, ours: PGMemoryStore, connection: psycopg.Connection
+) -> None:
+    theirs.put(USER, "k", {"n": 1})
+    rows(theirs, connection, old_schema, "UPDATE store SET updated_at = now() + interval '1 h' RETURNING key")
+    assert admin.import_langgraph_memory(dsn, source_schema=old_schema).written == 1
+
+
 def _write_on(dsn: str, schema: str, stop: Any, begun: Any) -> None:
     with official(dsn, schema) as store:
         number = 0

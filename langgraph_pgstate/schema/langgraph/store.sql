@@ -8,12 +8,12 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
     AND c.relname IN ('store', 'store_vectors');
 
 -- name: count_items
--- Return the number of items.
-SELECT count(*) FROM /*schema*/store;
+-- Return the number of items, or of those that were stored at a time or later.
+SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.updated_at >= :since;
 
 -- name: list_items
--- Return the next items in the order of their keys, or those of them that changed since a time: as many as there are
--- bytes for, but at least one.
+-- Return the next items in the order of their keys, or those of them that changed since a time, without those that changed
+-- between another time and now: as many as there are bytes for, but at least one.
 SELECT p.prefix, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at, p.ttl_minutes::float8
 FROM (
     SELECT s.prefix, s.key, s.value, s.created_at, s.updated_at, s.expires_at, s.ttl_minutes,
@@ -24,6 +24,7 @@ FROM (
         FROM /*schema*/store i
         WHERE (i.prefix, i.key) > (:prefix::text, :key::text)
             AND (:since::timestamptz IS NULL OR i.updated_at >= :since)
+            AND (i.updated_at < :until::timestamptz OR i.updated_at > now())
         ORDER BY i.prefix, i.key LIMIT :page_size::integer
     ) AS s
 ) AS p
