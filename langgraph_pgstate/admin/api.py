@@ -411,10 +411,11 @@ class Admin:
         """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
 
         In transactions of at most a few hundred items, each of which is compared afterwards. Items that change
-        meanwhile are taken again, in five passes at most: programs that write on leave some for the next call. Of an item that is here already, the one that was stored last stays; what is replaced
-        stays as a version. If interrupted, a repeated call continues. What was deleted there after it was copied stays
-        here. Embeddings are taken over if an index of this schema has their number of dimensions and embeds the same
-        fields, so call `setup` of the new store before; other items are embedded later, like those whose model failed.
+        meanwhile are taken again, in five passes at most: programs that write on leave some for the next call. Of an
+        item that is here already, the one that was stored last stays; what is replaced stays as a version. If
+        interrupted, a repeated call continues. What was deleted there after it was copied stays here. Embeddings are
+        taken over if an index of this schema has their number of dimensions and embeds the same fields, so call `setup`
+        of the new store before; other items are embedded later, like those whose model failed.
 
         Args:
             source_dsn: The database of the old application; may be the same one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 from langgraph.store.base import Item
@@ -34,6 +35,8 @@ _PAGE: Final = 10_000
 _FEW: Final = 20
 # pgvector's greatest `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
+# Items and embeddings from which on it takes milliseconds to make the parameters of a put.
+_MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 
 
@@ -121,13 +124,7 @@ async def put(
     Raises:
         ConflictError: If other calls kept changing the same items.
     """
-    keys = {"namespaces": [literal(one.namespace) for one in puts], "keys": [one.key for one in puts]}
-    parameters = {
-        **keys,
-        "contents": [one.content for one in puts],
-        "ttls": [-1.0 if one.ttl is None else one.ttl for one in puts],
-        "words": [words_of(one.texts) for one in puts],
-        "index_fields": ["" if one.index_fields is None else literal(one.index_fields) for one in puts],
+    given = {
         "language": language,
         "history": history,
         "is_unindexed": is_unindexed,
@@ -143,12 +140,9 @@ async def put(
         "duplicates": traits.duplicates,
         "expected_version": expected_version,
     }
-    statements: list[Statement] = [(queries.put_memories, parameters)]
-    for one in embedded:
-        dims, type_number = one.index.index.dims, one.index.type_number
-        vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
-        vector_parameters = {**keys, "numbers": one.numbers, "fields": one.fields, "embeddings": Packed(vectors)}
-        statements.append((one.index.query("put_vectors"), vector_parameters))
+    build = partial(_statements, queries, puts, embedded, given)
+    has_many = len(puts) + sum(len(one.vectors) for one in embedded) > _MANY
+    statements = await db.compute(build) if has_many else build()
     if not db.is_in_transaction:
         planning = "force_generic_plan" if len(puts) <= _FEW else "force_custom_plan"
         statements.insert(0, (queries.set_planning, {"mode": planning}))
@@ -162,6 +156,28 @@ async def put(
         if expected_version is not None:
             return False
     raise ConflictError(f"{len(puts)} items could not be stored: other calls kept changing them")
+
+
+def _statements(
+    queries: Queries, puts: Sequence[Put], embedded: Sequence[Embedded], given: Mapping[str, Any]
+) -> list[Statement]:
+    """Return the statements that store items and their embeddings."""
+    keys = {"namespaces": [literal(one.namespace) for one in puts], "keys": [one.key for one in puts]}
+    parameters = {
+        **keys,
+        **given,
+        "contents": [one.content for one in puts],
+        "ttls": [-1.0 if one.ttl is None else one.ttl for one in puts],
+        "words": [words_of(one.texts) for one in puts],
+        "index_fields": ["" if one.index_fields is None else literal(one.index_fields) for one in puts],
+    }
+    statements: list[Statement] = [(queries.put_memories, parameters)]
+    for one in embedded:
+        dims, type_number = one.index.index.dims, one.index.type_number
+        vectors = packed_array([packed(vector, dims) for vector in one.vectors], type_number)
+        vector_parameters = {**keys, "numbers": one.numbers, "fields": one.fields, "embeddings": Packed(vectors)}
+        statements.append((one.index.query("put_vectors"), vector_parameters))
+    return statements
 
 
 async def delete(

@@ -99,7 +99,9 @@ class AsyncMemories:
         """
         owner, end = owner_of(tenant_id, user_id, agent), memories.end_of(expires_at)
         ttl = None if end is not None else self._default_ttl()
-        told = memories.told_of(
+        told = await self.runner.compute(
+            metadata,
+            memories.told_of,
             content,
             kind,
             owner,
@@ -280,7 +282,7 @@ class AsyncMemories:
         row = await self.runner.run(
             memories.version_to_restore, self.queries, labels, name, memories.version_of(version)
         )
-        put, traits = self._restored(labels, name, row)
+        put, traits = await self.runner.compute(row[0], self._restored, labels, name, row)
         if expected_version is not None:
             expected = memories.version_of(expected_version, name="expected_version", least=0)
             return await self._replace(put, traits, expected, by)
@@ -312,12 +314,14 @@ class AsyncMemories:
         """
         labels, name = labels_of(namespace), identifier("key", key)
         expected = memories.version_of(expected_version, name="expected_version")
-        content = json_value(value)
+        content = await self.runner.compute(value, json_value, value)
         row = await self.runner.run(memories.version_to_change, self.queries, labels, name, expected)
         text = value.get(memories.CONTENT)
         if row[1] not in (None, NOTES) and not (isinstance(text, str) and text.strip()):
             raise ConfigurationError("the value of a memory must have a text as its content")
-        put, traits = self._restored(labels, name, (json.loads(content), *row[1:]))
+        put, traits = await self.runner.compute(
+            value, lambda: self._restored(labels, name, (json.loads(content), *row[1:]))
+        )
         return await self._replace(put, traits, expected, by)
 
     async def remove(

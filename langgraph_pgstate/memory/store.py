@@ -240,7 +240,8 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             SerializationError: If a value cannot be stored. Nothing was done.
         """
         given = [*ops]
-        sorted = self._sort(given)
+        values = [op.value for op in given if isinstance(op, PutOp)]
+        sorted = await self.runner.compute(values, self._sort, given)
         found: list[Result] = [None] * len(given)
         if sorted.gets:
             keys = [(tuple(op.namespace), op.key) for _, op in sorted.gets]

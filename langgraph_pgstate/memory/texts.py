@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import get_text_at_path, tokenize_path
 
 from langgraph_pgstate.arguments import has_nul, identifier
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, SerializationError
+from langgraph_pgstate.heavy import has_many_values
 
 WHOLE: Final = "$"
 """The path of the whole value."""
 
 # `tsvector` takes words of 1 MB in all; the beginning of a long text is what is found by words.
 _MAX_WORDS_BYTES: Final = 200_000
+_dumps: Final = partial(json.dumps, allow_nan=False, ensure_ascii=False)
+# Items of lists and objects that are encoded by one call, and levels of those that are encoded by several.
+_PART: Final = 500
+_MAX_PARTED: Final = 100
 
 
 class Text(NamedTuple):
@@ -61,6 +68,29 @@ def words_of(texts: Sequence[Text]) -> str:
     return "\n".join(one.text for one in texts)[:_MAX_WORDS_BYTES]
 
 
+def _json(value: Any, depth: int = 0) -> str:
+    """Return a value as JSON, by several calls if it has many values: none holds the interpreter for long.
+
+    Raises:
+        TypeError: If it has other types than JSON, as have the other two.
+        ValueError: If it has a number that is not finite, or is in itself.
+        RecursionError: If it is too deep.
+    """
+    kind = type(value)
+    if kind not in (dict, list, tuple) or depth > _MAX_PARTED or not has_many_values(value):
+        return _dumps(value)
+    rest, parts = iter(value.items() if kind is dict else value), []
+    while some := [*islice(rest, _PART)]:
+        if not has_many_values(some):
+            parts.append(_dumps(dict(some) if kind is dict else some)[1:-1])
+        elif kind is dict:
+            # The key with its colon.
+            parts += [_dumps({key: 0})[1:-2] + _json(item, depth + 1) for key, item in some]
+        else:
+            parts += [_json(item, depth + 1) for item in some]
+    return ("{%s}" if kind is dict else "[%s]") % ", ".join(parts)
+
+
 def json_value(value: Any) -> str:
     """Return the value of an item as JSON.
 
@@ -71,7 +101,7 @@ def json_value(value: Any) -> str:
     if not isinstance(value, Mapping):
         raise ArgumentTypeError(f"value must be a mapping, not {type(value).__name__}")
     try:
-        text = json.dumps(value if type(value) is dict else {**value}, allow_nan=False, ensure_ascii=False)
+        text = _json(value if type(value) is dict else {**value})
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError("value", value, error) from None

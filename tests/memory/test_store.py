@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
@@ -18,7 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
-from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore
+from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore, items, memories, remembering
+from langgraph_pgstate.memory import store as store_module
 
 USER = ("users", "ann")
 CONFIG: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
@@ -437,3 +439,36 @@ async def test_the_async_store_answers_other_threads_and_refuses_its_own(dsn: st
 async def test_the_blocking_store_answers_an_event_loop(store: PGMemoryStore) -> None:
     await store.aput(USER, "k", {"text": "zebra"})
     assert [item.key for item in await store.asearch(USER, query="zebra")] == ["k"]
+
+
+@pytest.mark.bare
+async def test_what_takes_long_to_encode_is_encoded_beside_the_event_loop(
+    dsn: str, indexed: PGMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: list[str] = []
+    for module, name in ((store_module, "json_value"), (remembering, "json_value"), (memories, "json_value")):
+        monkeypatch.setattr(module, name, noted(getattr(module, name), on_the_loop))
+    monkeypatch.setattr(remembering.AsyncMemories, "_restored", noted(remembering.AsyncMemories._restored, on_the_loop))
+    monkeypatch.setattr(items, "packed", noted(items.packed, on_the_loop))
+    large = {"text": "tea", "numbers": [*range(2000)]}
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=indexed.schema, index=INDEX) as store:
+        await store.abatch([PutOp(USER, f"k{n}", {"text": f"tea {n}", "more": "x" * 300}) for n in range(1000)])
+        assert on_the_loop == []
+        await store.remember("Likes tea", user_id="ann", key="k", metadata=large)
+        await store.aput(USER, "k", large)
+        await store.edit(USER, "k", {**large, "more": 1}, expected_version=1)
+        await store.restore(USER, "k", 1)
+        # Of one item, that is soon done.
+        assert {*on_the_loop} == {"packed"}
+        assert (await store.aget(USER, "k")).value == large  # type: ignore[union-attr]
+
+
+def noted(function: Any, on_the_loop: list[str]) -> Any:
+    """Note the calls that are made in the main thread."""
+
+    def call(*given: Any, **options: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            on_the_loop.append(function.__name__)
+        return function(*given, **options)
+
+    return call

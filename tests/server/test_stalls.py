@@ -18,6 +18,8 @@ from typing_extensions import TypedDict
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.heavy import is_heavy
+from langgraph_pgstate.memory import store as memory_store
+from langgraph_pgstate.memory import texts
 from langgraph_pgstate.server import AgentServer, json, states, streams
 from tests.server.test_auth import USERS, owners
 
@@ -75,6 +77,9 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         watch(ValueCodec, name, lambda _, result: result)
     watch(BaseModel, "model_dump", lambda _, result: result)
     watch(states, "_has", lambda given, _: given[0])
+    watch(memory_store, "json_value", lambda given, _: given[0])
+    watch(memory_store, "texts_of", lambda given, _: given[0])
+    watch(texts, "_dumps", lambda given, _: given[0], anywhere=True)
     for module in (json, streams):
         # Of a string, too, the interpreter is not released.
         watch(module, "to_json", lambda given, _: given[0], anywhere=True)
@@ -154,7 +159,14 @@ async def messages(client: LangGraphClient) -> None:
     assert len({one["id"] for one in state["values"]["messages"]}) == 1200
 
 
-@pytest.mark.parametrize("call", [update, create, wait, command, stream, answer, batch, cron, messages])
+async def store(client: LangGraphClient) -> None:
+    await client.store.put_item(["large"], "k", {"items": LONG})
+    found = await client.store.get_item(["large"], "k")
+    assert found["value"] == {"items": LONG}
+    assert (await client.store.search_items(["large"]))["items"][0]["value"] == {"items": LONG}
+
+
+@pytest.mark.parametrize("call", [update, create, wait, command, stream, answer, batch, cron, messages, store])
 async def test_large_content_is_converted_beside_the_event_loop(
     server: AgentServer, on_the_loop: list[str], monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
