@@ -99,7 +99,8 @@ bench-server: $(STAMP) ## Measure the server beside `langgraph dev`, with our sa
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.holding
 
-bench-memory: $(STAMP) ## Measure long-term memory beside LangGraph's PostgresStore on 1,000,000 memories (half an hour)
+bench-memory: $(STAMP) ## Measure memory (1,000,000) and files of agents beside LangGraph's PostgresStore (forty minutes)
+	@$(BIN)/python -m benchmarks.files
 	@$(BIN)/python -m benchmarks.memory
 
 bench-pages: $(STAMP) ## Measure the pages of the inspector on 100,000 threads and 1,000,000 spans (five minutes)

@@ -1,10 +1,13 @@
 """Files of a deep agent: `PGFiles` beside deepagents' `StoreBackend` on LangGraph's `PostgresStore`.
 
-    python -m benchmarks.bench_files [--files 10000] [--rounds 15]
+    python -m benchmarks.files [--files 10000] [--rounds 15] [--dsn DSN]
 
-makes the same calls on the same embedded server in interleaved rounds, checks that both find the same, prints a table,
-and writes `benchmarks/results/files.json`. Figures are medians, and ratios those of medians. Both have as many files of
-5 KB, in directories of a hundred.
+makes the same calls on the same server in interleaved rounds, checks that both find the same, prints a table, and
+writes it into `docs/performance.md` and `benchmarks/results/files.json`, if it was run with the defaults. Figures are
+medians, and ratios those of medians. Both have as many files of 5 KB, in directories of a hundred.
+
+On a server that has pg_trgm, which the embedded one has not, the searches are measured again with the index of trigrams
+of `pgstate setup --file-index`. A server that is named by a DSN must be empty; it gets a table of its own.
 """
 
 from __future__ import annotations
@@ -13,24 +16,25 @@ import argparse
 import json
 import random
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from deepagents.backends import StoreBackend
 from langgraph.store.postgres import PostgresStore
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.__main__ import RESULTS, put_between_marks
+from benchmarks.server import open_server
 from langgraph_pgstate import PGState
-from langgraph_pgstate.db.embedded import embedded_server
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.files import PGFiles
 
 RESULT: Final = RESULTS / "files.json"
+DOCUMENT: Final = RESULTS.parents[1] / "docs" / "performance.md"
+FILES, ROUNDS = 10_000, 15
 OURS, THEIRS = "PGFiles", "StoreBackend"
 NAMESPACE: Final = ("user", "ada")
 _BYTES: Final = 5_200
@@ -82,6 +86,8 @@ _SIZES: Final = {
 }
 _WRITING: Final = ("`write", "`edit")
 _EXPRESSION: Final = "`grep` of a regular expression; of its text there"
+# What an index of trigrams makes faster or slower.
+_INDEXED: Final = (*(name for name in CALLS if name.startswith(("`grep", *_WRITING))), _EXPRESSION)
 
 
 def fill(backend: Any, files: int) -> float:
@@ -98,89 +104,107 @@ def found(result: Any) -> list[Any]:
     return sorted((item["path"], item.get("line", 0)) for item in items)
 
 
-def measure(files: int, rounds: int) -> dict[str, Any]:
-    """Return the seconds of each call, by backend."""
+def measure(files: int, rounds: int, dsn: str | None) -> dict[str, Any]:
+    """Return the seconds of each call, by backend, and with an index of trigrams if the server can have one."""
     with ExitStack() as stack:
-        dsn = stack.enter_context(embedded_server(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "data"))
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            # Otherwise writes measure the disk.
-            connection.execute("ALTER SYSTEM SET synchronous_commit = off")
-            connection.execute("SELECT pg_reload_conf()")
-        store = stack.enter_context(PostgresStore.from_conn_string(dsn))
+        server = stack.enter_context(open_server(dsn))
+        connection = stack.enter_context(psycopg.connect(server.dsn, autocommit=True))
+        # Otherwise writes measure the disk.
+        connection.execute("ALTER SYSTEM SET synchronous_commit = off")
+        connection.execute("SELECT pg_reload_conf()")
+        store = stack.enter_context(PostgresStore.from_conn_string(server.dsn))
         store.setup()
-        state = stack.enter_context(PGState.open(dsn))
+        state = stack.enter_context(PGState.open(server.dsn))
         state.setup()
-        state.files.purge(NAMESPACE)
         backends = {
             OURS: PGFiles(state, namespace=NAMESPACE),
             THEIRS: StoreBackend(store=store, namespace=lambda runtime: NAMESPACE),
         }
         filled = {name: fill(backend, files) for name, backend in backends.items()}
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            stored = {name: (connection.execute(query).fetchone() or (0,))[0] for name, query in _SIZES.items()}
-            connection.execute("ANALYZE")
-        seconds: dict[str, dict[str, list[float]]] = {name: {OURS: [], THEIRS: []} for name in (*CALLS, _EXPRESSION)}
-        for turn in range(rounds + 1):
-            for name, call in [*CALLS.items(), (_EXPRESSION, None)]:
-                results = {}
-                for which in (OURS, THEIRS) if turn % 2 else (THEIRS, OURS):
-                    began = time.perf_counter()
-                    if call is not None:
-                        results[which] = call(backends[which], turn)
-                    elif which == OURS:
-                        state.files.grep(NAMESPACE, "needle_[a-z]", regex=True)
-                    else:
-                        backends[which].grep("needle_x")
-                    # The first round warms the caches.
-                    if turn:
-                        seconds[name][which].append(time.perf_counter() - began)
-                if (
-                    call is not None
-                    and not name.startswith(_WRITING)
-                    and found(results[OURS]) != found(results[THEIRS])
-                ):
-                    raise AssertionError(f"{name}: the backends find different files")
-    medians = {name: {which: statistics.median(one) for which, one in both.items()} for name, both in seconds.items()}
-    return {
-        "files": files,
-        "rounds": rounds,
-        "versions": {name: version(name) for name in ("deepagents", "langgraph-checkpoint-postgres")},
-        "filled": filled,
-        "stored": stored,
-        "medians": medians,
-    }
+        stored = {name: (connection.execute(query).fetchone() or (0,))[0] for name, query in _SIZES.items()}
+        connection.execute("VACUUM ANALYZE")
+        medians = compare(state, backends, rounds, [*CALLS, _EXPRESSION])
+        indexed = {}
+        if connection.execute("SELECT FROM pg_available_extensions WHERE name = 'pg_trgm'").fetchall():
+            with Admin.open(server.dsn) as admin:
+                admin.setup(file_index=True)
+            connection.execute("VACUUM ANALYZE")
+            # The files that were written before are others.
+            indexed = compare(state, backends, rounds, _INDEXED, first=rounds + 1)
+        return {
+            "files": files,
+            "rounds": rounds,
+            "postgresql": server.version(),
+            "versions": {name: version(name) for name in ("deepagents", "langgraph-checkpoint-postgres")},
+            "filled": filled,
+            "stored": stored,
+            "medians": medians,
+            "indexed": indexed,
+        }
+
+
+def compare(
+    state: PGState, backends: dict[str, Any], rounds: int, names: Collection[str], *, first: int = 0
+) -> dict[str, dict[str, float]]:
+    """Return the median seconds of calls, by backend, after a round that warms the caches."""
+    seconds: dict[str, dict[str, list[float]]] = {name: {OURS: [], THEIRS: []} for name in names}
+    for turn in range(first, first + rounds + 1):
+        for name in names:
+            call, results = CALLS.get(name), {}
+            for which in (OURS, THEIRS) if turn % 2 else (THEIRS, OURS):
+                began = time.perf_counter()
+                if call is not None:
+                    results[which] = call(backends[which], turn)
+                elif which == OURS:
+                    state.files.grep(NAMESPACE, "needle_[a-z]", regex=True)
+                else:
+                    backends[which].grep("needle_x")
+                if turn > first:
+                    seconds[name][which].append(time.perf_counter() - began)
+            is_search = call is not None and not name.startswith(_WRITING)
+            if is_search and found(results[OURS]) != found(results[THEIRS]):
+                raise AssertionError(f"{name}: the backends find different files")
+    return {name: {which: statistics.median(one) for which, one in both.items()} for name, both in seconds.items()}
 
 
 def table(result: dict[str, Any]) -> str:
     """Return the table of a result."""
-    versions = " ".join(f"{name} {number}" for name, number in result["versions"].items())
+    indexed = result["indexed"]
     lines = [
-        f"{result['files']:,} files of 5 KB, embedded PostgreSQL, {versions};",
-        f"medians of {result['rounds']} rounds, without waiting for the disk.",
-        "",
-        f"| | `{OURS}`, ms | `{THEIRS}` on `PostgresStore`, ms | ratio |",
-        "|---|---|---|---|",
+        f"| {result['files']:,} files of 5 KB | `StoreBackend` | `PGFiles` | ratio |"
+        + (" with `--file-index` | ratio |" if indexed else ""),
+        "|---|---:|---:|---:|" + ("---:|---:|" if indexed else ""),
     ]
-    for name, medians in result["medians"].items():
-        ours, theirs = medians[OURS] * 1e3, medians[THEIRS] * 1e3
-        lines.append(f"| {name} | {ours:.3g} | {theirs:.3g} | {theirs / ours:.2g} |")
-    stored = result["stored"]
-    megabytes = {name: stored[name] / 1e6 for name in stored}
-    lines += ["", f"On disk, when they were written once: {megabytes[OURS]:.0f} MB and {megabytes[THEIRS]:.0f} MB."]
-    return "\n".join(lines) + "\n"
+    # Where there is an index, what it has no part in is in the other table.
+    for name in indexed or result["medians"]:
+        ours, theirs = (result["medians"][name][which] * 1e3 for which in (OURS, THEIRS))
+        line = f"| {name} | {theirs:.3g} ms | {ours:.3g} ms | {theirs / ours:.2g} |"
+        if indexed:
+            ours, theirs = (indexed[name][which] * 1e3 for which in (OURS, THEIRS))
+            line += f" {ours:.3g} ms | {theirs / ours:.2g} |"
+        lines.append(line)
+    megabytes = {name: size / 1e6 for name, size in result["stored"].items()}
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    size = f"on disk {megabytes[THEIRS]:.0f} MB and {megabytes[OURS]:.0f} MB"
+    rounds = f"medians of {result['rounds']} interleaved rounds, without waiting for the disk"
+    return "\n".join([*lines, "", f"PostgreSQL {result['postgresql']}, {versions}; {rounds}; {size}.", ""])
 
 
 def main() -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--print", action="store_true", help="print only")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.files")
+    parser.add_argument("--files", type=int, default=FILES)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--dsn", help="an empty server; default: an embedded one, which has no pg_trgm")
     options = parser.parse_args()
-    result = measure(options.files, options.rounds)
+    result = measure(options.files, options.rounds, options.dsn)
     print(table(result))
-    if not options.print:
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    if (options.files, options.rounds) == (FILES, ROUNDS):
+        name = "indexed" if result["indexed"] else "embedded"
+        results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        RESULT.write_text(json.dumps({**results, name: result}, indent=2) + "\n")
+        mark = f"<!-- benchmarks.files, {name}: %s -->"
+        put_between_marks(DOCUMENT, mark % "begin", mark % "end", table(result))
 
 
 if __name__ == "__main__":

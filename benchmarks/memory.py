@@ -1,9 +1,11 @@
 """Long-term memory beside LangGraph's `PostgresStore`, on one server.
 
-    python -m benchmarks.memory [--memories 1000000] [--rounds 5] [--only put,large,get,search,mixed]
+    python -m benchmarks.memory [--memories 1000000] [--rounds 5] [--only get,search,put,large,mixed]
 
-prints a table, and writes `benchmarks/results/memory.json`. Embeddings have 384 dimensions and are at hand; the two
-stores take turns in each round, and a figure is the ratio of the medians. Both have the same items.
+prints a table; of 1,000,000 memories it also writes the rows that were measured into `docs/performance.md` and
+`benchmarks/results/memory.json`. Embeddings have 384 dimensions and are at hand; the two stores take turns in each
+round, and a figure is the ratio of the medians. Both have the same items. What searches read is checked by
+`tests/memory/test_plans.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +23,22 @@ from typing import Any, Final
 import psycopg
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
+from psycopg import sql
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.__main__ import RESULTS, put_between_marks
 from benchmarks.measure import OURS, UPSTREAM
+from benchmarks.report import number
 from benchmarks.server import open_server
 from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore
 
 RESULT: Final = RESULTS / "memory.json"
+DOCUMENT: Final = RESULTS.parents[1] / "docs" / "performance.md"
+BEGINS, ENDS = "<!-- make bench-memory: begin -->", "<!-- make bench-memory: end -->"
+MEMORIES: Final = 1_000_000
+CASES: Final = (
+    *("put of 1,000 items, 50 users", "put of one item", "put of 1,000 items into one of 100,000", "get by key"),
+    *("search in a namespace of 50", "the same, hybrid", "16 tasks, mixed"),
+)
 DIMS: Final = 384
 USERS: Final = 50
 NAMESPACES: Final = 20_000
@@ -58,39 +69,8 @@ INDEX: Final[Any] = {"dims": DIMS, "embed": embed, "fields": ["text"]}
 def fill(dsn: str, memories: int) -> None:
     """Store memories in 20,000 namespaces of both stores, and vacuum."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("CREATE TABLE base (number int PRIMARY KEY, embedding vector(384))")
-        for number, vector in enumerate(_BASE):
-            connection.execute("INSERT INTO base VALUES (%s, %s::text::vector)", [number, str(vector)])
-        connection.execute(
-            """
-            CREATE TABLE given AS
-            SELECT i, ARRAY['users', (i %% %(namespaces)s)::text] AS namespace, i::text AS key,
-                jsonb_build_object('text', i || ' ' || (
-                    SELECT string_agg((%(words)s::text[])[1 + (hashint4(i * 31 + w) & 31)], ' ')
-                    FROM generate_series(1, 12) w
-                ), 'n', i) AS value, (i::bigint * 7919) %% 1000 AS base
-            FROM generate_series(1, %(memories)s) i
-            """,
-            {"memories": memories, "namespaces": NAMESPACES, "words": [*_WORDS]},
-        )
-        connection.execute(
-            """
-            INSERT INTO pgstate.memories (
-                namespace, key, version, value, created_at, updated_at, words, is_large, is_waiting, is_unindexed,
-                valid_from
-            )
-            SELECT namespace, key, 1, value, now(), now(), to_tsvector('simple', value ->> 'text'), false, false,
-                false, now()
-            FROM given ORDER BY namespace, key
-            """
-        )
-        connection.execute(
-            """
-            INSERT INTO pgstate.memory_vectors_1 (namespace, key, field, version, is_large, embedding)
-            SELECT g.namespace, g.key, 'text', 1, false, b.embedding FROM given g JOIN base b ON b.number = g.base
-            ORDER BY g.namespace, g.key
-            """
-        )
+        make_given(connection, memories, NAMESPACES)
+        fill_ours(connection, "pgstate")
         # Building its index over so many items takes hours; its searches do not use it.
         connection.execute("DROP INDEX IF EXISTS store_vectors_embedding_idx")
         connection.execute(
@@ -108,6 +88,52 @@ def fill(dsn: str, memories: int) -> None:
         )
         connection.execute("DROP TABLE given")
         connection.execute("VACUUM ANALYZE")
+
+
+def make_given(connection: psycopg.Connection[Any], memories: int, namespaces: int, dims: int = DIMS) -> None:
+    """Make tables with what stores are given: `base` has embeddings, and `given` items."""
+    connection.execute(f"CREATE TABLE base (number int PRIMARY KEY, embedding vector({dims}))")
+    rows = [(place, str(vector[:dims])) for place, vector in enumerate(_BASE)]
+    connection.cursor().executemany("INSERT INTO base VALUES (%s, %s::text::vector)", rows)
+    connection.execute(
+        """
+        CREATE TABLE given AS
+        SELECT ARRAY['users', (i %% %(namespaces)s)::text] AS namespace, i::text AS key,
+            jsonb_build_object('text', i || ' ' || (
+                SELECT string_agg((%(words)s::text[])[1 + (hashint4(i * 31 + w) & 31)], ' ')
+                FROM generate_series(1, 12) w
+            ), 'n', i) AS value, (i::bigint * 7919) %% 1000 AS base
+        FROM generate_series(1, %(memories)s) i
+        """,
+        {"memories": memories, "namespaces": namespaces, "words": [*_WORDS]},
+    )
+
+
+def fill_ours(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Store what is given in this package's tables."""
+    tables = sql.Identifier(schema)
+    connection.execute(
+        sql.SQL(
+            """
+            INSERT INTO {}.memories (
+                namespace, key, version, value, created_at, updated_at, words, is_large, is_waiting, is_unindexed,
+                valid_from
+            )
+            SELECT namespace, key, 1, value, now(), now(), to_tsvector('simple', value ->> 'text'), false, false,
+                false, now()
+            FROM given ORDER BY namespace, key
+            """
+        ).format(tables)
+    )
+    connection.execute(
+        sql.SQL(
+            """
+            INSERT INTO {}.memory_vectors_1 (namespace, key, field, version, is_large, embedding)
+            SELECT g.namespace, g.key, 'text', 1, false, b.embedding FROM given g JOIN base b ON b.number = g.base
+            ORDER BY g.namespace, g.key
+            """
+        ).format(tables)
+    )
 
 
 def timed(samples: Samples, case: str, work: dict[str, Callable[[], Any]], rounds: int) -> None:
@@ -253,20 +279,41 @@ async def run(arguments: argparse.Namespace) -> Samples:
     return samples
 
 
+def figures_of(samples: Samples) -> dict[str, dict[str, float]]:
+    """Return the median of each store, our 95th percentile, and how many times faster ours is, by case."""
+    found = {}
+    for case, times in samples.items():
+        theirs, ours = (statistics.median(times[name]) for name in (UPSTREAM, OURS))
+        found[case] = {UPSTREAM: theirs, OURS: ours, "ratio": theirs / ours}
+        if len(times[OURS]) >= 100:
+            found[case]["p95"] = sorted(times[OURS])[int(len(times[OURS]) * 0.95) - 1]
+    return found
+
+
+def table(figures: dict[str, dict[str, float]]) -> str:
+    """Return the table of figures."""
+    lines = ["| measure | PostgresStore | this package | its 95th percentile | ratio |", "|---|---:|---:|---:|---:|"]
+    for case in CASES:
+        if (found := figures.get(case)) is not None:
+            cells = [number(found.get(name), "ms") for name in (UPSTREAM, OURS, "p95")]
+            lines.append(f"| {case} | {' | '.join(cells)} | {found['ratio']:.2g}× |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
-    parser.add_argument("--memories", type=int, default=1_000_000)
+    parser.add_argument("--memories", type=int, default=MEMORIES)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="put,large,get,search,mixed", type=lambda given: given.split(","))
+    parser.add_argument("--only", default="get,search,put,large,mixed", type=lambda given: given.split(","))
     arguments = parser.parse_args()
-    samples = asyncio.run(run(arguments))
-    print(f"{'':44}{'PostgresStore':>14}{'pgstate':>10}{'p95':>8}{'times':>8}")
-    for case, found in samples.items():
-        theirs, ours = (statistics.median(found[name]) for name in (UPSTREAM, OURS))
-        p95 = sorted(found[OURS])[int(len(found[OURS]) * 0.95) - 1]
-        print(f"{case:44}{theirs:11.2f} ms{ours:7.2f} ms{p95:8.2f}{theirs / ours:8.2f}")
-    RESULT.write_text(json.dumps({"memories": arguments.memories, "samples": samples}) + "\n")
+    figures = figures_of(asyncio.run(run(arguments)))
+    print(table(figures))
+    if arguments.memories == MEMORIES:
+        before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        figures = {**before.get("cases", {}), **figures}
+        RESULT.write_text(json.dumps({"memories": MEMORIES, "cases": figures}, indent=2) + "\n")
+        put_between_marks(DOCUMENT, BEGINS, ENDS, table(figures))
 
 
 if __name__ == "__main__":
