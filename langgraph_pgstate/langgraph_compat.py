@@ -399,7 +399,7 @@ def next_nodes(channels: Iterable[str]) -> list[str]:
 
 def channels_of(configurable: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values of all channels of the graph whose task has a config; none outside of a task."""
-    read = configurable.get(READ)
+    read: Any = configurable.get(READ)
     channels = getattr(read, "args", ())[1:2]
     return read(list(channels[0])) if channels else {}
 

@@ -61,6 +61,15 @@ def namespace_of(root: str, owner: Owner) -> Namespace:
     return (root, *(label for name, value in pairs if value is not None for label in (name, value)))
 
 
+def where_of(owner: Owner, namespace: Sequence[str] | None) -> Namespace:
+    """Return the validated namespace of memories: the one that is given, or that of their owner.
+
+    Raises:
+        InvalidNamespaceError: If it is invalid.
+    """
+    return namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+
+
 def normalized(content: str) -> str:
     """Return a text without differences of case, spaces and punctuation."""
     words = unicodedata.normalize("NFKC", content).casefold().split()
@@ -108,7 +117,7 @@ def told_of(
     owner: Owner,
     *,
     key: str | None,
-    namespace: Sequence[str] | None,
+    namespace: Namespace,
     importance: float | None,
     expires_at: datetime | None,
     metadata: Mapping[str, Any] | None,
@@ -127,11 +136,10 @@ def told_of(
         raise ArgumentTypeError(f"metadata must be a mapping, not {type(metadata).__name__}")
     if key is not None and not identifier("key", key):
         raise ConfigurationError("key must not be empty")
-    where = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
     value = json_value({CONTENT: content, "metadata": {**(metadata or {})}})
     digest = digest_of(kind_of(kind), content)
-    put = Put(where, digest if key is None else key, value, ttl, (CONTENT,), [Text(CONTENT, content)])
-    check_size(where, put.key)
+    put = Put(namespace, digest if key is None else key, value, ttl, (CONTENT,), [Text(CONTENT, content)])
+    check_size(namespace, put.key)
     traits = Traits(kind, owner.user_id, owner.agent, owner.tenant_id, importance, expires_at, digest)
     return Told(put, content, key is not None, None if metadata is None else {**metadata}, traits)
 
@@ -300,7 +308,7 @@ def recall_of(
         if not isinstance(half_life, timedelta) or half_life <= timedelta(0):
             raise ConfigurationError(f"half_lives[{kind!r}] must be a timedelta of more than zero, not {half_life!r}")
         seconds[kind_of(kind)] = half_life.total_seconds()
-    prefix = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+    prefix = where_of(owner, namespace)
     return Recall(prefix, query or None, kinds_of(kinds), limit_of(limit), weight or 0.0, seconds)
 
 
@@ -393,7 +401,7 @@ def forgetting_of(
         raise ConfigurationError("forget must be given a key, a namespace, or a user_id, agent or tenant_id")
     if key is not None:
         identifier("key", key)
-    prefix = namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
+    prefix = where_of(owner, namespace)
     return Forgetting(prefix, key, kinds_of(kinds), bool(purges))
 
 

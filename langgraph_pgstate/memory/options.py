@@ -12,6 +12,7 @@ from langgraph.store.base import TTLConfig, ensure_embeddings
 
 from langgraph_pgstate.arguments import identifier
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+from langgraph_pgstate.memory.namespaces import Namespace, labels_of
 from langgraph_pgstate.memory.texts import WHOLE, fields_of
 
 Distance = Literal["cosine", "l2", "inner_product"]
@@ -53,12 +54,25 @@ class IndexOptions(TypedDict, total=False):
     ann_index_config: Mapping[str, Any]
 
 
+class NamespaceOptions(TypedDict, total=False):
+    """What holds for the items of some namespaces, unless a put says otherwise.
+
+    Attributes:
+        index: Fields that are embedded and found by words; `False` for none.
+        ttl: Minutes they live; `None` for ever.
+    """
+
+    index: Sequence[str] | Literal[False]
+    ttl: float | None
+
+
 class MemoryOptions(TypedDict, total=False):
     """Options of a store.
 
     Attributes:
         index: How memories are embedded; several for several models, the preferred one last. None: full text only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
+        namespaces: What holds instead in namespaces that begin with some labels, of which the most count.
         language: Configuration of PostgreSQL's full text, which knows endings and stop words: `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
         merge_similarity: Similarity from which a memory replaces one of its namespace and kind, from 0 to 1: 0.95 by
@@ -67,6 +81,7 @@ class MemoryOptions(TypedDict, total=False):
 
     index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     ttl: TTLConfig | None
+    namespaces: Mapping[tuple[str, ...], NamespaceOptions]
     language: str
     history: int | None
     merge_similarity: float | None
@@ -95,11 +110,29 @@ class Settings:
     language: str
     history: int
     merge_similarity: float | None = None
+    namespaces: tuple[tuple[Namespace, NamespaceOptions], ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Fields that are indexed by words: those of the preferred index."""
         return self.indexes[-1].fields if self.indexes else (WHOLE,)
+
+    def fields_in(self, namespace: Namespace) -> tuple[str, ...] | None:
+        """Return the fields that are indexed in a namespace; `None` for those of the store."""
+        found = self._of("index", namespace, None)
+        return () if found is False else found
+
+    def default_ttl_in(self, namespace: Namespace) -> float | None:
+        """Return the minutes that items of a namespace live; `None` for ever."""
+        found: float | None = self._of("ttl", namespace, (self.ttl or {}).get("default_ttl"))
+        return found
+
+    def _of(self, name: str, namespace: Namespace, default: Any) -> Any:
+        found: tuple[Mapping[str, Any], ...] = tuple(
+            given for labels, given in self.namespaces if namespace[: len(labels)] == labels
+        )
+        # The longest ones are first.
+        return next((given[name] for given in found if name in given), default)
 
 
 def settings_of(options: MemoryOptions) -> Settings:
@@ -134,7 +167,25 @@ def settings_of(options: MemoryOptions) -> Settings:
         language if "." in language else f"pg_catalog.{language}",
         _ALL if history is None else min(history, _ALL),
         similarity,
+        _namespaces(options.get("namespaces") or {}),
     )
+
+
+def _namespaces(given: Any) -> tuple[tuple[Namespace, NamespaceOptions], ...]:
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"namespaces must be a mapping of labels to options, not {type(given).__name__}")
+    found = []
+    for labels, options in given.items():
+        if not isinstance(options, Mapping) or options.keys() - NamespaceOptions.__annotations__.keys():
+            raise ArgumentTypeError(f"namespaces[{labels!r}] may have index and ttl, not {options!r}")
+        one: NamespaceOptions = {}
+        if "index" in options:
+            index = options["index"]
+            one["index"] = False if index is False else fields_of(index, name=f"index of namespaces[{labels!r}]")
+        if "ttl" in options:
+            one["ttl"] = None if options["ttl"] is None else minutes_of(options["ttl"])
+        found.append((labels_of(labels, what="namespace among the options"), one))
+    return tuple(sorted(found, key=lambda one: -len(one[0])))
 
 
 def _index(options: Mapping[str, Any]) -> Index:

@@ -98,7 +98,8 @@ class AsyncMemories:
             SerializationError: If the metadata cannot be stored.
         """
         owner, end = owner_of(tenant_id, user_id, agent), memories.end_of(expires_at)
-        ttl = None if end is not None else self._default_ttl()
+        where = memories.where_of(owner, namespace)
+        ttl = None if end is not None else self._default_ttl(where)
         told = await self.runner.compute(
             metadata,
             memories.told_of,
@@ -106,7 +107,7 @@ class AsyncMemories:
             kind,
             owner,
             key=key,
-            namespace=namespace,
+            namespace=where,
             importance=importance,
             expires_at=end,
             metadata=metadata,
@@ -445,7 +446,7 @@ class AsyncMemories:
     def _restored(self, namespace: Namespace, key: str, row: Any) -> tuple[Put, Traits]:
         value, kind, user_id, agent, tenant_id, importance, fields, ttl, expires_at, is_there = row
         if not is_there:
-            ttl, fields = self._default_ttl(), {None: None, NOTES: ()}.get(kind, (memories.CONTENT,))
+            ttl, fields = self._default_ttl(namespace), {None: None, NOTES: ()}.get(kind, (memories.CONTENT,))
         indexed = None if fields is None else tuple(fields)
         texts = texts_of(value, self.settings.fields if indexed is None else indexed)
         content = value.get(memories.CONTENT)
@@ -459,8 +460,8 @@ class AsyncMemories:
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 
-    def _default_ttl(self) -> float | None:
-        minutes = (self.settings.ttl or {}).get("default_ttl")
+    def _default_ttl(self, namespace: Namespace) -> float | None:
+        minutes = self.settings.default_ttl_in(namespace)
         return None if minutes is None else minutes * 60
 
 

@@ -6,13 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 from uuid import uuid4
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     ListNamespacesOp,
+    NotProvided,
     Op,
     PutOp,
     Result,
@@ -123,11 +125,42 @@ class _Store(BaseStore):
 
     def _put_of(self, op: PutOp) -> Put:
         check_size(op.namespace, op.key)
-        fields = None if op.index is None else () if op.index is False else fields_of(op.index, name="index")
+        if op.index is None:
+            fields = self.settings.fields_in(tuple(op.namespace))
+        else:
+            fields = () if op.index is False else fields_of(op.index, name="index")
         content = json_value(op.value)
         texts = texts_of(op.value or {}, self.settings.fields if fields is None else fields)
         ttl = None if op.ttl is None else minutes_of(op.ttl) * 60
         return Put(tuple(op.namespace), op.key, content, ttl, fields, texts)
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store an item, as `BaseStore.put` does; what is not given is what the options say for its namespace."""
+        super().put(namespace, key, value, index, ttl=self._ttl_of(namespace, ttl))
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Asynchronous twin of `put`."""
+        await super().aput(namespace, key, value, index, ttl=self._ttl_of(namespace, ttl))
+
+    def _ttl_of(self, namespace: tuple[str, ...], ttl: float | NotProvided | None) -> float | NotProvided | None:
+        is_given = not isinstance(ttl, NotProvided) or not self.settings.namespaces
+        return ttl if is_given else self.settings.default_ttl_in(tuple(namespace))
 
     async def _write_reads(self) -> None:
         batches = self._accesses.take()

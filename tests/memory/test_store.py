@@ -416,6 +416,10 @@ def test_an_index_with_other_options_needs_another_name(dsn: str, schema: str, i
         {"ttl": {"other": 1}},
         {"language": "english'; --"},
         {"history": -1},
+        {"namespaces": 5},
+        {"namespaces": {("a",): {"nothing": 1}}},
+        {"namespaces": {("a",): {"ttl": -1}}},
+        {"namespaces": {("a",): {"index": True}}},
         {"nothing": 1},
     ],
 )
@@ -439,6 +443,48 @@ async def test_the_async_store_answers_other_threads_and_refuses_its_own(dsn: st
 async def test_the_blocking_store_answers_an_event_loop(store: PGMemoryStore) -> None:
     await store.aput(USER, "k", {"text": "zebra"})
     assert [item.key for item in await store.asearch(USER, query="zebra")] == ["k"]
+
+
+@pytest.mark.bare
+def test_namespaces_have_fields_and_times_to_live_of_their_own(
+    dsn: str, indexed: PGMemoryStore, connection: psycopg.Connection
+) -> None:
+    """Unless a put says otherwise; the most labels count."""
+    namespaces: Any = {
+        ("chats",): {"index": ["said"], "ttl": 5},
+        ("chats", "kept"): {"ttl": None},
+        ("logs",): {"index": False},
+    }
+    schema, options = indexed.schema, {"ttl": {"default_ttl": 60}, "namespaces": namespaces}
+    with PGMemoryStore.from_conn_string(dsn, schema=schema, index=INDEX, **options) as store:
+        for number, where in enumerate((USER, ("chats", "1"), ("chats", "kept"), ("logs",), ("chats2",))):
+            store.put(where, str(number), {"text": "tea", "said": "coffee"})
+        store.put(("chats", "1"), "5", {"text": "tea", "said": "coffee"}, index=["text"], ttl=7)
+        store.remember("Likes tea", key="6", namespace=("chats", "2"))
+        query = """
+            SELECT m.key, extract(epoch FROM m.ttl)::integer / 60, m.index_fields,
+                array_agg(v.field) FILTER (WHERE v.field > '')
+            FROM memories m LEFT JOIN memory_vectors_1 v USING (namespace, key) GROUP BY m.key, m.ttl, m.index_fields
+            ORDER BY m.key
+        """
+        assert rows(connection, schema, query) == [
+            ("0", 60, None, ["text"]),
+            ("1", 5, ["said"], ["said"]),
+            ("2", None, ["said"], ["said"]),
+            ("3", 60, [], None),
+            ("4", 60, None, ["text"]),
+            ("5", 7, ["text"], ["text"]),
+            ("6", 5, ["content"], ["content"]),
+        ]
+        assert [one.key for one in store.search(("chats", "kept"), query="coffee", mode="words")] == ["2"]
+
+
+async def test_times_to_live_of_namespaces_hold_on_an_event_loop(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=schema, namespaces={("a",): {"ttl": 5}}) as store:
+        await store.aput(("a", "b"), "k", {})
+    assert rows(connection, schema, "SELECT extract(epoch FROM ttl)::integer FROM memories") == [(300,)]
 
 
 @pytest.mark.bare

@@ -126,6 +126,19 @@ async def test_the_tools_work_on_an_event_loop(dsn: str, schema: str) -> None:
         assert len(await state.memory.recall(user_id="ann")) == 1
 
 
+def test_deepagents_own_backend_works_on_the_store(dsn: str, schema: str) -> None:
+    backends = pytest.importorskip("deepagents.backends")
+    with PGState.open(dsn, schema=schema) as state:
+        backend = backends.StoreBackend(store=state.memory, namespace=lambda runtime: ("files", "ann"))
+        assert backend.write("/notes/plan.md", "1. Book\n2. Pack\n").error is None
+        assert backend.edit("/notes/plan.md", "Book", "Book a van").error is None
+        assert "Book a van" in str(backend.read("/notes/plan.md"))
+        assert [one["path"] for one in backend.ls("/notes").entries] == ["/notes/plan.md"]
+        assert [one["path"] for one in backend.glob("**/*.md").matches] == ["/notes/plan.md"]
+        assert [one["line"] for one in backend.grep("Pack").matches] == [2]
+        assert len(state.memory.history(("files", "ann"), "/notes/plan.md")) == 2
+
+
 def test_langmem_and_create_agent_work_on_the_store(dsn: str, schema: str) -> None:
     langmem = pytest.importorskip("langmem")
     agents = pytest.importorskip("langchain.agents")
