@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from langgraph_pgstate.admin.types import MemoryTransferReport
 
 ACTIONS: Final = (
-    *("list", "show", "history", "forget", "indexes", "drop-index", "import-langgraph", "export-langgraph"),
+    *("list", "show", "history", "forget", "indexes", "reindex", "drop-index", "import-langgraph", "export-langgraph"),
 )
 
 
@@ -39,7 +40,7 @@ def memory(
         str,
         typer.Argument(
             metavar="ACTION",
-            help="list, show, history, forget, indexes, drop-index, import-langgraph or export-langgraph.",
+            help="list, show, history, forget, indexes, reindex, drop-index, import-langgraph or export-langgraph.",
             callback=one_of(*ACTIONS),
         ),
     ] = "list",
@@ -80,14 +81,18 @@ def memory(
     language: Annotated[
         str, typer.Option(metavar="NAME", help="With import-langgraph: language of the store here.")
     ] = "simple",
+    config: Annotated[
+        Path, typer.Option(metavar="FILE", help="With reindex: the langgraph.json whose store.index names the model.")
+    ] = Path("langgraph.json"),
     limit: LimitOption = 20,
     is_sure: YesOption = False,
 ) -> None:
     """List, show, forget or move what agents remember.
 
     A memory is shown with where it comes from; its history is its versions. It moves from or to LangGraph's own store;
-    that can be stopped and run again, while programs write. An index of embeddings that no program uses any more is
-    dropped with its embeddings.
+    that can be stopped and run again, while programs write. What an index of embeddings lacks is embedded by the model
+    of a langgraph.json, as servers and workers do every minute. An index that no program uses any more is dropped with
+    its embeddings.
     """
     target: Target = ctx.obj
     if action in ("import-langgraph", "export-langgraph"):
@@ -106,8 +111,11 @@ def memory(
         raise ConfigurationError(f"memory {action} takes the KEY, and the user, tenant and agent it was stored with")
     if key is None and action == "drop-index":
         raise ConfigurationError("memory drop-index takes the name of the index: see memory indexes")
-    if key is not None and action in ("list", "indexes"):
+    if key is not None and action in ("list", "indexes", "reindex"):
         raise ConfigurationError(f"memory {action} takes no KEY: use memory show KEY")
+    if action == "reindex":
+        _reindex(target, config)
+        return
     owner: Any = {"user_id": user, "tenant_id": tenant, "agent": agent, "namespace": namespace or None}
     # Looking at memories does not let them live longer.
     with target.connect(memory={"ttl": {"refresh_on_read": False}}) as state:
@@ -201,6 +209,26 @@ def _indexes(target: Target, found: dict[str, bool]) -> None:
     for name, is_complete in found.items():
         table.add_row(escape(name), "complete" if is_complete else "lacks items; searches use another")
     show(table, len(found), "index", None)
+
+
+def _reindex(target: Target, config: Path) -> None:
+    from langgraph_pgstate.worker.graphs import load_environment
+    from langgraph_pgstate.worker.state_config import load_memory_options
+
+    options = None
+    if config.exists():
+        load_environment(config)
+        options = load_memory_options(config)
+    if options is None or not options.get("index"):
+        raise ConfigurationError(f"memory reindex takes a langgraph.json whose store has an index: {config} has none")
+    with target.with_environment().connect(memory=options) as state:
+        state.memory.setup_indexes()
+        embedded = state.memory.reindex()
+        found = state.memory.list_indexes()
+    if target.is_json:
+        print_json({"embedded": embedded, "indexes": found})
+    else:
+        console.print(f"embedded {count(embedded, 'item')}")
 
 
 def _drop_index(target: Target, memory: Any, name: str, is_sure: bool) -> None:

@@ -97,7 +97,7 @@ def worker(
 ) -> None:
     """Run graphs from the queue. Until SIGTERM. The exit code is 0 after a drain, 130 or 143 after a second signal."""
     from langgraph_pgstate.worker.graphs import load_config, load_graphs
-    from langgraph_pgstate.worker.state_config import load_state_config
+    from langgraph_pgstate.worker.state_config import load_memory_options, load_state_config
 
     target: Target = ctx.obj
     if target.is_json:
@@ -122,8 +122,9 @@ def worker(
     with target.open() as dsn:
         target.check(dsn)
         given = load_state_config(config)
+        memory = {} if config is None else load_memory_options(config)
         with exporting(dsn, target, otlp_endpoint, otlp_content):
-            where: Any = {"schema": target.schema, "tenant": target.tenant}
+            where: Any = {"schema": target.schema, "tenant": target.tenant, "memory": memory}
             code = _work(dsn, where, found, options, given, once=once, metrics=(metrics_host, metrics_port))
     leave(code)
 
@@ -425,7 +426,11 @@ def _work(
         async with AsyncPGState.open(dsn, **where, pool=pool, **given) as state:
             if metrics[1] is not None:
                 _serve_metrics(state, metrics[0], metrics[1])
-            worker = AsyncWorker(state, graphs, **options)
+            served = graphs
+            if where["memory"] is not None:
+                await state.memory.setup_indexes()
+                served = {name: source.with_store(state.memory) for name, source in graphs.items()}
+            worker = AsyncWorker(state, served, **options)
             # Graphs that import the ledger of `agent_server` run here as they do in `serve`.
             with serving(state):
                 return await (worker.run_until_idle() if once else worker.run_forever())

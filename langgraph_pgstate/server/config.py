@@ -15,6 +15,7 @@ from langgraph_pgstate.server.custom import AuthPlace
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.serving import DEFAULT_CORS
 from langgraph_pgstate.worker.graphs import load_config, load_value, read_config
+from langgraph_pgstate.worker.state_config import load_memory_options, section_of
 
 _log = logging.getLogger("langgraph_pgstate.server")
 _CORS_KEYS: Final = (
@@ -39,7 +40,7 @@ def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
     """
     graphs = load_config(file)
     config, directory = read_config(file), file.parent.resolve()
-    auth, store, http = _section(config, "auth"), _section(config, "store"), _section(config, "http")
+    auth, store, http = section_of(config, "auth"), section_of(config, "store"), section_of(config, "http")
     options: ServerOptions = {"cors": {**DEFAULT_CORS, **_cors(http)}}
     if isinstance(auth.get("path"), str):
         options["auth"] = load_value(auth["path"], directory)
@@ -59,21 +60,11 @@ def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
             _log.warning("WebSockets of http.app are not served: %s", ", ".join(found))
         if _flag(http, "enable_custom_route_auth"):
             options["app_auth"] = _middleware_order(http)
-    if path := store.get("path"):
-        options["store"] = load_value(str(path), directory)
+    if (memory := load_memory_options(file)) is None:
+        options["store"] = load_value(str(store["path"]), directory)
     else:
-        given = _with_embeddings(store, directory)
-        options["memory"] = {name: given[name] for name in ("index", "ttl") if given.get(name)}  # type: ignore[typeddict-item]
+        options["memory"] = memory
     return {**graphs}, options
-
-
-def _with_embeddings(store: Mapping[str, Any], directory: Path) -> Mapping[str, Any]:
-    """Return settings of a store whose `index.embed` is a function if it names one of a file."""
-    index = _section(store, "index")
-    embed = index.get("embed")
-    if not isinstance(embed, str) or ".py:" not in embed:
-        return store
-    return {**store, "index": {**index, "embed": load_value(embed, directory)}}
 
 
 def _flag(http: Mapping[str, Any], name: str) -> bool:
@@ -100,13 +91,6 @@ def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
             f"http.middleware_order of langgraph.json must be middleware_first or auth_first, not {found!r}"
         )
     return "auth_first" if found == "auth_first" else "middleware_first"
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name) or {}
-    if not isinstance(found, Mapping):
-        raise ConfigurationError(f"{name!r} of langgraph.json must be an object, not {found!r}")
-    return found
 
 
 def _cors(http: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory.options import MemoryOptions
 from langgraph_pgstate.options import TtlStrategy, check_ttl_strategy
 from langgraph_pgstate.record.options import RecorderSettings
 from langgraph_pgstate.runs.options import WebhookSettings
-from langgraph_pgstate.worker.graphs import read_config
+from langgraph_pgstate.worker.graphs import load_value, read_config
 from langgraph_pgstate.worker.webhook_config import load_webhook_settings
 
 _TTL: Final = "checkpointer.ttl"
@@ -53,6 +54,36 @@ def load_state_config(file: Path | None) -> StateConfig:
     if file is not None:
         found["webhooks"] = load_webhook_settings(file)
         found.update(_expiry(read_config(file).get("checkpointer") or {}))
+    return found
+
+
+def load_memory_options(file: Path) -> MemoryOptions | None:
+    """Return the options of the long-term memory; `None` if the file names a store of the application's own.
+
+    Raises:
+        ConfigurationError: If `store` is malformed, or its function of embeddings cannot be found.
+    """
+    store = section_of(read_config(file), "store")
+    if store.get("path"):
+        return None
+    index = section_of(store, "index")
+    embed = index.get("embed")
+    if isinstance(embed, str) and ".py:" in embed:
+        store = {**store, "index": {**index, "embed": load_value(embed, file.parent.resolve())}}
+    found: Any = {name: store[name] for name in ("index", "ttl") if store.get(name)}
+    options: MemoryOptions = found
+    return options
+
+
+def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object of a file, empty if it is missing.
+
+    Raises:
+        ConfigurationError: If it is something else.
+    """
+    found = config.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"{name!r} of langgraph.json must be an object, not {found!r}")
     return found
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.options import check_options
 from langgraph_pgstate.record.projections import check_projectable_in
 from langgraph_pgstate.runs.options import WorkerOptions
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from langgraph_pgstate.state import AsyncPGState, PGState
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# Interval at which memories are embedded that an index lacks.
+_INDEX_SECONDS = 60.0
+
+log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class _Worker:
@@ -46,6 +53,7 @@ class _Worker:
         self._executor = GraphExecutor(
             self._saver, state.saver, sources, state.record, core.codec, repair, self._writer
         )
+        self._memory: Any = state.memory if core.memory.get("index") else None
         self._signals = 0
         self._last_signal: int | None = None
         self._control = Control(
@@ -82,6 +90,25 @@ class _Worker:
         self._last_signal = number
         self.stop()
 
+    def _start(self, *, once: bool = False) -> None:
+        self._control.start(once=once)
+        if self._memory is not None:
+            # The interpreter would wait for a model that does not answer.
+            threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
+
+    def _index(self) -> None:
+        """Embed what the indexes of memories lack, at intervals, until the worker has ended."""
+        with suppress(PGStateError):
+            while not self._control.join(_INDEX_SECONDS):
+                try:
+                    self._reindex()
+                except Exception as error:
+                    # The model may be away.
+                    log.warning("memories could not be embedded: %s", error)
+
+    def _reindex(self) -> None:
+        raise NotImplementedError
+
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         raise NotImplementedError
 
@@ -116,7 +143,7 @@ class Worker(_Worker):
 
     def __enter__(self) -> Self:
         try:
-            self._control.start()
+            self._start()
         except BaseException:
             # The thread may go on, and the worker would never be closed.
             self._control.drain()
@@ -158,7 +185,7 @@ class Worker(_Worker):
         is_main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS} if is_main else {}
         try:
-            self._control.start(once=once)
+            self._start(once=once)
             # With a timeout, so that Python can call signal handlers.
             while not self._control.join(0.5):
                 pass
@@ -176,6 +203,9 @@ class Worker(_Worker):
 
     def _interrupt(self, execution: RunExecution) -> bool:
         return False
+
+    def _reindex(self) -> None:
+        self._memory.reindex()
 
     def _work(self, execution: RunExecution) -> None:
         self._control.report(execution, self._executor.execute(execution))
@@ -195,7 +225,7 @@ class AsyncWorker(_Worker):
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._control.start)
+            await asyncio.to_thread(self._start)
         except BaseException:
             # The thread goes on if the call is cancelled, and the worker would never be closed.
             self._control.drain()
@@ -232,7 +262,7 @@ class AsyncWorker(_Worker):
         for number in _SIGNALS if is_main else ():
             loop.add_signal_handler(number, self._signalled, number)
         try:
-            await asyncio.to_thread(self._control.start, once=once)
+            await asyncio.to_thread(self._start, once=once)
             await asyncio.to_thread(self._control.join)
         finally:
             for number in _SIGNALS if is_main else ():
@@ -255,6 +285,9 @@ class AsyncWorker(_Worker):
         except RuntimeError:
             return False
         return True
+
+    def _reindex(self) -> None:
+        self._memory.wait(self._memory.reindex(), "reindex")
 
     def _on_loop(self, call: Any, argument: Any) -> None:
         assert self._loop is not None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import psycopg
 import pytest
 from langgraph.store.postgres import PostgresStore
 from psycopg.conninfo import make_conninfo
@@ -50,6 +52,26 @@ def test_an_index_that_no_program_uses_is_dropped(run: Run, dsn: str, saver: PGS
     assert json.loads(run("--json", "memory", "indexes").output) == {"old": True}
     assert "dropped the index old" in words(run("memory", "drop-index", "old", "--yes"))
     assert "no index 'old'" in words(run("memory", "drop-index", "old", "--yes", code=1))
+
+
+@pytest.mark.bare
+def test_what_an_index_lacks_is_embedded_by_the_model_of_a_file(
+    run: Run, dsn: str, saver: PGStateSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
+            pytest.skip("the server has no pgvector")
+    monkeypatch.chdir(tmp_path)
+    assert "langgraph.json has none" in words(run("memory", "reindex", code=1))
+    with PGMemoryStore.from_conn_string(dsn, schema=saver.schema) as store:
+        for number in range(3):
+            store.put(("users",), str(number), {"text": "tea"})
+    (tmp_path / "embed.py").write_text("def embed(texts):\n    return [[1.0, 0.0] for _ in texts]\n")
+    index = {"dims": 2, "embed": "./embed.py:embed", "fields": ["text"]}
+    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": {}, "store": {"index": index}}))
+    assert "embedded 3 items" in words(run("memory", "reindex"))
+    assert json.loads(run("--json", "memory", "reindex").output) == {"embedded": 0, "indexes": {"default": True}}
+    assert "takes no KEY" in words(run("memory", "reindex", "k", code=1))
 
 
 def test_items_move_from_langgraphs_store_and_back(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psycopg
 import pytest
 from support import GUARD_SECONDS, wait_until
 from support.cli import Forked
@@ -159,6 +160,33 @@ def test_a_worker_runs_graphs_that_have_the_ledger_of_the_server(
     work(dsn, schema, tmp_path, "shop=shop.py:graph")
     with PGState.open(dsn, schema=schema) as state:
         assert [one.status for one in state.tools.list("t")] == ["success"]
+
+
+@pytest.mark.bare
+def test_a_worker_gives_its_graphs_the_long_term_memory(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:
+    with psycopg.connect(dsn) as connection:
+        if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
+            pytest.skip("the server has no pgvector")
+    (tmp_path / "keeper.py").write_text(
+        "from langgraph.config import get_store\n"
+        "from langgraph.graph import START, MessagesState, StateGraph\n"
+        "def keep(state):\n"
+        "    get_store().put(('kept',), 'k', {'text': 'tea'})\n"
+        "    return {}\n"
+        "graph = StateGraph(MessagesState).add_node('keep', keep).add_edge(START, 'keep').compile()\n"
+        "def embed(texts):\n"
+        "    return [[1.0, 0.0] for _ in texts]\n"
+    )
+    config: dict[str, Any] = {"graphs": {"keeper": "./keeper.py:graph"}}
+    config["store"] = {"index": {"dims": 2, "embed": "./keeper.py:embed", "fields": ["text"]}}
+    (tmp_path / "langgraph.json").write_text(json.dumps(config))
+    run("setup")
+    run("enqueue", "keeper", '{"messages": []}', "--thread", "t")
+    work(dsn, schema, tmp_path)
+    with PGState.open(dsn, schema=schema) as state:
+        (item,) = state.memory.search(("kept",))
+        assert state.memory.list_indexes() == {"default": True}
+    assert (item.key, item.value) == ("k", {"text": "tea"})
 
 
 def test_dead_letters_are_listed_retried_and_discarded(run: Any, dsn: str, schema: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
+from psycopg import sql
 from support import GUARD_SECONDS, config_of, loop_graph, wait_until
 from support.worker import WORKERS, runs, wait_for_ends
 
@@ -54,9 +55,10 @@ def state(dsn: str, schema: str) -> Iterator[PGState]:
 @asynccontextmanager
 async def working(kind: type, dsn: str, schema: str, graphs: Any, **options: Any) -> AsyncIterator[Any]:
     """A worker of either API, in this process, with a state of its own."""
+    given: Any = {"memory": options.pop("memory", None)}
     options = {"poll": 0.05, **options}
     if kind is Worker:
-        with PGState.open(dsn, schema=schema) as state:
+        with PGState.open(dsn, schema=schema, **given) as state:
             worker = Worker(state, graphs, **options)
             await asyncio.to_thread(worker.__enter__)
             try:
@@ -64,7 +66,10 @@ async def working(kind: type, dsn: str, schema: str, graphs: Any, **options: Any
             finally:
                 await asyncio.to_thread(worker.close)
         return
-    async with AsyncPGState.open(dsn, schema=schema) as state, AsyncWorker(state, graphs, **options) as worker:
+    async with (
+        AsyncPGState.open(dsn, schema=schema, **given) as state,
+        AsyncWorker(state, graphs, **options) as worker,
+    ):
         yield worker
 
 
@@ -116,6 +121,39 @@ async def test_a_graph_is_given_what_was_enqueued(kind: type, dsn: str, schema: 
     assert recorded is not None
     assert (recorded.status, recorded.attempt, recorded.agent) == ("success", 1, "agent")
     assert len(state.runs.list(thread_id="t").items) == 1
+
+
+@pytest.mark.bare
+@pytest.mark.parametrize("kind", WORKERS)
+async def test_a_worker_embeds_what_an_index_lacks(
+    kind: type, dsn: str, schema: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the model was away."""
+    if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").fetchall():
+        pytest.skip("the server has no pgvector")
+    monkeypatch.setattr("langgraph_pgstate.worker.worker._INDEX_SECONDS", 0.05)
+    asked = 0
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise TimeoutError("the model is away")
+        return [[1.0, 0.0] for _ in texts]
+
+    memory: Any = {"index": {"dims": 2, "embed": embed, "fields": ["text"]}}
+    with PGState.open(dsn, schema=schema, memory=memory) as state:
+        state.setup()
+        state.memory.put(("users",), "k", {"text": "tea"})
+
+    def has_vector() -> bool:
+        found = connection.execute(sql.SQL("SELECT FROM {}.memory_vectors_1").format(sql.Identifier(schema)))
+        return bool(found.fetchall())
+
+    assert not has_vector()
+    async with working(kind, dsn, schema, {"agent": graph_of()}, memory=memory):
+        await asyncio.to_thread(wait_until, has_vector, "the embedding")
+    assert asked == 3
 
 
 @pytest.mark.parametrize("where", ["a worker", "an invocation"])
