@@ -1,8 +1,9 @@
 """Tool executions: each action takes effect at most once, even if the process is killed.
 
-An action is an intent, an act and an outcome. `ledger` makes a call of what LangGraph or a function asks for, with the
-intent of `intents`. `action_runner` commits the intent, or decides what follows from an action that is recorded.
-`attempt_runner` acts, on an executor, and writes the outcome, which `results` encodes. `executions` has the statements.
+An action is an intent, an act and an outcome. `intents` reads a call and its intent from what LangGraph or a function
+asks for. `action_runner` commits the intent, calls the tool by `acting`, and writes the outcome that `results` encodes;
+`recorded` decides what follows from an action that is recorded already. `executor` calls tools and runs the statements
+of `executions`, blocking or async.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Execution of one action: its intent, its attempts, and what happens if it is already recorded.
+"""Execution of one action: its intent is committed, the tool acts, and its outcome is written.
 
 Blocking and async callers share this code. It awaits only its executor and a connection.
 """
@@ -7,67 +7,64 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import (
-    AlreadySettledError,
-    ConfigurationError,
+    CheckpointOrderError,
     DatabaseError,
-    NotFoundError,
     PGStateError,
     SchemaError,
+    StaleHeadError,
+    ThreadDeletedError,
     ToolBusyError,
-    ToolFailedError,
     ToolOutcomeUnknownError,
+    ToolOvertakenError,
     ToolSetupError,
+    ToolTimeoutError,
     UnavailableError,
 )
+from langgraph_pgstate.leases.starts import ToolStarts
 from langgraph_pgstate.process_identity import holder_id, lease_clock
-from langgraph_pgstate.record.types import ToolExecution
-from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools.attempt_runner import AttemptRunner
+from langgraph_pgstate.tools.acting import Raised, Refused, act, act_in_transaction, say
 from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
-from langgraph_pgstate.tools.executor import Executor
-from langgraph_pgstate.tools.intents import new_intent_id, repeat_next, running_execution
-from langgraph_pgstate.tools.interrupts import DECISIONS, answers_given, ask, skip_answers
+from langgraph_pgstate.tools.executor import Executor, under_way
+from langgraph_pgstate.tools.intents import Execution, ToolCall, new_intent_id, repeat_next, running_execution
+from langgraph_pgstate.tools.interrupts import answers_used, counting_answers
 from langgraph_pgstate.tools.policy import Happened, ToolSettings
-from langgraph_pgstate.tools.results import ParentAnswer, for_call, masked, reference_to, restore, success
-from langgraph_pgstate.tools.tool_call import (
-    ToolCall,
-    answers_of,
-    drop_outcome,
-    is_gone,
-    is_known_gone,
-    keep_outcome,
-    kept_outcome,
-    marked,
-    may_repeat,
-    other_action,
-    say,
-    tool_error,
-    under_way,
-)
+from langgraph_pgstate.tools.recorded import RecordedActions, TakeOver, is_gone, is_known_gone, other_action
+from langgraph_pgstate.tools.results import ParentAnswer, failure, is_error, present, success
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _LONGEST_CATCH_UP = 2.0
+_MAX_UNRECORDED: Final = 1000
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+# Outcomes that this process could not write, for the next calls of their actions, by intent id. Changed only by single
+# dict calls, which are atomic: another thread could hold a lock at a fork.
+_unrecorded: dict[str, Outcome] = {}
+
 
 class ActionRunner:
-    """The rules of the tool ledger, on top of an executor."""
+    """The way of an action, on top of an executor.
 
-    def __init__(self, executor: Executor, queries: Queries, codec: ValueCodec, settings: ToolSettings) -> None:
+    Attributes:
+        executor: The executor.
+        recorded: The rules for actions that are recorded already.
+    """
+
+    def __init__(self, executor: Executor, codec: ValueCodec, settings: ToolSettings) -> None:
         self.executor = executor
+        self.recorded = RecordedActions(executor, codec, settings)
         self._codec, self._settings = codec, settings
-        self._attempts = AttemptRunner(executor, queries, codec, settings)
         # Namespaces whose checkpoints seem not to be stored, by their graphs' names.
         self._unsaved: set[str] = set()
 
@@ -101,49 +98,64 @@ class ActionRunner:
             await self._before(call.intent, self._catch_up(call.intent, call.is_saved))
         while True:
             with under_way(call.intent.intent_id):
-                call, answer = await self._decide(call)
+                call, attempt, answer = await self._intend(call)
+                if answer is None:
+                    answer = await self._attempt(call, attempt)
             if answer is not None:
-                return self._present(call, answer.result)
+                limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
+                return present(answer.result, call.intent, limit, self._settings)
             # It failed, and its policy runs it again.
             call = replace(call, intent=replace(call.intent, intent_id=new_intent_id()))
 
-    async def _decide(self, call: ToolCall) -> tuple[ToolCall, Happened | None]:
-        """Run a tool, or return the recorded outcome; `None` means that the tool is to be run again."""
+    async def _intend(self, call: ToolCall) -> tuple[ToolCall, int, Happened | None]:
+        """Commit the intent of a call, unless the action has a recorded outcome.
+
+        Returns:
+            The call, which may be another action than it seemed; the number of the attempt that may begin now; the
+            recorded outcome.
+        """
         waited, pause = 0.0, _FIRST_PAUSE
+        ttl_seconds = self._settings.ttl_seconds
         while True:
             asked_at = lease_clock()
-            attempt, recorded = await self._begin(call.intent)
+            begun = self.executor.run_or_stop(tool_executions.begin, call.intent, holder_id(), ttl_seconds)
+            attempt, recorded = await self._before(call.intent, self._unless_stopped(call.intent, begun))
             if recorded is not None:
                 other = other_action(call, recorded)
                 if other is not None:
                     call = replace(call, intent=other, origin_thread_id=None)
                     continue
-                outer = running_execution.get()
-                if outer is not None and (outer.thread_id, outer.key) == (
-                    call.intent.thread_id,
-                    call.intent.idempotency_key,
-                ):
-                    raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+                _refuse_itself(call.intent)
                 if recorded.execution.status == "running" and not is_gone(recorded):
                     if waited >= self._settings.wait_seconds:
-                        raise tool_error(ToolBusyError, call.intent, f"is being run by {recorded.execution.holder_id}")
+                        raise call.intent.error(ToolBusyError, f"is being run by {recorded.execution.holder_id}")
                     await self.executor.sleep(pause)
                     waited, pause = waited + pause, min(pause * 2, _LONGEST_PAUSE)
                     continue
-                if recorded.execution.status == "success":
-                    skip_answers(answers_of(recorded, call.intent))
-                    result = self._restore(recorded)
-                    return call, Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
-                if await self._write_kept(call.intent, recorded):
+                if recorded.execution.status != "success" and await self._write_kept(call.intent, recorded):
                     continue
-                call = replace(call, origin_thread_id=recorded.execution.origin_thread_id)
-                attempt, answer = await self._resume(call, recorded)
-                if answer is not None:
-                    return call, answer
+                step = await self.recorded.next_step(call, recorded)
+                if isinstance(step, Happened):
+                    return call, 0, step
+                attempt = 0 if step is None else await self._take_over(call.intent, step)
                 if not attempt:
                     continue
+                call = replace(call, origin_thread_id=recorded.execution.origin_thread_id)
             if await self._is_alive(call.intent, asked_at):
-                return call, await self._attempts.attempt(call, attempt)
+                return call, attempt, None
+
+    async def _take_over(self, intent: Intent, step: TakeOver) -> int:
+        """Begin another attempt at a recorded action. Return its number; 0 if the record has changed."""
+        taken = self.executor.run_or_stop(
+            tool_executions.take_over,
+            intent,
+            step.seen,
+            holder_id(),
+            self._settings.ttl_seconds,
+            is_gone=is_known_gone(step.seen),
+            answers=step.answers,
+        )
+        return await self._before(intent, self._unless_stopped(intent, taken))
 
     async def _is_alive(self, intent: Intent, asked_at: float) -> bool:
         """Return whether others still take an attempt for alive, however late its intent was confirmed.
@@ -155,14 +167,12 @@ class ActionRunner:
         while lease_clock() - asked_at > self._settings.ttl_seconds / 2:
             asked_at = lease_clock()
             attempts = {intent.intent_id: intent.idempotency_key}
-            renewing = self._attempts.run(tool_executions.renew, intent.thread_id, attempts, self._settings.ttl_seconds)
+            renewing = self.executor.run_or_stop(
+                tool_executions.renew, intent.thread_id, attempts, self._settings.ttl_seconds
+            )
             if not await self._before(intent, self._unless_stopped(intent, renewing)):
                 return False
         return True
-
-    async def _begin(self, intent: Intent) -> tuple[int, Recorded | None]:
-        begun = self._attempts.run(tool_executions.begin, intent, holder_id(), self._settings.ttl_seconds)
-        return await self._before(intent, self._unless_stopped(intent, begun))
 
     async def _before(self, intent: Intent, preparing: Awaitable[T]) -> T:
         """Await a step before the tool runs, and note in an error that the tool was not started."""
@@ -179,31 +189,23 @@ class ActionRunner:
             self.executor.raise_if_cancelled()
             return written
         except DatabaseError:
-            keep_outcome(intent.intent_id, Outcome("pending"))
+            _keep_outcome(intent.intent_id, Outcome("pending"))
             raise
         except Exception:
             raise
         except BaseException:
-            await self._attempts.write_quietly(intent, Outcome("pending"))
+            await self._write_quietly(intent, Outcome("pending"))
             raise
 
     async def _write_kept(self, intent: Intent, recorded: Recorded) -> bool:
         """Write an outcome that this process could not write before. Return whether there was one."""
-        outcome = kept_outcome(recorded.intent_id)
+        outcome = None if recorded.intent_id is None else _unrecorded.get(recorded.intent_id)
         if recorded.intent_id is None or outcome is None:
             return False
         if recorded.execution.status in ("running", "unknown"):
-            await self._attempts.write(replace(intent, intent_id=recorded.intent_id), outcome)
-        drop_outcome(recorded.intent_id)
+            await self._write(replace(intent, intent_id=recorded.intent_id), outcome)
+        _unrecorded.pop(recorded.intent_id, None)
         return True
-
-    def _restore(self, recorded: Recorded) -> Any:
-        """Return a recorded result. An error in reading it ends the run: a model must not repeat the action."""
-        try:
-            return restore(self._codec, recorded)
-        except PGStateError as error:
-            error.is_final = True
-            raise
 
     async def _catch_up(self, intent: Intent, is_saved: bool) -> None:
         """Wait until the checkpoint from which a call was made is stored.
@@ -218,7 +220,7 @@ class ActionRunner:
         names = "|".join(part.partition(":")[0] for part in (intent.checkpoint_ns or "").split("|"))
         is_certain = is_saved and not names
         waited, pause = 0.0, _FIRST_PAUSE / 40
-        while not await self._attempts.run(tool_executions.is_reached, intent):
+        while not await self.executor.run_or_stop(tool_executions.is_reached, intent):
             if is_certain and waited >= max(self._settings.wait_seconds, _LONGEST_CATCH_UP):
                 error = UnavailableError(
                     f"checkpoint {intent.checkpoint_id!r} of thread {intent.thread_id!r} is not stored, {waited:.0f} "
@@ -246,161 +248,171 @@ class ActionRunner:
         # It was only late before.
         self._unsaved.discard(names)
 
-    async def settle(
-        self,
-        thread_id: str,
-        key: str,
-        decision: str,
-        result: Any,
-        by: str | None = None,
-        seen: ToolExecution | None = None,
-    ) -> None:
-        """Store a person's decision about an action that no live process runs.
-
-        Raises:
-            ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
-            NotFoundError: If there is no such action.
-        """
-        if decision not in DECISIONS:
-            raise ConfigurationError(f"decision {decision!r}: it must be one of {', '.join(DECISIONS)}")
-        recorded = await self._attempts.run(tool_executions.get, thread_id, key)
-        if recorded is None:
-            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
-        status = recorded.execution.status
-        if status == "success" or (status == "running" and not is_gone(recorded)):
-            reason = f"is not unknown: its status is {status}"
-            raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
-        is_same = seen is None or seen == recorded.execution
-        if not is_same or not await self._settle(
-            recorded, self._decided(recorded, decision, result), recorded.answers, by
-        ):
-            raise AlreadySettledError(thread_id, key, recorded.execution.tool, "has just changed; read it again")
-
-    async def _resume(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Return the next attempt at an action that neither succeeded nor is running, or its recorded outcome.
+    async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
+        """Run a tool whose intent is committed, and write the outcome.
 
         Returns:
-            The number of the attempt that may begin now, or the recorded outcome. Neither if the record has changed and
-            must be read again.
+            The result; `None` if it failed and may be tried again at once.
         """
-        execution, policy = recorded.execution, call.policy
-        if execution.status == "pending":
-            # It stopped at an interrupt of its own and starts again. Its interrupts are counted from here.
-            skip_answers(answers_of(recorded, call.intent))
-            return await self._take_over(call, recorded), None
-        if execution.status == "error":
-            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
-                return await self._take_over(call, recorded), None
-            skip_answers(answers_of(recorded, call.intent))
-            if recorded.result is not None:
-                return 0, Happened(self._restore(recorded))
-            raise tool_error(ToolFailedError, call.intent, execution.error_type, execution.error_message)
-        if may_repeat(policy):
-            return await self._take_over(call, recorded), None
-        if not await self._attempts.run(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded)):
-            return 0, None
-        recorded = replace(recorded, execution=marked(recorded.execution))
-        if policy.on_unknown == "check":
-            return await self._check(call, recorded)
-        if policy.on_unknown == "ask":
-            return await self._ask(call, recorded)
-        raise tool_error(ToolOutcomeUnknownError, call.intent)
-
-    async def _check(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Call the policy's `check` to find out whether the action took effect."""
-        check = call.policy.check
-        assert check is not None
-        try:
-            answer = await self.executor.call(lambda: check(recorded.execution))
-        except Exception as error:
-            if isinstance(error, GraphBubbleUp):
-                raise
-            raise tool_error(ToolOutcomeUnknownError, call.intent, f", and its check failed ({error})") from error
-        if answer is None:
-            raise tool_error(ToolOutcomeUnknownError, call.intent, ", and its check cannot tell whether it took effect")
-        if answer is False:
-            return await self._take_over(call, recorded), None
-        if answer is not True and not isinstance(answer, Happened):
-            raise tool_error(
-                ToolOutcomeUnknownError,
-                call.intent,
-                f", and its check returned {answer!r}, which is not a valid answer",
-            )
-        happened = answer if isinstance(answer, Happened) else Happened()
-        answers = answers_of(recorded, call.intent)
-        if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # The task never passed this action, so the answers so far belong to it or to actions before it.
-            answers = max(answers, answers_given())
-            skip_answers(answers)
-        return await self._conclude(call, recorded, happened, answers)
-
-    async def _ask(self, call: ToolCall, recorded: Recorded) -> tuple[int, Happened | None]:
-        """Ask a person through an interrupt."""
-        execution = recorded.execution
-        used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
-        if call.intent.task_id:
-            used, found = await self._attempts.run(
-                tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
-            )
-            # An execution of another task, from before a fork, is not among this task's own.
-            open_ids = sorted({*found, *open_ids})
-        try:
-            decision, result, answers = ask(execution, used, open_ids)
-        except RuntimeError as error:
-            why = f", and no graph is running here to ask a person through an interrupt ({error})"
-            raise tool_error(ToolOutcomeUnknownError, call.intent, why) from error
-        if decision == "retry":
-            return await self._take_over(call, recorded, answers), None
-        if decision == "done":
-            return await self._conclude(call, recorded, Happened(result), answers)
-        if await self._settle(recorded, self._decided(recorded, decision, result), answers):
-            raise tool_error(ToolFailedError, call.intent, "decision", "a person settled it as failed")
-        return 0, None
-
-    async def _conclude(
-        self, call: ToolCall, recorded: Recorded, happened: Happened, answers: int
-    ) -> tuple[int, Happened | None]:
-        """Record that an action took effect."""
-        answer = call.as_answer(happened.result)
-        outcome = success(self._codec, self._settings, call.intent.tool, answer)
-        return 0, Happened(answer) if await self._settle(recorded, outcome, answers) else None
-
-    def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
-        if decision == "done":
-            return success(self._codec, self._settings, recorded.execution.tool, result)
-        if decision == "retry":
-            return Outcome("pending")
-        return Outcome("error", error_type="decision", error_message="a person settled it as failed")
-
-    async def _take_over(self, call: ToolCall, recorded: Recorded, answers: int | None = None) -> int:
-        taken = self._attempts.run(
-            tool_executions.take_over,
-            call.intent,
-            recorded,
-            holder_id(),
-            self._settings.ttl_seconds,
-            is_gone=is_known_gone(recorded),
-            answers=answers_of(recorded, call.intent) if answers is None else answers,
-        )
-        return await self._before(call.intent, self._unless_stopped(call.intent, taken))
-
-    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int, by: str | None = None) -> bool:
-        return await self._attempts.run(
-            tool_executions.settle,
-            recorded,
-            outcome,
-            new_intent_id(),
-            is_gone=is_known_gone(recorded),
-            answers=answers,
-            by=by,
-        )
-
-    def _present(self, call: ToolCall, result: Any) -> Any:
-        """Return a tool's result in the form that this call needs, shortened to the result limit."""
-        if isinstance(result, ParentAnswer):
-            raise ParentCommand(result.command)
         intent = call.intent
-        limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
-        reference = reference_to(intent.thread_id, intent.idempotency_key)
-        return masked(for_call(result, intent.tool_call_id), limit, reference, self._settings)
+        execution = Execution(
+            intent.thread_id, intent.idempotency_key, intent.tool, attempt, origin_thread_id=call.origin_thread_id
+        )
+        call = replace(call, starts=ToolStarts())
+        raised: Raised | None = None
+        result: Any = None
+        with counting_answers(), self.executor.alive(intent):
+            try:
+                if call.policy.transactional:
+                    result = await act_in_transaction(
+                        self.executor, call, execution, lambda result: self._answered(intent, result)
+                    )
+                else:
+                    result = await act(self.executor, call, execution)
+                    await self._finish(intent, self._answered(intent, result))
+            except Refused as refused:
+                result = refused.answer
+                await self._finish(intent, self._answered(intent, result))
+            except Raised as carried:
+                raised = carried
+            if raised is not None:
+                if raised.rest is None or raised.rest.is_over:
+                    await self._write_quietly(intent, self._outcome_of(call, raised))
+                else:
+                    await self._note_abandoned(call, raised)
+                if not _may_retry(call, attempt, raised):
+                    raise raised.error
+            elif not is_error(result) or not _may_retry(call, attempt, None):
+                return Happened(result)
+            await self.executor.sleep(call.policy.retry.seconds(attempt))
+            return None
+
+    def _answered(self, intent: Intent, result: Any) -> Outcome:
+        try:
+            return replace(success(self._codec, self._settings, intent.tool, result), answers=answers_used())
+        except Exception as error:
+            why = f", because its result could not be serialized ({error})"
+            raise intent.error(ToolOutcomeUnknownError, why) from error
+
+    async def _finish(self, intent: Intent, outcome: Outcome) -> None:
+        try:
+            if await self.executor.to_the_end(self._write(intent, outcome)):
+                return
+            if await self.executor.run_or_stop(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
+                _log.warning("thread %r was deleted while %s ran", intent.thread_id, intent.tool)
+                return
+        except (DatabaseError, SchemaError) as error:
+            say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
+            raise
+        why = "was taken over by another process while it ran here; this outcome is discarded"
+        raise intent.error(ToolOvertakenError, why)
+
+    async def _write(self, intent: Intent, outcome: Outcome) -> bool:
+        """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
+        try:
+            seconds = self._settings.ttl_seconds / 6
+            return await self.executor.run_apart(
+                seconds, tool_executions.finish, self.executor.queries, intent, outcome
+            )
+        except BaseException as error:
+            _keep_outcome(intent.intent_id, outcome)
+            if isinstance(error, PGStateError):
+                error.is_final = True
+            raise
+
+    def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:
+        """Return the outcome of a tool that raised, or whose caller has stopped waiting, once all of it has ended."""
+        if call.refusal is not None or not raised.is_begun:
+            return Outcome("pending")
+        if raised.rest is not None and not call.policy.transactional:
+            try:
+                return self._answered(call.intent, raised.rest.outcome())
+            except ParentCommand as up:
+                return self._answered(call.intent, ParentAnswer(up.args[0]))
+            except Exception as own:
+                return self._outcome_of(call, Raised(own))
+            except BaseException:
+                if call.is_blocking and raised.rest.was_refused:
+                    # It waited for a thread that was free. Without a thread, other code has replaced it.
+                    return Outcome("pending")
+        error = raised.error
+        is_stopped = isinstance(error, PGStateError) and (error.is_final or _is_refused_run(error, call.intent))
+        if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
+            # It waits for a person or another graph, and starts again after that.
+            return Outcome("pending")
+        if isinstance(error, ToolTimeoutError):
+            return failure("timeout", error, self._settings)
+        if isinstance(error, Exception) and not is_stopped:
+            return replace(failure("error", error, self._settings), answers=answers_used())
+        # Stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown outcome: its
+        # progress is unknown, unless it was rolled back.
+        return failure("pending" if call.policy.transactional else "unknown", error, self._settings)
+
+    async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
+        """Keep an attempt alive in the background until all of its code has ended, and record its outcome then.
+
+        Only an attempt that took too long and may be repeated does not keep others from beginning.
+        """
+        intent, rest = call.intent, raised.rest
+        assert rest is not None
+        alive = ExitStack()
+        if isinstance(raised.error, ToolTimeoutError) and call.policy.may_repeat:
+            await self._write_quietly(intent, failure("timeout", raised.error, self._settings))
+        else:
+            alive.enter_context(under_way(intent.intent_id))
+            alive.enter_context(self.executor.alive(intent))
+
+        async def conclude() -> None:
+            outcome = self._outcome_of(call, raised)
+            if outcome.status != "timeout" or not call.policy.may_repeat:
+                await self._write_quietly(intent, outcome)
+
+        self.executor.when_over(rest, f"{intent.tool} ({intent.idempotency_key!r})", conclude, alive.close)
+
+    async def _write_quietly(self, intent: Intent, outcome: Outcome) -> None:
+        """Write an outcome as `_write` does. An error is logged."""
+        try:
+            await self.executor.to_the_end(self._write(intent, outcome))
+        except PGStateError as trouble:
+            _log.warning("the outcome of %s could not be recorded: %s", intent.tool, trouble)
+
+
+def _refuse_itself(intent: Intent) -> None:
+    """Refuse a tool that calls itself as the action that it is running.
+
+    Raises:
+        ToolSetupError: If it does.
+    """
+    outer = running_execution.get()
+    if outer is not None and (outer.thread_id, outer.key) == (intent.thread_id, intent.idempotency_key):
+        raise ToolSetupError(f"{outer.tool} calls itself as the same action, {outer.key!r}")
+
+
+def _keep_outcome(intent_id: str, outcome: Outcome) -> None:
+    """Keep an outcome that could not be written for the action's next call. The oldest are dropped."""
+    _unrecorded[intent_id] = outcome
+    for oldest in list(_unrecorded)[: max(0, len(_unrecorded) - _MAX_UNRECORDED)]:
+        _unrecorded.pop(oldest, None)
+
+
+def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
+    """Return whether a failed attempt may be followed by another at once. One of unknown outcome may not."""
+    error = None if raised is None else raised.error
+    if raised is not None and not raised.is_begun:
+        return False
+    if raised is not None and not raised.is_rolled_back:
+        if not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+            return False
+        if isinstance(error, ToolTimeoutError):
+            if not call.policy.may_repeat:
+                return False
+        elif isinstance(error, PGStateError) and error.is_final:
+            return False
+    return call.policy.on_error == "retry" and attempt < call.policy.retry.attempts
+
+
+def _is_refused_run(error: PGStateError, intent: Intent) -> bool:
+    """Return whether an error says that the run of an action may write nothing more."""
+    return isinstance(error, StaleHeadError | CheckpointOrderError | ThreadDeletedError) and (
+        error.thread_id == intent.thread_id
+    )

@@ -13,10 +13,9 @@ from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.tools import executions as tool_executions
 from langgraph_pgstate.tools.action_runner import ActionRunner
 from langgraph_pgstate.tools.executions import Intent
-from langgraph_pgstate.tools.intents import arguments_json, new_intent_id
+from langgraph_pgstate.tools.intents import ToolCall, arguments_json, new_intent_id
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
 from langgraph_pgstate.tools.results import ParentAnswer, restore
-from langgraph_pgstate.tools.tool_call import ToolCall
 
 _PREFIX = "compensate:"
 
@@ -107,5 +106,5 @@ async def _compensate(
         await runner.perform(call)
     except ToolFailedError:
         # It failed in an earlier call; this call tries again.
-        await runner.settle(thread_id, intent.idempotency_key, "retry", None)
+        await runner.recorded.settle(thread_id, intent.idempotency_key, "retry", None)
         await runner.perform(call)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from langgraph_pgstate.arguments import request_scope, text_of
 from langgraph_pgstate.codec.frames import unpack
 from langgraph_pgstate.db.protocol import Connection, Read, Row
-from langgraph_pgstate.errors import NotFoundError, ToolSetupError
+from langgraph_pgstate.errors import NotFoundError, PGStateError, ToolSetupError
 from langgraph_pgstate.leases.guards import refuse_deleted
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
 from langgraph_pgstate.record.events import note_action
@@ -28,6 +28,8 @@ _COLUMNS = len(fields(ToolExecution))
 # The maximum of PostgreSQL's timeouts in milliseconds, 24 days.
 _LONGEST_LIMIT = 2**31 - 1
 _ARGUMENTS = [field.name for field in fields(ToolExecution)].index("arguments")
+
+E = TypeVar("E", bound=PGStateError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class Intent:
     def parameters(self) -> dict[str, Any]:
         """Return the intent as query parameters."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def error(self, kind: Callable[..., E], *more: Any) -> E:
+        """Return an error about the action."""
+        return kind(self.tool, self.thread_id, self.idempotency_key, *more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +139,12 @@ async def begin(
         ThreadDeletedError: If the thread was deleted and has a tombstone.
         ToolSetupError: If this is a caller's transaction: an intent must be committed before the tool runs.
     """
+    parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     if db.is_in_transaction:
         raise ToolSetupError(
             f"{intent.tool} is called while the connection that the ledger was given is in a transaction, but its "
             "intent must be committed before it runs. Commit first, or give a pool"
         )
-    parameters = {**intent.parameters(), "holder_id": holder_id, "ttl_seconds": ttl_seconds}
     while True:
         if await db.fetch(queries.begin_tool_execution, parameters):
             return 1, None

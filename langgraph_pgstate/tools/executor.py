@@ -32,7 +32,7 @@ from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
 from langgraph_pgstate.errors import PGStateError, ToolSetupError
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
-from langgraph_pgstate.tools.executions import renew_all
+from langgraph_pgstate.tools.executions import Intent, renew_all
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -79,7 +79,27 @@ class Abandoned(Exception):
 
 
 class Executor(Runner, Protocol):
-    """A runner of statements that also calls tools, waits, and renews liveness, in blocking or async code."""
+    """A runner of statements that also calls tools, waits, and renews liveness, in blocking or async code.
+
+    Attributes:
+        queries: The queries of the ledger's schema.
+    """
+
+    queries: Queries
+
+    async def run_or_stop(
+        self,
+        operation: Callable[Concatenate[Connection, Queries, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on the ledger's tables. An error ends the run, as a model cannot handle it."""
+        try:
+            return await self.run(operation, self.queries, *args, **kwargs)
+        except PGStateError as error:
+            error.is_final = True
+            raise
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a user's function and wait for it."""
@@ -118,13 +138,37 @@ class Executor(Runner, Protocol):
         """Raise if the caller was cancelled and the awaited code swallowed the cancellation."""
         ...
 
-    def alive(self, thread_id: str, key: str, intent_id: str) -> AbstractContextManager[None]:
+    def alive(self, intent: Intent) -> AbstractContextManager[None]:
         """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
         ...
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """Return a connection with an open transaction."""
         ...
+
+
+# The attempts in progress in this process, for all its ledgers. Changed only by single list calls, which are atomic:
+# another thread could hold a lock at a fork. What a forked child inherits is harmless there, because it has another
+# holder id.
+_under_way: list[str] = []
+
+
+@contextmanager
+def under_way(intent_id: str) -> Iterator[None]:
+    """Mark an attempt as in progress, from before its intent is sent until its outcome is recorded or given up.
+
+    The blocks of one attempt may overlap.
+    """
+    _under_way.append(intent_id)
+    try:
+        yield
+    finally:
+        _under_way.remove(intent_id)
+
+
+def is_under_way(intent_id: str | None) -> bool:
+    """Return whether an attempt is in progress in this process."""
+    return intent_id in _under_way
 
 
 class _Pulse:
@@ -138,24 +182,24 @@ class _Pulse:
         self._process = os.getpid()
 
     @contextmanager
-    def beating(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+    def beating(self, intent: Intent) -> Iterator[None]:
         """Include an attempt in the renewals of liveness while the `with` block runs."""
-        self._count(thread_id, key, intent_id, 1)
+        self._count(intent, 1)
         try:
             yield
         finally:
-            self._count(thread_id, key, intent_id, -1)
+            self._count(intent, -1)
 
-    def _count(self, thread_id: str, key: str, intent_id: str, change: int) -> None:
+    def _count(self, intent: Intent, change: int) -> None:
         with self._changed:
-            of_thread = self._attempts.setdefault(thread_id, {})
-            blocks = of_thread.get(intent_id, (key, 0))[1] + change
+            of_thread = self._attempts.setdefault(intent.thread_id, {})
+            blocks = of_thread.get(intent.intent_id, ("", 0))[1] + change
             if blocks:
-                of_thread[intent_id] = key, blocks
+                of_thread[intent.intent_id] = intent.idempotency_key, blocks
             else:
-                del of_thread[intent_id]
+                del of_thread[intent.intent_id]
             if not of_thread:
-                del self._attempts[thread_id]
+                del self._attempts[intent.thread_id]
 
     def abandon(self, tool: str) -> Callable[[], None]:
         """Count a tool as abandoned until the returned function is called."""
@@ -253,12 +297,12 @@ class _RestOfTask:
         await self.work.ended()
 
 
-class BlockingExecutor(BlockingRunner):
+class BlockingExecutor(BlockingRunner, Executor):
     """The blocking executor. A thread renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: Database, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)
-        self._queries = queries
+        self.queries = queries
         self._pulse = _Pulse(ttl_seconds)
         self._beat_lock = threading.Lock()
         self._beater: threading.Thread | None = None
@@ -351,9 +395,9 @@ class BlockingExecutor(BlockingRunner):
         """Do nothing, as a blocking call cannot be cancelled."""
 
     @contextmanager
-    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+    def alive(self, intent: Intent) -> Iterator[None]:
         """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
-        with self._pulse.beating(thread_id, key, intent_id):
+        with self._pulse.beating(intent):
             self._start_beating()
             yield
 
@@ -365,8 +409,7 @@ class BlockingExecutor(BlockingRunner):
 
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the thread. Attempts are no longer renewed."""
-        # On an event loop, the end of its tools could not be noticed while it is blocked.
-        _report(self._pulse.abandoned(0 if has_loop() else seconds))
+        _report(self._pulse.abandoned(seconds))
         self._wake.set()
         if self._beater is not None:
             self._beater.join()
@@ -384,15 +427,15 @@ class BlockingExecutor(BlockingRunner):
                 if not attempts:
                     self._beater = None
                     return
-            run_blocking(self._pulse.renew(self, self._queries, attempts))
+            run_blocking(self._pulse.renew(self, self.queries, attempts))
 
 
-class AsyncExecutor(AsyncRunner):
+class AsyncExecutor(AsyncRunner, Executor):
     """The async executor. A task renews liveness, and ends when no attempt is in progress."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, ttl_seconds: float) -> None:
         super().__init__(database)
-        self._queries = queries
+        self.queries = queries
         self._pulse = _Pulse(ttl_seconds)
         self._background: set[asyncio.Task[None]] = set()
         self._beater: asyncio.Task[None] | None = None
@@ -495,9 +538,9 @@ class AsyncExecutor(AsyncRunner):
             raise asyncio.CancelledError
 
     @contextmanager
-    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+    def alive(self, intent: Intent) -> Iterator[None]:
         """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
-        with self._pulse.beating(thread_id, key, intent_id):
+        with self._pulse.beating(intent):
             if self._beater is None or self._beater.done():
                 # The task outlives this call, so it gets a context of its own.
                 context = contextvars.Context()
@@ -525,7 +568,7 @@ class AsyncExecutor(AsyncRunner):
             if not attempts:
                 self._beater = None
                 return
-            await self._pulse.renew(self, self._queries, attempts)
+            await self._pulse.renew(self, self.queries, attempts)
 
 
 class OffloadingExecutor(AsyncExecutor):
@@ -533,6 +576,7 @@ class OffloadingExecutor(AsyncExecutor):
 
     def __init__(self, executor: BlockingExecutor) -> None:
         self._blocking = executor
+        self.queries = executor.queries
         self._pulse = executor._pulse
         self._background = set()
 
@@ -563,9 +607,9 @@ class OffloadingExecutor(AsyncExecutor):
             return await self.to_the_end(asyncio.to_thread(run, seconds, operation, *args, **kwargs))
 
     @contextmanager
-    def alive(self, thread_id: str, key: str, intent_id: str) -> Iterator[None]:
+    def alive(self, intent: Intent) -> Iterator[None]:
         """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
-        with self._blocking.alive(thread_id, key, intent_id):
+        with self._blocking.alive(intent):
             yield
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
@@ -591,15 +635,6 @@ async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
         # Retrieve the exception so that asyncio does not log it.
         task.exception()
     raise cancelled
-
-
-def has_loop() -> bool:
-    """Return whether an event loop runs on this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _report(abandoned: list[str]) -> None:

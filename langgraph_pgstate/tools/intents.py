@@ -1,4 +1,4 @@
-"""Intents of tool calls, read from LangGraph's requests and configs."""
+"""Tool calls and their intents, read from LangGraph's requests and configs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.config import get_config
 
 from langgraph_pgstate.arguments import check_key_size, configurable_of, identifier, thread_id_of
 from langgraph_pgstate.call_site import RunOf, origin_of, requested_by
 from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ConfigurationError, ToolSetupError
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.errors import ConfigurationError, LeaseLostError, ToolSetupError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY, EDITED_CALLS, RUNTIME, SCRATCHPAD, TASK_ID
+from langgraph_pgstate.leases.starts import ToolStarts
 from langgraph_pgstate.record.types import action_token
+from langgraph_pgstate.saver.common import CommonSaver
 from langgraph_pgstate.tools.executions import Intent
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
+from langgraph_pgstate.tools.results import as_answer
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
 # The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
+# The methods of a tool that are called before its handlers are.
+_STARTING: Final = ("invoke", "ainvoke", "run", "arun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,67 +84,176 @@ def current_execution() -> Execution:
     return execution
 
 
-def intent_of_request(
-    request: ToolCallRequest, policy: ToolPolicy, settings: ToolSettings, run_of: RunOf | None
-) -> Intent:
-    """Return the intent of a `ToolNode`'s tool call.
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool.
 
-    Raises:
-        ToolSetupError: If the graph runs without a thread.
-        ConfigurationError: If the key cannot be stored.
+    Attributes:
+        intent: The intent to record.
+        policy: The tool's policy.
+        act: Runs the tool. Returns or raises its outcome, or returns an awaitable.
+        as_answer: Converts a result given by a person or a check to the form that the caller expects.
+        is_ahead: Whether the checkpoint from which the call was made may not be stored yet.
+        is_saved: Whether it is certain that the checkpoint of the root graph will be stored in the ledger's schema.
+        origin_thread_id: The thread on which the action was first started, if a fork or a copy brought it here.
+        is_blocking: Whether the tool is a blocking function, which an event loop runs in a thread.
+        is_counted: Whether the action is the n-th equal call in its task.
+        is_announced: Whether no code of the tool runs before LangChain has called the handlers of its start.
+        starts: The starts of tools in the present attempt.
     """
-    call = request.tool_call
-    tool, arguments, call_id = call["name"], call["args"], call.get("id")
-    config: Mapping[str, Any] = request.runtime.config
-    message_id, asked = _asked_for(request.state, tool, call_id, arguments)
-    edit = _edit_by_person(request.state, config, call)
-    if edit is not None:
-        tool, arguments = edit["name"], edit["args"]
-    fingerprint = _digest([tool, message_id, to_json(asked)[0], *([] if edit is None else [to_json(arguments)[0]])])
-    if policy.key is not None:
-        key, fingerprint = _own_key(tool, policy, arguments), ""
-    else:
-        key = call_id or f"{tool}:{fingerprint}"
-    return _intent(config, tool, key, fingerprint or None, arguments, settings, run_of, call_id)
+
+    intent: Intent
+    policy: ToolPolicy
+    act: Callable[[], Any]
+    as_answer: Callable[[Any], Any] = lambda result: result
+    is_ahead: bool = False
+    is_saved: bool = False
+    origin_thread_id: str | None = None
+    is_blocking: bool = False
+    is_counted: bool = False
+    is_announced: bool = False
+    starts: ToolStarts = field(default_factory=ToolStarts)
+
+    @property
+    def refusal(self) -> LeaseLostError | None:
+        """The error of the check of a lease that has kept the tool from beginning in this attempt, else `None`."""
+        return self.starts.refusal if self.is_announced else None
 
 
-def intent_of_function(
-    tool: str,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    policy: ToolPolicy,
-    settings: ToolSettings,
-    run_of: RunOf | None,
-) -> Intent:
-    """Return the intent of a function call in a node.
+class CallReader:
+    """A reader of tool calls, with their intents, from LangGraph's requests and configs.
 
-    Without a key function the action is the n-th call with these arguments in this task, or in the action that calls
-    it. A task that is run again after a crash has the same id and makes the same calls.
-
-    Raises:
-        ToolSetupError: If this is not called in a graph on a thread.
-        ConfigurationError: If the key cannot be stored.
+    Args:
+        database: The database of the ledger.
+        schema: Its schema.
+        settings: The settings of the ledger.
+        run_of: Returns the run of a config that does not name it.
     """
-    try:
-        config: Mapping[str, Any] = get_config()
-    except RuntimeError as error:
-        raise ToolSetupError(f"{tool} was called outside of a graph: its ledger needs a thread") from error
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments = dict(bound.arguments)
-    if policy.key is not None:
-        key = _own_key(tool, policy, arguments)
-    else:
-        # Several actions of a task run beside each other, and each counts the calls of its own attempt.
-        outer = running_execution.get()
-        fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
-        call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
-        key = f"{call}:{_ordinal(config, call)}"
-    return _intent(config, tool, key, None, arguments, settings, run_of, None)
+
+    def __init__(
+        self, database: Database | AsyncDatabase, schema: str, settings: ToolSettings, run_of: RunOf | None
+    ) -> None:
+        self._database, self._schema = database, schema
+        self._settings, self._run_of = settings, run_of
+
+    def of_request(self, request: ToolCallRequest, policy: ToolPolicy, act: Callable[[], Any]) -> ToolCall:
+        """Return a `ToolNode`'s tool call.
+
+        Raises:
+            ToolSetupError: If the graph runs without a thread.
+            ConfigurationError: If the key cannot be stored.
+        """
+        called = request.tool_call
+        name, call_id = called["name"], called.get("id")
+        tool, arguments = name, called["args"]
+        config: Mapping[str, Any] = request.runtime.config
+        message_id, asked = _asked_for(request.state, tool, call_id, arguments)
+        edit = _edit_by_person(request.state, config, called)
+        if edit is not None:
+            tool, arguments = edit["name"], edit["args"]
+        fingerprint = _digest([tool, message_id, to_json(asked)[0], *([] if edit is None else [to_json(arguments)[0]])])
+        if policy.key is not None:
+            key, fingerprint = _own_key(tool, policy, arguments), ""
+        else:
+            key = call_id or f"{tool}:{fingerprint}"
+        ahead = _saver_ahead_of(config)
+        return ToolCall(
+            self._intent(config, tool, key, fingerprint or None, arguments, call_id),
+            policy,
+            act,
+            lambda result: as_answer(result, name, call_id),
+            is_blocking=isinstance(request.tool, StructuredTool) and request.tool.coroutine is None,
+            is_announced=_is_announced(request.tool),
+            is_ahead=ahead is not None,
+            is_saved=self._is_own(ahead),
+        )
+
+    def of_function(
+        self,
+        tool: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        policy: ToolPolicy,
+    ) -> ToolCall:
+        """Return a function call in a node.
+
+        Without a key function the action is the n-th call with these arguments in this task, or in the action that
+        calls it. A task that is run again after a crash has the same id and makes the same calls.
+
+        Raises:
+            ToolSetupError: If this is not called in a graph on a thread.
+            ConfigurationError: If the key cannot be stored.
+        """
+        try:
+            config: Mapping[str, Any] = get_config()
+        except RuntimeError as error:
+            raise ToolSetupError(f"{tool} was called outside of a graph: its ledger needs a thread") from error
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        ahead = None
+        if policy.key is not None:
+            key = _own_key(tool, policy, arguments)
+        else:
+            # Several actions of a task run beside each other, and each counts the calls of its own attempt.
+            outer = running_execution.get()
+            fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
+            call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
+            key = f"{call}:{_ordinal(config, call)}"
+            # The task is the same again only if its checkpoint is stored.
+            ahead = _saver_ahead_of(config)
+        return ToolCall(
+            self._intent(config, tool, key, None, arguments, None),
+            policy,
+            lambda: function(*args, **kwargs),
+            is_ahead=ahead is not None,
+            is_saved=self._is_own(ahead),
+            is_counted=policy.key is None,
+        )
+
+    def _intent(
+        self,
+        config: Mapping[str, Any],
+        tool: str,
+        key: str,
+        fingerprint: str | None,
+        arguments: Mapping[str, Any],
+        tool_call_id: str | None,
+    ) -> Intent:
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        try:
+            origin = origin_of(config, self._run_of)
+            # Without a thread, this raises.
+            thread_id = origin.thread_id or thread_id_of(None)
+        except ConfigurationError as error:
+            raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None
+        check_key_size("thread_id and idempotency key", *[thread_id, identifier("idempotency key", key)])
+        step = metadata.get("langgraph_step")
+        agent = metadata.get("lc_agent_name")
+        return Intent(
+            thread_id,
+            key,
+            fingerprint,
+            new_intent_id(),
+            str(to_json(tool)[0]),
+            arguments_json(arguments, self._settings),
+            tool_call_id=tool_call_id,
+            agent=str(to_json(agent)[0]) if agent else None,
+            run_id=origin.run_id,
+            task_id=_task_of(config) or None,
+            checkpoint_ns=origin.checkpoint_ns or "",
+            checkpoint_id=origin.checkpoint_id,
+            root_checkpoint_id=origin.root_checkpoint_id,
+            step=step if isinstance(step, int) else None,
+        )
+
+    def _is_own(self, saver: Any) -> bool:
+        """Return whether a saver stores in the ledger's schema of the same database."""
+        return isinstance(saver, CommonSaver) and saver.stores_in(self._database, self._schema)
 
 
-def saver_ahead_of(config: Mapping[str, Any]) -> Any:
+def _saver_ahead_of(config: Mapping[str, Any]) -> Any:
     """Return the saver that may still be storing the checkpoint from which a running task started; `None` if it has."""
     configurable = configurable_of(config)
     return configurable.get(CHECKPOINTER) or None if configurable.get(DURABILITY) in (None, "async") else None
@@ -166,40 +282,10 @@ def new_intent_id() -> str:
     return uuid4().hex
 
 
-def _intent(
-    config: Mapping[str, Any],
-    tool: str,
-    key: str,
-    fingerprint: str | None,
-    arguments: Mapping[str, Any],
-    settings: ToolSettings,
-    run_of: RunOf | None,
-    tool_call_id: str | None,
-) -> Intent:
-    metadata: Mapping[str, Any] = config.get("metadata") or {}
-    try:
-        thread_id = thread_id_of(configurable_of(config).get("thread_id"))
-        origin = origin_of(config, run_of)
-    except ConfigurationError as error:
-        raise ToolSetupError(f"{tool} is run by a ledger, which needs a thread: {error}") from None
-    check_key_size("thread_id and idempotency key", *[thread_id, identifier("idempotency key", key)])
-    step = metadata.get("langgraph_step")
-    agent = metadata.get("lc_agent_name")
-    return Intent(
-        thread_id,
-        key,
-        fingerprint,
-        new_intent_id(),
-        str(to_json(tool)[0]),
-        arguments_json(arguments, settings),
-        tool_call_id=tool_call_id,
-        agent=str(to_json(agent)[0]) if agent else None,
-        run_id=origin.run_id,
-        task_id=_task_of(config) or None,
-        checkpoint_ns=origin.checkpoint_ns or "",
-        checkpoint_id=origin.checkpoint_id,
-        root_checkpoint_id=origin.root_checkpoint_id,
-        step=step if isinstance(step, int) else None,
+def _is_announced(tool: Any) -> bool:
+    """Return whether no code of a tool runs before LangChain has called the handlers of its start."""
+    return isinstance(tool, BaseTool) and all(
+        getattr(type(tool), name).__module__.startswith("langchain_core.") for name in _STARTING
     )
 
 

@@ -6,6 +6,7 @@ unknown, and the action is never repeated silently.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,8 +14,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.config import get_config
+from langchain_core.tools import BaseTool
 
 from langgraph_pgstate.arguments import thread_id_of
 from langgraph_pgstate.call_site import RunOf
@@ -22,23 +22,22 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import read
+from langgraph_pgstate.db.runners import blocking
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, ToolSetupError
 from langgraph_pgstate.paging import Page
 from langgraph_pgstate.record.types import CompensationReport, ToolExecution
-from langgraph_pgstate.saver.common import CommonSaver
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
 from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.acting import with_connection
 from langgraph_pgstate.tools.action_runner import ActionRunner
-from langgraph_pgstate.tools.attempt_runner import with_connection
 from langgraph_pgstate.tools.budget import Budget
 from langgraph_pgstate.tools.compensation import Compensator, compensate_all
-from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor, has_loop
-from langgraph_pgstate.tools.intents import intent_of_function, intent_of_request, saver_ahead_of
+from langgraph_pgstate.tools.executor import AsyncExecutor, BlockingExecutor, Executor, OffloadingExecutor
+from langgraph_pgstate.tools.intents import CallReader, ToolCall
 from langgraph_pgstate.tools.middleware import middleware_of
 from langgraph_pgstate.tools.policy import ToolPolicy, ToolSettings
-from langgraph_pgstate.tools.results import as_answer, parse_reference, restore
-from langgraph_pgstate.tools.tool_call import ToolCall, is_announced
+from langgraph_pgstate.tools.results import parse_reference, restore
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -65,11 +64,11 @@ class _Ledger:
         default: ToolPolicy | None,
         run_of: RunOf | None,
     ) -> None:
-        self._database, self._queries = database, queries
+        self._queries = queries
         self._codec = codec or ValueCodec()
         self._settings = settings or ToolSettings()
         self._default = default or ToolPolicy()
-        self._run_of = run_of
+        self._calls = CallReader(database, queries.schema, self._settings, run_of)
         self._policies: dict[str, ToolPolicy] = {}
         # Tool name to function name, where they differ.
         self._functions: dict[str, str] = {}
@@ -180,21 +179,9 @@ class _Ledger:
             self._functions[name] = own
 
     def _call(self, request: ToolCallRequest, act: Callable[[], Any]) -> ToolCall:
-        tool, call_id = request.tool_call["name"], request.tool_call.get("id")
-        self._note_function(tool, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
-        policy = self._policy_for(tool)
-        intent = intent_of_request(request, policy, self._settings, self._run_of)
-        ahead = saver_ahead_of(request.runtime.config)
-        return ToolCall(
-            intent,
-            policy,
-            act,
-            lambda result: as_answer(result, tool, call_id),
-            is_ahead=ahead is not None,
-            is_saved=self._is_own(ahead),
-            is_blocking=isinstance(request.tool, StructuredTool) and request.tool.coroutine is None,
-            is_announced=is_announced(request.tool),
-        )
+        name = request.tool_call["name"]
+        self._note_function(name, getattr(request.tool, "func", None) or getattr(request.tool, "coroutine", None))
+        return self._calls.of_request(request, self._policy_for(name), act)
 
     def _call_of_function(
         self,
@@ -204,23 +191,7 @@ class _Ledger:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> ToolCall:
-        policy = self._with(self._policy_for(name), terms)
-        intent = intent_of_function(name, function, args, kwargs, policy, self._settings, self._run_of)
-        # The task, from which the key derives if the policy has no key, is the same again only if its checkpoint is
-        # stored.
-        ahead = saver_ahead_of(get_config()) if policy.key is None else None
-        return ToolCall(
-            intent,
-            policy,
-            lambda: function(*args, **kwargs),
-            is_ahead=ahead is not None,
-            is_saved=self._is_own(ahead),
-            is_counted=policy.key is None,
-        )
-
-    def _is_own(self, saver: Any) -> bool:
-        """Return whether a saver stores in the ledger's schema of the same database."""
-        return isinstance(saver, CommonSaver) and saver.stores_in(self._database, self._queries.schema)
+        return self._calls.of_function(name, function, args, kwargs, self._with(self._policy_for(name), terms))
 
     def _register_compensation(self, compensator: Callable[..., Any]) -> Callable[[AnyTool], AnyTool]:
         name = _name_of(compensator)
@@ -231,17 +202,6 @@ class _Ledger:
             return tool
 
         return register
-
-    async def _get(self, thread_id: str, key: str) -> ToolExecution | None:
-        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
-        return recorded.execution if recorded else None
-
-    async def _result(self, reference: str) -> Any:
-        thread_id, key = parse_reference(reference)
-        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id, key)
-        if recorded is None:
-            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
-        return restore(self._codec, recorded)
 
     async def _compensate(self, thread_id: str, run_id: str | None, to_checkpoint: str | None) -> CompensationReport:
         compensators = {
@@ -261,6 +221,156 @@ class _Ledger:
             run_id,
             to_checkpoint,
         )
+
+
+class AsyncToolLedger(_Ledger):
+    """Async twin of `ToolLedger`. Pass it to a `ToolNode` as `awrap_tool_call`."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        queries: Queries,
+        codec: ValueCodec | None = None,
+        *,
+        settings: ToolSettings | None = None,
+        default: ToolPolicy | None = None,
+        run_of: RunOf | None = None,
+    ) -> None:
+        self._prepare(database, queries, codec, settings, default, run_of)
+        self._executor: AsyncExecutor = AsyncExecutor(database, queries, self._settings.ttl_seconds)
+        self._runner = ActionRunner(self._executor, self._codec, self._settings)
+
+    async def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """Async twin of `ToolLedger.__call__`."""
+        return await self._runner.perform(self._call(request, lambda: execute(request)))
+
+    async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        """Run a tool call like `__call__`, under the name that both ledgers have."""
+        return await self(request, execute)
+
+    async def get(self, thread_id: str, key: str) -> ToolExecution | None:
+        """Return one action without its result, or `None` if there is none with this key."""
+        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
+        return recorded.execution if recorded else None
+
+    async def list(
+        self,
+        thread_id: str,
+        *,
+        run_id: str | None = None,
+        unknown: bool = False,
+        limit: int = _PAGE,
+        after: ToolExecution | None = None,
+    ) -> Sequence[ToolExecution]:
+        """Return a thread's actions, newest first.
+
+        Args:
+            thread_id: The thread.
+            run_id: Only actions whose last attempt belongs to this run.
+            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
+            limit: Maximum number of actions.
+            after: The last action of the previous page.
+        """
+        operation = tool_executions.list_executions
+        return await self._executor.run(
+            operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
+        )
+
+    async def recent(
+        self,
+        *,
+        tool: str | None = None,
+        unknown: bool = False,
+        scope: Scope | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[ToolExecution]:
+        """Return a page of the actions of all threads, newest first. One round trip.
+
+        Args:
+            tool: Only actions of this tool.
+            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
+            scope: Only actions of threads whose metadata contain this.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        found = tool_executions.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
+        return await self._executor.run(read, self._queries, found)
+
+    async def result(self, reference: str) -> Any:
+        """Return the whole result that a summary refers to.
+
+        Raises:
+            ConfigurationError: If `reference` is not a reference.
+            NotFoundError: If there is no such result.
+            UnsafeTypeError: If the result has a type that may not be built.
+        """
+        thread_id, key = parse_reference(reference)
+        recorded = await self._executor.run(tool_executions.get, self._queries, thread_id, key)
+        if recorded is None:
+            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
+        return restore(self._codec, recorded)
+
+    async def settle(
+        self,
+        thread_id: str,
+        key: str,
+        decision: str,
+        result: Any = "done",
+        *,
+        by: str | None = None,
+        seen: ToolExecution | None = None,
+    ) -> None:
+        """Decide the outcome of an action that is unknown or that failed. One compare-and-swap.
+
+        Args:
+            thread_id: The thread.
+            key: The action.
+            decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
+                `fail`: it is not run again.
+            result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
+            by: Name of the person who decides. An event of the kind `action` names it.
+            seen: The action as `get` has returned it. If it has changed since, the decision is refused.
+
+        Raises:
+            NotFoundError: If there is no such action.
+            ConfigurationError: If the decision is invalid.
+            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
+        """
+        await self._runner.recorded.settle(thread_id_of(thread_id), key, decision, result, by, seen)
+
+    @overload
+    def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
+
+    @overload
+    def compensate(
+        self, what: str, /, run_id: str | None = None, to_checkpoint: str | None = None
+    ) -> Awaitable[CompensationReport]: ...
+
+    def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
+        """Async twin of `ToolLedger.compensate`. With a thread, the return value is an awaitable."""
+        if callable(what):
+            return self._register_compensation(what)
+        return self._compensate(what, run_id, to_checkpoint)
+
+    async def close(self) -> None:
+        """Async twin of `ToolLedger.close`."""
+        await self._executor.close(self._settings.wait_seconds)
+
+    def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
+        self._note_function(name, function)
+        self._with(self._policy_for(name), terms)
+        if not inspect.iscoroutinefunction(function):
+            raise ArgumentTypeError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
+
+        @functools.wraps(function)
+        async def suspending(*args: Any, **kwargs: Any) -> Any:
+            return await self._runner.perform(self._call_of_function(function, name, terms, args, kwargs))
+
+        return cast("F", suspending)
 
 
 class ToolLedger(_Ledger):
@@ -293,8 +403,8 @@ class ToolLedger(_Ledger):
     ) -> None:
         self._prepare(database, queries, codec, settings, default, run_of)
         self._executor: BlockingExecutor = BlockingExecutor(database, queries, self._settings.ttl_seconds)
-        self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
-        self._offloading = ActionRunner(OffloadingExecutor(self._executor), queries, self._codec, self._settings)
+        self._runner = ActionRunner(self._executor, self._codec, self._settings)
+        self._offloading = ActionRunner(OffloadingExecutor(self._executor), self._codec, self._settings)
 
     def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         """Run a tool call of a `ToolNode` as an action of the ledger.
@@ -304,7 +414,7 @@ class ToolLedger(_Ledger):
             ToolSetupError: If the setup of the tool does not match its ledger or graph; also on the thread of an event
                 loop, which it would block.
         """
-        if has_loop():
+        if _has_loop():
             raise ToolSetupError(
                 "a blocking ledger was called on an event loop, which it would block: also pass its `acall` to the "
                 "ToolNode, ToolNode(tools, wrap_tool_call=state.tools, awrap_tool_call=state.tools.acall)"
@@ -320,96 +430,11 @@ class ToolLedger(_Ledger):
         """
         return await self._offloading.perform(self._call(request, lambda: execute(request)))
 
-    def get(self, thread_id: str, key: str) -> ToolExecution | None:
-        """Return one action without its result, or `None` if there is none with this key."""
-        return run_blocking(self._get(thread_id, key))
-
-    def list(
-        self,
-        thread_id: str,
-        *,
-        run_id: str | None = None,
-        unknown: bool = False,
-        limit: int = _PAGE,
-        after: ToolExecution | None = None,
-    ) -> Sequence[ToolExecution]:
-        """Return a thread's actions, newest first.
-
-        Args:
-            thread_id: The thread.
-            run_id: Only actions whose last attempt belongs to this run.
-            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
-            limit: Maximum number of actions.
-            after: The last action of the previous page.
-        """
-        operation = tool_executions.list_executions
-        return run_blocking(
-            self._executor.run(
-                operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
-            )
-        )
-
-    def recent(
-        self,
-        *,
-        tool: str | None = None,
-        unknown: bool = False,
-        scope: Scope | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[ToolExecution]:
-        """Return a page of the actions of all threads, newest first. One round trip.
-
-        Args:
-            tool: Only actions of this tool.
-            unknown: Only actions whose outcome is unknown: they took too long, or their process died; see `settle`.
-            scope: Only actions of threads whose metadata contain this.
-            limit: Page size, 1,000 at most.
-            cursor: `next` of the previous page.
-
-        Raises:
-            ConfigurationError: If an argument is invalid.
-        """
-        found = tool_executions.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return run_blocking(self._executor.run(read, self._queries, found))
-
-    def result(self, reference: str) -> Any:
-        """Return the whole result that a summary refers to.
-
-        Raises:
-            ConfigurationError: If `reference` is not a reference.
-            NotFoundError: If there is no such result.
-            UnsafeTypeError: If the result has a type that may not be built.
-        """
-        return run_blocking(self._result(reference))
-
-    def settle(
-        self,
-        thread_id: str,
-        key: str,
-        decision: str,
-        result: Any = "done",
-        *,
-        by: str | None = None,
-        seen: ToolExecution | None = None,
-    ) -> None:
-        """Decide the outcome of an action that is unknown or that failed. One compare-and-swap.
-
-        Args:
-            thread_id: The thread.
-            key: The action.
-            decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
-                `fail`: it is not run again.
-            result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
-            by: Name of the person who decides. An event of the kind `action` names it.
-            seen: The action as `get` has returned it. If it has changed since, the decision is refused.
-
-        Raises:
-            NotFoundError: If there is no such action.
-            ConfigurationError: If the decision is invalid.
-            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
-        """
-        run_blocking(self._runner.settle(thread_id_of(thread_id), key, decision, result, by, seen))
+    get = blocking(AsyncToolLedger.get)
+    list = blocking(AsyncToolLedger.list)
+    recent = blocking(AsyncToolLedger.recent)
+    result = blocking(AsyncToolLedger.result)
+    settle = blocking(AsyncToolLedger.settle)
 
     @overload
     def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
@@ -448,7 +473,8 @@ class ToolLedger(_Ledger):
 
         On the thread of an event loop it does not wait.
         """
-        self._executor.close(self._settings.wait_seconds)
+        # The end of its tools could not be noticed while the loop is blocked.
+        self._executor.close(0 if _has_loop() else self._settings.wait_seconds)
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
         self._note_function(name, function)
@@ -462,119 +488,23 @@ class ToolLedger(_Ledger):
             return cast("F", offloading)
 
         @functools.wraps(function)
-        def blocking(*args: Any, **kwargs: Any) -> Any:
+        def waiting(*args: Any, **kwargs: Any) -> Any:
             return run_blocking(self._runner.perform(self._call_of_function(function, name, terms, args, kwargs)))
 
-        return cast("F", blocking)
-
-
-class AsyncToolLedger(_Ledger):
-    """Async twin of `ToolLedger`. Pass it to a `ToolNode` as `awrap_tool_call`."""
-
-    def __init__(
-        self,
-        database: AsyncDatabase,
-        queries: Queries,
-        codec: ValueCodec | None = None,
-        *,
-        settings: ToolSettings | None = None,
-        default: ToolPolicy | None = None,
-        run_of: RunOf | None = None,
-    ) -> None:
-        self._prepare(database, queries, codec, settings, default, run_of)
-        self._executor: AsyncExecutor = AsyncExecutor(database, queries, self._settings.ttl_seconds)
-        self._runner = ActionRunner(self._executor, queries, self._codec, self._settings)
-
-    async def __call__(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
-        """Async twin of `ToolLedger.__call__`."""
-        return await self._runner.perform(self._call(request, lambda: execute(request)))
-
-    async def acall(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
-        """Run a tool call like `__call__`, under the name that both ledgers have."""
-        return await self(request, execute)
-
-    async def get(self, thread_id: str, key: str) -> ToolExecution | None:
-        """Async twin of `ToolLedger.get`."""
-        return await self._get(thread_id, key)
-
-    async def list(
-        self,
-        thread_id: str,
-        *,
-        run_id: str | None = None,
-        unknown: bool = False,
-        limit: int = _PAGE,
-        after: ToolExecution | None = None,
-    ) -> Sequence[ToolExecution]:
-        """Async twin of `ToolLedger.list`."""
-        operation = tool_executions.list_executions
-        return await self._executor.run(
-            operation, self._queries, thread_id_of(thread_id), run_id, limit, _cursor(after), unknown=unknown
-        )
-
-    async def recent(
-        self,
-        *,
-        tool: str | None = None,
-        unknown: bool = False,
-        scope: Scope | None = None,
-        limit: int = 20,
-        cursor: str | None = None,
-    ) -> Page[ToolExecution]:
-        """Async twin of `ToolLedger.recent`."""
-        found = tool_executions.list_recent(tool=tool, unknown=unknown, scope=scope, limit=limit, cursor=cursor)
-        return await self._executor.run(read, self._queries, found)
-
-    async def result(self, reference: str) -> Any:
-        """Async twin of `ToolLedger.result`."""
-        return await self._result(reference)
-
-    async def settle(
-        self,
-        thread_id: str,
-        key: str,
-        decision: str,
-        result: Any = "done",
-        *,
-        by: str | None = None,
-        seen: ToolExecution | None = None,
-    ) -> None:
-        """Async twin of `ToolLedger.settle`."""
-        await self._runner.settle(thread_id_of(thread_id), key, decision, result, by, seen)
-
-    @overload
-    def compensate(self, what: Callable[..., Any], /) -> Callable[[AnyTool], AnyTool]: ...
-
-    @overload
-    def compensate(
-        self, what: str, /, run_id: str | None = None, to_checkpoint: str | None = None
-    ) -> Awaitable[CompensationReport]: ...
-
-    def compensate(self, what: Any, /, run_id: str | None = None, to_checkpoint: str | None = None) -> Any:
-        """Async twin of `ToolLedger.compensate`. With a thread, the return value is an awaitable."""
-        if callable(what):
-            return self._register_compensation(what)
-        return self._compensate(what, run_id, to_checkpoint)
-
-    async def close(self) -> None:
-        """Async twin of `ToolLedger.close`."""
-        await self._executor.close(self._settings.wait_seconds)
-
-    def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:
-        self._note_function(name, function)
-        self._with(self._policy_for(name), terms)
-        if not inspect.iscoroutinefunction(function):
-            raise ArgumentTypeError(f"{name} is a blocking function: an asynchronous ledger takes `async def`")
-
-        @functools.wraps(function)
-        async def suspending(*args: Any, **kwargs: Any) -> Any:
-            return await self._runner.perform(self._call_of_function(function, name, terms, args, kwargs))
-
-        return cast("F", suspending)
+        return cast("F", waiting)
 
 
 def _name_of(tool: Any) -> str:
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", type(tool).__name__))
+
+
+def _has_loop() -> bool:
+    """Return whether an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _cursor(after: ToolExecution | None) -> tuple[datetime, str] | None:

@@ -98,6 +98,11 @@ class ToolPolicy:
         if self.retry.attempts < 1:
             raise ConfigurationError(f"retry attempts={self.retry.attempts}: it must be at least 1")
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an action without outcome may be run again. An uncommitted transaction had no effect."""
+        return self.transactional or self.on_unknown == "retry"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:

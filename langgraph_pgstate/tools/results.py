@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 from langchain_core.messages import ToolMessage
+from langgraph.errors import ParentCommand
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -20,6 +21,7 @@ from langgraph_pgstate.tools.executions import (
     FRAMED_RESULT,
     PARENT_RESULT,
     UNSTORABLE_RESULT,
+    Intent,
     Outcome,
     Recorded,
     open_result,
@@ -147,6 +149,18 @@ def for_call(result: Any, tool_call_id: str | None) -> Any:
         return message.model_copy(update={"tool_call_id": tool_call_id, "id": None})
 
     return _each_message(result, renamed)
+
+
+def present(result: Any, intent: Intent, limit: int | None, settings: ToolSettings) -> Any:
+    """Return the result of an action in the form that a call of it needs, shortened to a limit of bytes.
+
+    Raises:
+        ParentCommand: If the result is a command for the parent graph.
+    """
+    if isinstance(result, ParentAnswer):
+        raise ParentCommand(result.command)
+    reference = reference_to(intent.thread_id, intent.idempotency_key)
+    return masked(for_call(result, intent.tool_call_id), limit, reference, settings)
 
 
 def masked(result: Any, limit: int | None, reference: str, settings: ToolSettings) -> Any:

@@ -20,9 +20,8 @@ from support import backends, wait_until
 from support.ledger import LEDGERS, Bench, ask, calls, open_bench, thread, tool_of
 
 from langgraph_pgstate.errors import ToolOutcomeUnknownError
-from langgraph_pgstate.tools import Happened, ToolLedger, current_execution
+from langgraph_pgstate.tools import Happened, ToolLedger, action_runner, current_execution
 from langgraph_pgstate.tools import executions as tool_executions
-from langgraph_pgstate.tools.action_runner import ActionRunner
 
 BOUNDARIES = ("before the effect", "after the effect", "before the receipt", "before the checkpoint")
 # How an unknown outcome is dealt with, in turns.
@@ -175,7 +174,7 @@ def booking(bench: Bench, boundary: str) -> Any:
 
 def dying_in_transaction(api: type, dsn: str, schema: str, boundary: str, thread_id: str) -> None:
     """A child's work: book a room, and die at the boundary."""
-    finish, present = tool_executions.finish, ActionRunner._present
+    finish, present = tool_executions.finish, action_runner.present
 
     async def finish_and_die(*args: Any, **kwargs: Any) -> bool:
         await finish(*args, **kwargs)
@@ -189,7 +188,7 @@ def dying_in_transaction(api: type, dsn: str, schema: str, boundary: str, thread
     if boundary == "before the commit":
         tool_executions.finish = finish_and_die
     if boundary == "after the commit":
-        ActionRunner._present = die  # type: ignore[method-assign]
+        action_runner.present = die
 
     async def run() -> None:
         async with open_bench(api, dsn, schema) as bench:

@@ -33,7 +33,6 @@ WRITTEN_TWICE = {
     "RunHandle": "the queue, of which each has its own",
     "Runs": "handles",
     "Schedules": "handles",
-    "ToolLedger": "the executor, which has threads or tasks",
     "Worker": "threads or tasks",
     "_Fresh": "the recorder, which has threads or tasks",
 }

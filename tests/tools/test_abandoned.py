@@ -23,7 +23,7 @@ from support.ledger import agent_graph, ask, open_async_ledger, open_bench, open
 
 from langgraph_pgstate.errors import ToolFailedError, ToolOutcomeUnknownError, ToolSetupError, ToolTimeoutError
 from langgraph_pgstate.tools import AsyncToolLedger, Happened, ToolLedger, ToolSettings
-from langgraph_pgstate.tools.tool_call import is_under_way
+from langgraph_pgstate.tools.executor import is_under_way
 from tests.tools.test_ledger import CHARGE, rows
 
 SETTINGS = ToolSettings(ttl_seconds=2.0, wait_seconds=GUARD_SECONDS)

@@ -21,7 +21,7 @@ from support.ledger import LEDGERS, Bench, ask, calls, open_bench, thread
 from langgraph_pgstate import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.errors import ToolTimeoutError
 from langgraph_pgstate.schema.queries import queries
-from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, attempt_runner, executor
+from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger, ToolRetry, acting, executor
 
 BOOK = calls(("call_1", "book", {"room": "7"}))
 
@@ -153,7 +153,7 @@ async def test_what_the_server_ended_in_time_took_too_long(
 ) -> None:
     """A tool that blocks its event loop keeps its own timeout from being noticed: the server notices it."""
     schema = bench.saver.schema
-    monkeypatch.setattr(attempt_runner, "_SERVERS_GRACE", 0.0)
+    monkeypatch.setattr(acting, "_SERVERS_GRACE", 0.0)
     slow = Slow(bench)
 
     def until_ended(lent: Any) -> None:

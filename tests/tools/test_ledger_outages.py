@@ -131,9 +131,9 @@ async def test_another_process_does_not_know_what_became_of_it(broken: tuple[Ben
     graph = bench.agent([tool_of(bench, "charge", charge)], CHARGE, AGAIN, handle_tool_errors=True)
     with pytest.raises(UnavailableError):
         await bench.invoke(graph, ask(), thread())
-    from langgraph_pgstate.tools import tool_call
+    from langgraph_pgstate.tools import action_runner
 
-    tool_call._unrecorded.clear()
+    action_runner._unrecorded.clear()
     line.is_down = False
     with pytest.raises(ToolOutcomeUnknownError):
         await bench.invoke(graph, None, thread())

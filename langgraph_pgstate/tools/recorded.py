@@ -1,0 +1,241 @@
+"""Actions that are recorded already: what follows from the record of one, and a person's decision about it.
+
+Blocking and async callers share this code. It awaits only its executor and a connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph.errors import GraphBubbleUp
+
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.errors import (
+    AlreadySettledError,
+    ConfigurationError,
+    NotFoundError,
+    PGStateError,
+    ToolFailedError,
+    ToolOutcomeUnknownError,
+)
+from langgraph_pgstate.process_identity import holder_id, is_known_dead
+from langgraph_pgstate.record.types import ToolExecution
+from langgraph_pgstate.tools import executions as tool_executions
+from langgraph_pgstate.tools.executions import Intent, Outcome, Recorded
+from langgraph_pgstate.tools.executor import Executor, is_under_way
+from langgraph_pgstate.tools.intents import ToolCall, new_intent_id
+from langgraph_pgstate.tools.interrupts import DECISIONS, answers_given, ask, skip_answers
+from langgraph_pgstate.tools.policy import Happened, ToolSettings
+from langgraph_pgstate.tools.results import ParentAnswer, restore, success
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The next step of an action that neither succeeded nor is running: another attempt may begin.
+
+    Attributes:
+        seen: Its record, from which nothing may have changed.
+        answers: Number of its task's resume values used up so far.
+    """
+
+    seen: Recorded
+    answers: int
+
+
+class RecordedActions:
+    """The rules for actions that are recorded, on top of an executor."""
+
+    def __init__(self, executor: Executor, codec: ValueCodec, settings: ToolSettings) -> None:
+        self._executor, self._codec, self._settings = executor, codec, settings
+
+    async def next_step(self, call: ToolCall, recorded: Recorded) -> TakeOver | Happened | None:
+        """Return what follows from the record of an action that nothing runs.
+
+        Returns:
+            Another attempt, or the recorded outcome; `None` if the record has changed and must be read again.
+
+        Raises:
+            ToolOutcomeUnknownError: If its outcome is unknown, and its policy leaves the decision to a person.
+            ToolFailedError: If it failed before, and its policy does not run it again.
+        """
+        execution, policy, answers = recorded.execution, call.policy, answers_of(recorded, call.intent)
+        if execution.status == "success":
+            skip_answers(answers)
+            result = self._restore(recorded)
+            return Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
+        if execution.status == "pending":
+            # It stopped at an interrupt of its own and starts again. Its interrupts are counted from here.
+            skip_answers(answers)
+            return TakeOver(recorded, answers)
+        if execution.status == "error":
+            if policy.on_error == "retry" and execution.attempt < policy.retry.attempts:
+                return TakeOver(recorded, answers)
+            skip_answers(answers)
+            if recorded.result is not None:
+                return Happened(self._restore(recorded))
+            raise call.intent.error(ToolFailedError, execution.error_type, execution.error_message)
+        if policy.may_repeat:
+            return TakeOver(recorded, answers)
+        marking = self._executor.run_or_stop(tool_executions.mark_unknown, recorded, is_gone=is_known_gone(recorded))
+        if not await marking:
+            return None
+        if execution.status == "running":
+            recorded = replace(recorded, execution=replace(execution, status="unknown"))
+        if policy.on_unknown == "check":
+            return await self._check(call, recorded, answers)
+        if policy.on_unknown == "ask":
+            return await self._ask(call, recorded)
+        raise call.intent.error(ToolOutcomeUnknownError)
+
+    def _restore(self, recorded: Recorded) -> Any:
+        """Return a recorded result. An error in reading it ends the run: a model must not repeat the action."""
+        try:
+            return restore(self._codec, recorded)
+        except PGStateError as error:
+            error.is_final = True
+            raise
+
+    async def _check(self, call: ToolCall, recorded: Recorded, answers: int) -> TakeOver | Happened | None:
+        """Call the policy's `check` to find out whether the action took effect."""
+        check = call.policy.check
+        assert check is not None
+        try:
+            answer = await self._executor.call(lambda: check(recorded.execution))
+        except Exception as error:
+            if isinstance(error, GraphBubbleUp):
+                raise
+            raise call.intent.error(ToolOutcomeUnknownError, f", and its check failed ({error})") from error
+        if answer is None:
+            raise call.intent.error(ToolOutcomeUnknownError, ", and its check cannot tell whether it took effect")
+        if answer is False:
+            return TakeOver(recorded, answers)
+        if answer is not True and not isinstance(answer, Happened):
+            why = f", and its check returned {answer!r}, which is not a valid answer"
+            raise call.intent.error(ToolOutcomeUnknownError, why)
+        happened = answer if isinstance(answer, Happened) else Happened()
+        if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
+            # The task never passed this action, so the answers so far belong to it or to actions before it.
+            answers = max(answers, answers_given())
+            skip_answers(answers)
+        return await self._conclude(call, recorded, happened, answers)
+
+    async def _ask(self, call: ToolCall, recorded: Recorded) -> TakeOver | Happened | None:
+        """Ask a person through an interrupt."""
+        execution = recorded.execution
+        used, open_ids = 0, [f"{execution.idempotency_key}#{execution.attempt}"]
+        if call.intent.task_id:
+            used, found = await self._executor.run_or_stop(
+                tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
+            )
+            # An execution of another task, from before a fork, is not among this task's own.
+            open_ids = sorted({*found, *open_ids})
+        try:
+            decision, result, answers = ask(execution, used, open_ids)
+        except RuntimeError as error:
+            why = f", and no graph is running here to ask a person through an interrupt ({error})"
+            raise call.intent.error(ToolOutcomeUnknownError, why) from error
+        if decision == "retry":
+            return TakeOver(recorded, answers)
+        if decision == "done":
+            return await self._conclude(call, recorded, Happened(result), answers)
+        if await self._settle(recorded, self._decided(recorded, decision, result), answers):
+            raise call.intent.error(ToolFailedError, "decision", "a person settled it as failed")
+        return None
+
+    async def _conclude(self, call: ToolCall, recorded: Recorded, happened: Happened, answers: int) -> Happened | None:
+        """Record that an action took effect."""
+        answer = call.as_answer(happened.result)
+        outcome = success(self._codec, self._settings, call.intent.tool, answer)
+        return Happened(answer) if await self._settle(recorded, outcome, answers) else None
+
+    async def settle(
+        self,
+        thread_id: str,
+        key: str,
+        decision: str,
+        result: Any,
+        by: str | None = None,
+        seen: ToolExecution | None = None,
+    ) -> None:
+        """Store a person's decision about an action that no live process runs.
+
+        Raises:
+            ConfigurationError: If the decision is invalid.
+            AlreadySettledError: If the action is running, has succeeded, or is another than `seen`.
+            NotFoundError: If there is no such action.
+        """
+        if decision not in DECISIONS:
+            raise ConfigurationError(f"decision {decision!r}: it must be one of {', '.join(DECISIONS)}")
+        recorded = await self._executor.run_or_stop(tool_executions.get, thread_id, key)
+        if recorded is None:
+            raise NotFoundError(f"thread {thread_id!r} has no tool execution {key!r}")
+        status = recorded.execution.status
+        if status == "success" or (status == "running" and not is_gone(recorded)):
+            reason = f"is not unknown: its status is {status}"
+            raise AlreadySettledError(thread_id, key, recorded.execution.tool, reason)
+        is_same = seen is None or seen == recorded.execution
+        if not is_same or not await self._settle(
+            recorded, self._decided(recorded, decision, result), recorded.answers, by
+        ):
+            raise AlreadySettledError(thread_id, key, recorded.execution.tool, "has just changed; read it again")
+
+    def _decided(self, recorded: Recorded, decision: str, result: Any) -> Outcome:
+        if decision == "done":
+            return success(self._codec, self._settings, recorded.execution.tool, result)
+        if decision == "retry":
+            return Outcome("pending")
+        return Outcome("error", error_type="decision", error_message="a person settled it as failed")
+
+    async def _settle(self, recorded: Recorded, outcome: Outcome, answers: int, by: str | None = None) -> bool:
+        return await self._executor.run_or_stop(
+            tool_executions.settle,
+            recorded,
+            outcome,
+            new_intent_id(),
+            is_gone=is_known_gone(recorded),
+            answers=answers,
+            by=by,
+        )
+
+
+def is_gone(recorded: Recorded) -> bool:
+    """Return whether the process that ran an action is dead or its liveness has expired, so that nothing runs it."""
+    return is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
+
+
+def is_known_gone(recorded: Recorded) -> bool:
+    """Return whether it is certain that nothing runs an action, without waiting for the liveness to expire."""
+    execution = recorded.execution
+    if execution.status != "running":
+        return True
+    if execution.holder_id == holder_id():
+        return not is_under_way(recorded.intent_id)
+    return execution.holder_id is not None and is_known_dead(execution.holder_id)
+
+
+def answers_of(recorded: Recorded, intent: Intent) -> int:
+    """Return the number of this task's answers used up by an action. Those of a forked task do not count."""
+    return recorded.answers if recorded.execution.task_id == intent.task_id else 0
+
+
+def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
+    """Return an intent under a key of its own if the recorded action is a different one, else `None`.
+
+    Some providers number their tool calls from 0 in every response, and a fork may edit the requested call.
+    """
+    intent, execution = call.intent, recorded.execution
+    if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
+        return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
+    if execution.status == "success" and execution.compensated_at is not None:
+        # Its effect was compensated, so the recorded result is no longer valid.
+        return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
+    is_over = execution.status in ("success", "error")
+    is_elsewhere = (intent.checkpoint_ns, intent.checkpoint_id) != (execution.checkpoint_ns, execution.checkpoint_id)
+    if call.policy.on_replay == "rerun" and is_over and is_elsewhere:
+        return _under(intent, f"{intent.idempotency_key}@{intent.checkpoint_id}")
+    return None
+
+
+def _under(intent: Intent, key: str) -> Intent | None:
+    return None if intent.idempotency_key.endswith(key[key.rindex("@") :]) else replace(intent, idempotency_key=key)
