@@ -29,8 +29,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) setuptools && $(PIP) --no-build-isolation -e '.[dev,deepagents]' && touch $@
 
-demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute)
-	@$(BIN)/pgstate demo
+demo: $(STAMP) ## Kill an agent in the middle of a superstep, resume it, fork it (about a minute); MODEL=provider:name for a real model
+	@$(BIN)/python -m examples.demo $(if $(MODEL),--model $(MODEL))
 
 studio: $(STAMP) ## Look at an agent in LangGraph Studio: `langgraph dev` on examples/studio, with the embedded PostgreSQL
 	@cd examples/studio && LANGGRAPH_NO_VERSION_CHECK=1 LANGGRAPH_CLI_NO_ANALYTICS=1 LANGSMITH_TRACING=false \

@@ -34,7 +34,7 @@ from langgraph_pgstate.cli import (
 from langgraph_pgstate.cli.drawing import errors
 from langgraph_pgstate.cli.output import INTERRUPTED, fail
 from langgraph_pgstate.cli.target import Target
-from langgraph_pgstate.errors import ConfigurationError, PGStateError
+from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.options import DEFAULT_SCHEMA, DSN_VARIABLE
 
 
@@ -104,31 +104,8 @@ def options(
     ctx.obj = Target(dsn, schema, is_json, tenant)
 
 
-def demo(
-    ctx: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="A real chat model; needs its key. Else an offline one."),
-    ] = None,
-    turns: Annotated[
-        int | None, typer.Option(min=0, show_default=False, help="Turns of the conversation after the resume.")
-    ] = None,
-) -> None:
-    """Kill an agent in a superstep, resume it, fork it."""
-    from langgraph_pgstate.cli.agent import provider_model
-    from langgraph_pgstate.cli.demo import Demo
-
-    target: Target = ctx.obj
-    if target.is_json:
-        raise ConfigurationError("the demo prints no JSON")
-    if model:
-        provider_model(model)  # raises before anything begins if a package or a key is missing
-    with target.open(create=True) as dsn:
-        Demo(dsn, target.schema, target.place, model=model, turns=turns, program=target.program()).run()
-
-
 _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
-    "Start": (demo, schema.setup, schema.status, schema.migrate),
+    "Start": (schema.setup, schema.status, schema.migrate),
     "Run and serve": (serve.serve, queue.worker, inspect.inspect),
     "Threads": (
         threads.threads,

@@ -91,7 +91,7 @@ class Target:
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(
                 f"no database: give --dsn or set {DSN_VARIABLE}; there is no embedded one in "
-                f"{DEFAULT_EMBEDDED_PATH}/ here (`pgstate setup` and `pgstate demo` make it)"
+                f"{DEFAULT_EMBEDDED_PATH}/ here (`pgstate setup` makes it)"
             )
         from langgraph_pgstate.db.embedded import embedded_server
 

@@ -14,7 +14,7 @@ from langgraph_pgstate.cli.drawing import Style, Text, Tree
 from langgraph_pgstate.cli.output import shorten
 
 WRITER_KEY: Final = "process"
-"""Metadata key of the process that wrote a checkpoint; the demo sets it in its configs."""
+"""Metadata key of the process that wrote a checkpoint, as `make demo` sets it in its configs."""
 
 _STYLES: Final = ("red", "green", "magenta", "cyan", "yellow", "blue")
 _HEAD, _TAIL = 5, 2

@@ -19,24 +19,8 @@ from langgraph_pgstate.worker.graphs import load_value
 pytestmark = pytest.mark.once
 
 
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("PGSTATE_DSN", "COLUMNS")}
-
-
-def demo(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    return pgstate(directory, "demo", *arguments)
-
-
-def pgstate(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "langgraph_pgstate", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=directory,
-        env=ENVIRONMENT,
-        # A suite that a shell runs in the background has inherited that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +33,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_twice(directory: Path, example: str) -> list[subprocess.CompletedProcess[str]]:
-    command = [sys.executable, str(Path(__file__).parents[2] / "examples" / example)]
+    command = [sys.executable, str(ROOT / "examples" / example)]
     return [
         subprocess.run(command, capture_output=True, text=True, cwd=directory, check=False, env=ENVIRONMENT)
         for _ in range(2)
@@ -78,7 +62,7 @@ def test_the_example_charges_once_and_is_recorded(directory: Path) -> None:
 
 
 async def test_the_application_serves_each_user_its_own_threads(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = load_value("app.py:app", Path(__file__).parents[2] / "examples" / "fastapi")
+    example = load_value("app.py:app", ROOT / "examples" / "fastapi")
     monkeypatch.setenv("PGSTATE_DSN", dsn)
     async with AsyncPGState.open(dsn) as state:
         await state.setup()

@@ -58,7 +58,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 # Take a minute, ask, or go on for ever; other tests run them.
-ONLY_PARSED = {"demo", "inspect", "serve", "worker"}
+ONLY_PARSED = {"inspect", "serve", "worker"}
 pytestmark = pytest.mark.once
 
 _BLOCK = re.compile(

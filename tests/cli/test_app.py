@@ -20,7 +20,7 @@ pytestmark = pytest.mark.smoke
 def test_help_names_every_command(run: Run) -> None:
     result = run("--help")
     for command in (
-        "demo", "setup", "migrate", "status", "check", "prune", "tree", "import-langgraph", "export-langgraph",
+        "setup", "migrate", "status", "check", "prune", "tree", "import-langgraph", "export-langgraph",
         "threads", "runs", "trace", "tools", "cost", "diff", "label", "fork", "show", "conversation", "search",
         "events", "executions", "settle", "delete", "leases",
     ):  # fmt: skip

@@ -51,8 +51,7 @@ RUN_TOKENS = {name: TOKENS[name] for name in ("input_tokens", "output_tokens")}
 MODEL = "some-provider/some-model-of-a-long-name-2026-03-01"
 
 
-# Each command as it is run here. `demo` draws to the width that it finds, in a process of its own; a worker and a
-# server only log; `join` prints JSON in any case.
+# Each command as it is run here. A worker and a server only log; `join` prints JSON in any case.
 COMMANDS: dict[str, list[str]] = {
     "setup": [],
     "migrate": [],
@@ -177,7 +176,6 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 def test_every_command_is_looked_at() -> None:
     names = {one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback}
     assert names == COMMANDS.keys() | {
-        "demo",
         "hold",
         "holds",
         "release",

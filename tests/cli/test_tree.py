@@ -10,8 +10,8 @@ from support.cli import Run, words
 from support.official import Account
 from support.samples import config_of, put_values
 
+from examples.demo.agent import build_agent, offline_model
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.cli.agent import build_agent, offline_model
 
 pytestmark = pytest.mark.smoke
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
+from examples.demo.agent import FIRST_WISH, build_agent, follow_up, offline_model
 from langgraph_pgstate.cli import main
-from langgraph_pgstate.cli.agent import FIRST_WISH, build_agent, follow_up, offline_model
 from support import FORK, GUARD_SECONDS
 from support.record import EPOCH
 

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support import GUARD_SECONDS
 
 from langgraph_pgstate import PGState, PGStateSaver
-from tests.acceptance.test_examples import demo, pgstate
+from tests.acceptance.test_examples import ENVIRONMENT, ROOT, directory
+
+__all__ = ["directory"]
 
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The server of a root user runs as another one, who has to be let in.
-    path = tmp_path_factory.mktemp("a demo, in a path with spaces")
-    for parent in (path, *path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    return path
+def start(directory: Path, module: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        # A suite that a shell runs in the background has inherited that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
 
 
 def thread_of(shown: str) -> str:
@@ -46,7 +54,7 @@ def servers(directory: Path) -> list[str]:
 def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
     moments = {signal.SIGINT: "An agent", signal.SIGTERM: "An agent", signal.SIGKILL: "A new process"}
     for number, moment in moments.items():
-        process = demo(directory)
+        process = start(directory, "examples.demo")
         assert process.stdout is not None
         next(line for line in process.stdout if moment in line)
         process.send_signal(number)
@@ -55,7 +63,7 @@ def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
         assert complaints == ("stopped\n" if number == signal.SIGINT else "")
         # Nothing can clean up after SIGKILL; the next run takes the server over, and stops it.
         assert bool(servers(directory)) == (number == signal.SIGKILL)
-    again = pgstate(directory, "status")
+    again = start(directory, "langgraph_pgstate", "status")
     _, complaints = again.communicate(timeout=60)
     assert again.returncode == 0, complaints
     assert not servers(directory)
@@ -66,7 +74,7 @@ def test_ended_at_any_time_it_can_be_run_again(directory: Path) -> None:
 def test_kills_resumes_forks_and_weighs(runs: tuple[str, ...], directory: Path) -> None:
     threads = []
     for turns in runs:
-        process = demo(directory, "--turns", turns)
+        process = start(directory, "examples.demo", "--turns", turns)
         shown, complaints = process.communicate(timeout=4 * GUARD_SECONDS)
         assert process.returncode == 0, complaints
         assert complaints == ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.cli import Run, words
 
-from langgraph_pgstate.cli.agent import _trip_tools
+from examples.demo.__main__ import main
+from examples.demo.agent import _trip_tools
 
 pytestmark = pytest.mark.smoke
 
@@ -19,7 +19,11 @@ def test_each_city_has_flights_of_its_own() -> None:
     assert porto.startswith("TP 531 at")
 
 
-def test_a_real_model_without_its_package_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_model_without_its_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "langchain", None)
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
-    assert "pip install langchain langchain-nobody" in words(run("demo", "--model", "nobody:model", code=1))
+    monkeypatch.setattr(sys, "argv", ["demo", "--model", "nobody:model"])
+    assert main() == 1
+    assert "pip install langchain langchain-nobody" in " ".join(capsys.readouterr().err.split())

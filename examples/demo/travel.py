@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_pgstate.cli.agent import build_agent, offline_model, payment
+from examples.demo.agent import build_agent, offline_model, payment
 from langgraph_pgstate.server.langgraph_platform import tools
 
 

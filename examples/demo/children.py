@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from langgraph_pgstate.cli.demo_child import Job
+from examples.demo.child import Job
 from langgraph_pgstate.errors import PGStateError
 
 _PATIENCE_SECONDS: Final = 180.0
+_ROOT: Final = Path(__file__).parents[2]
 
 
 class DemoError(PGStateError):
@@ -85,7 +87,8 @@ class Child:
 def started(job: Job) -> Iterator[Child]:
     """Start a process with a job, and end it with the `with` block."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "langgraph_pgstate.cli.demo_child"],
+        [sys.executable, "-W", "ignore", "-m", "examples.demo.child"],
+        cwd=_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -18,8 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_pgstate.admin.api import Admin
-from langgraph_pgstate.cli.agent import (
+from examples.demo.agent import (
     AGENT,
     DINNER_WISH,
     FIRST_WISH,
@@ -29,19 +28,21 @@ from langgraph_pgstate.cli.agent import (
     TASTE_WISH,
     VOUCHER_WISH,
 )
-from langgraph_pgstate.cli.children import DemoError, ToolRuns, started
-from langgraph_pgstate.cli.demo_child import Job
+from examples.demo.child import Job
+from examples.demo.children import DemoError, ToolRuns, started
+from examples.demo.weigh import WholeValues
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.options import INSPECTOR_PORT, SERVER_PORT
 from langgraph_pgstate.cli.output import bytes_in_words, count, progress, shorten
+from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.cli.tree import draw, outline, short_id
-from langgraph_pgstate.cli.weigh import WholeValues
 from langgraph_pgstate.state import PGState
 
 _WIDTH: Final = 80
 _PREFIX: Final = "demo-"
 _EXAMPLE: Final = "examples/kill_and_resume.py"
-_GRAPH: Final = "langgraph_pgstate.cli.travel:graph"
+_GRAPH: Final = "examples.demo.travel:graph"
 # A tool that takes longer than the demo waits; its process is killed in it.
 _HANGING_SECONDS: Final = 60.0
 _OFFLINE_TURNS: Final = 120
@@ -53,24 +54,14 @@ class Demo:
 
     Args:
         dsn: The database.
-        schema: Its schema; made when it is missing.
-        place: The database in words.
+        target: The database in words, and its schema, which is made when it is missing.
         model: `provider:model`, or `None` for the offline one.
         turns: Turns the conversation goes on for after it was resumed.
-        program: How `pgstate` is called on the same database, for the commands shown at the end.
     """
 
-    def __init__(
-        self,
-        dsn: str,
-        schema: str,
-        place: str,
-        *,
-        model: str | None = None,
-        turns: int | None = None,
-        program: str = "pgstate",
-    ) -> None:
-        self._dsn, self._schema, self._place, self._model, self._program = dsn, schema, place, model, program
+    def __init__(self, dsn: str, target: Target, *, model: str | None = None, turns: int | None = None) -> None:
+        self._dsn, self._schema, self._place, self._model = dsn, target.schema, target.place, model
+        self._program = target.program()
         self._turns = turns if turns is not None else _PROVIDER_TURNS if model else _OFFLINE_TURNS
 
     def run(self) -> None:
@@ -90,7 +81,7 @@ class Demo:
             self._thread_id = self._next_thread_id()
             self._config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
             version = self._admin.sizes().server_version
-            console.print(f"[bold]pgstate demo[/] on PostgreSQL {version}, {escape(self._place)}")
+            console.print(f"[bold]The demo[/] on PostgreSQL {version}, {escape(self._place)}")
             console.print(f"thread {self._thread_id}, schema {self._schema}, model: {self._model or 'offline'}")
             before = self._kill_in_superstep()
             self._resume(before)

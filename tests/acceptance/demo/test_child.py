@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from examples.demo.agent import TASTE_WISH
+from examples.demo.child import Job, run
 from langgraph_pgstate import PGState, PGStateSaver
-from langgraph_pgstate.cli.agent import TASTE_WISH
-from langgraph_pgstate.cli.demo_child import Job, run
 
 
 def test_a_job_is_done_and_told_line_by_line(dsn: str, saver: PGStateSaver, capfd: pytest.CaptureFixture[str]) -> None:

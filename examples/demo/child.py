@@ -20,7 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_pgstate.cli.agent import (
+from examples.demo.agent import (
     AGENT,
     DINNER_WISH,
     FIRST_WISH,

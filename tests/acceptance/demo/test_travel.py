@@ -8,11 +8,11 @@ import pytest
 from support import GUARD_SECONDS
 from support.pages import inspected, state_of
 
+from examples.demo.agent import AGENT
+from examples.demo.child import Job, run
+from examples.demo.children import started
+from examples.demo.travel import graph
 from langgraph_pgstate import PGStateSaver
-from langgraph_pgstate.cli.agent import AGENT
-from langgraph_pgstate.cli.children import started
-from langgraph_pgstate.cli.demo_child import Job, run
-from langgraph_pgstate.cli.travel import graph
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import sys
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from langgraph_pgstate.cli.children import Child, DemoError, ToolRuns, started
-from langgraph_pgstate.cli.demo_child import Job
+from examples.demo.child import Job
+from examples.demo.children import Child, DemoError, ToolRuns, started
 
 
 def test_a_tool_is_inside_until_it_ends() -> None:

@@ -10,7 +10,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.conninfo import make_conninfo
 from support.cli import converse
 
-from langgraph_pgstate.cli.weigh import WholeValues
+from examples.demo.weigh import WholeValues
+from tests.cli.conftest import upstream_schema
+
+__all__ = ["upstream_schema"]
 
 pytestmark = pytest.mark.smoke
 
