@@ -28,6 +28,9 @@
     │   └── LeaseLostError                   the lease expired or was taken over; further writes are refused
     ├── ThreadDeletedError                   the thread was deleted during a run
     ├── ThreadHeldError                      the thread is held by a person, so nothing of it is deleted
+    ├── ThreadArchivedError                  the thread is in an archive, and must be restored first
+    ├── ArchiveError                         an archive is missing or damaged
+    │   └── ArchiveUnavailableError          the objects of an archive cannot be reached
     ├── ThreadExistsError                    a thread is to be created under the id of another one
     ├── AssistantExistsError                 an assistant is to be created under the id of another one
     ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
@@ -462,6 +465,42 @@ class ThreadHeldError(PGStateError):
         self.held_by = held_by
         self.reason = reason
         self.since = since
+
+
+class ThreadArchivedError(PGStateError):
+    """The thread is archived: its rows are not in the database until it is restored. Nothing was written.
+
+    Attributes:
+        thread_id: The thread.
+        archive_id: The archive that has it.
+        archived_at: Since when; `None` if it is not known.
+    """
+
+    def __init__(self, thread_id: str, archive_id: str, archived_at: datetime | None = None) -> None:
+        since = "" if archived_at is None else f" since {archived_at}"
+        super().__init__(
+            f"thread {thread_id!r} is archived{since}: restore it by `pgstate archive restore "
+            f"{shlex.quote(thread_id)}` or state.archive.restore, and repeat the call"
+        )
+        self.thread_id, self.archive_id, self.archived_at = thread_id, archive_id, archived_at
+
+
+class ArchiveError(PGStateError):
+    """An object of an archive is missing or damaged. Nothing was written to the database, and nothing deleted from it.
+
+    Attributes:
+        where: The object, and the part of it.
+    """
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where} {why}")
+        self.where = where
+
+
+class ArchiveUnavailableError(ArchiveError):
+    """The objects of an archive cannot be reached, or not be written."""
+
+    retryable = True
 
 
 class ThreadExistsError(PGStateError):

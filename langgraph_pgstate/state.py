@@ -37,6 +37,7 @@ from langgraph_pgstate.db.tenants import tenant_of
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
+from langgraph_pgstate.keep import Archive, AsyncArchive
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -88,7 +89,7 @@ class _Fresh(Database):
     """A database that writes waiting records before it runs an operation."""
 
     def __init__(self, database: Database, recorder: Recorder) -> None:
-        self.schema = database.schema
+        self.schema, self.tenant = database.schema, database.tenant
         self._inner, self._recorder = database, recorder
 
     def run(
@@ -103,7 +104,7 @@ class _AsyncFresh(AsyncDatabase):
     """Asynchronous twin of `_Fresh`."""
 
     def __init__(self, database: AsyncDatabase, recorder: AsyncRecorder) -> None:
-        self.schema = database.schema
+        self.schema, self.tenant = database.schema, database.tenant
         self._inner, self._recorder = database, recorder
 
     async def run(
@@ -291,6 +292,7 @@ class PGState(_State):
         saver: The checkpointer, to be compiled into graphs.
         threads: Threads, their users, agents and status; search by metadata and projected state; branches, forks,
             labels, differences.
+        archive: The archive: threads whose rows are outside of the database, and come back exactly.
         interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
@@ -463,6 +465,11 @@ class PGState(_State):
     def threads(self) -> Threads:
         """Threads: search, branches, forks and differences."""
         return Threads(self._fresh, self._queries, self._codec, self._versions)
+
+    @cached_property
+    def archive(self) -> Archive:
+        """The archive: threads whose rows are outside of the database."""
+        return Archive(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> Interrupts:
@@ -759,6 +766,11 @@ class AsyncPGState(_State):
     def threads(self) -> AsyncThreads:
         """Threads: search, branches, forks and differences."""
         return AsyncThreads(self._fresh, self._queries, self._codec, self._versions)
+
+    @cached_property
+    def archive(self) -> AsyncArchive:
+        """The archive: threads whose rows are outside of the database."""
+        return AsyncArchive(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> AsyncInterrupts:

@@ -1,8 +1,9 @@
 -- name: put_checkpoint
--- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row.
+-- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or is
+-- archived.
 -- Fails if the checkpoint exists, which takes less time than looking for it.
 WITH required AS MATERIALIZED (
-    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id
+    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), noted AS (
     INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, created_at, data)
     SELECT :thread_id, :entry_id::text, :run_id::text, at, :entry::bytea FROM required WHERE :entry_id IS NOT NULL
@@ -20,7 +21,7 @@ FROM required;
 -- name: put_checkpoint_segments
 -- Store a checkpoint as `put_checkpoint` does, with new segments.
 WITH required AS MATERIALIZED (
-    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id
+    SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), new_segments AS (
     -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
@@ -118,7 +119,8 @@ FROM required;
 
 -- name: replace_checkpoint
 -- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the thread's
--- row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is missing.
+-- row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is missing, and fails
+-- if the thread is archived.
 WITH base AS MATERIALIZED (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
@@ -127,7 +129,9 @@ WITH base AS MATERIALIZED (
 ), required AS MATERIALIZED (
     SELECT now() AS at WHERE CASE
         WHEN :base_id IS NOT NULL THEN EXISTS (SELECT 1 FROM base)
-        ELSE :touches::boolean OR EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id)
+        ELSE :touches::boolean OR EXISTS (
+            SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
+        )
     END
 ), new_segments AS (
     -- Concatenated in one parameter, because an array would be sent as text. A single segment is passed without a copy.
@@ -144,6 +148,9 @@ WITH base AS MATERIALIZED (
         user_id = coalesce(excluded.user_id, threads.user_id),
         tenant_id = coalesce(excluded.tenant_id, threads.tenant_id),
         updated_at = excluded.updated_at,
+        -- The cast fails with the text as the message.
+        version = CASE WHEN threads.archived_at IS NULL THEN threads.version
+            ELSE ('pgstate-guard:archived:' || threads.archive_id || ';')::integer END,
         -- In UTC, because addition in the session's time zone is not immutable, as Citus requires here.
         expires_at = coalesce(
             ((excluded.updated_at AT TIME ZONE 'UTC') + threads.ttl) AT TIME ZONE 'UTC', threads.expires_at

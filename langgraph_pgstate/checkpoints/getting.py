@@ -23,6 +23,7 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import CorruptStateError
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import Queries
 
 # Greater than every id: the cursor of a list's first page.
@@ -51,11 +52,18 @@ async def get_tuple(
 
     Returns:
         The arguments of `load_tuple`; `None` if the checkpoint does not exist.
+
+    Raises:
+        ThreadArchivedError: If the checkpoint does not exist because the thread is archived. Of a thread without
+            checkpoints this takes another round trip.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
     expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
     head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
     if head is None:
+        if not address.checkpoint_ns:
+            # Of an archived thread there is none: a graph would begin anew.
+            await refuse_archived(db, queries, address.thread_id)
         return None
     sends: list[Any] = []
     if head.parent_id and _is_old(head):

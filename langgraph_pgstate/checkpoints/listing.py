@@ -22,6 +22,7 @@ from langgraph_pgstate.db.protocol import Connection, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, CorruptStateError
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED
 from langgraph_pgstate.langgraph_compat import advance_ids_past
+from langgraph_pgstate.leases.guards import refuse_archived
 from langgraph_pgstate.schema.queries import NamedQuery, Queries
 
 # The query `list_everywhere` contains this number, too.
@@ -206,6 +207,8 @@ async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing
         found = await db.fetch(
             query, {**listing.parameters, **cursor, "page_size": page_size, "state_bytes": state_bytes}
         )
+        if not found and listing.cursor[0] == MAX_ID and "thread_id" in parameters:
+            await refuse_archived(db, queries, parameters["thread_id"])
         for row in found:
             advance_ids_past(row[2])
         page = Page(

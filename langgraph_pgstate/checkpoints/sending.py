@@ -17,8 +17,8 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_refusal
-from langgraph_pgstate.errors import ConflictError, StaleHeadError
-from langgraph_pgstate.leases.guards import Guard, broken_condition
+from langgraph_pgstate.errors import ConflictError, StaleHeadError, ThreadArchivedError
+from langgraph_pgstate.leases.guards import Guard, archive_of, broken_condition
 from langgraph_pgstate.schema.queries import Queries
 
 # Four for locked rows that disappear again and again, and one for each other refusal.
@@ -74,6 +74,7 @@ async def put(
             checkpoint they are rebuilt from no longer exists.
         LeaseLostError: If the guard refuses it because the lease was taken over.
         ThreadDeletedError: If the guard refuses it because the thread was deleted.
+        ThreadArchivedError: If the thread is archived.
     """
     request = plan.request
     # Inside the caller's transaction a failed statement would abort the transaction, so send the one that cannot
@@ -154,6 +155,8 @@ def explain_refusal(
     condition = broken_condition(error)
     if condition == "base":
         return Refusal.HELD_ROW_MISSING
+    if (archive_id := archive_of(error)) is not None:
+        raise ThreadArchivedError(address.thread_id, archive_id) from error
     if condition is not None and guard is not None:
         if guard.misses_thread(error):
             return Refusal.GUARD_NEEDS_THREAD

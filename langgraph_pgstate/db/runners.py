@@ -97,6 +97,12 @@ class Runner(Protocol):
         """Return what a function returns, as `heavy.compute` does if there is an event loop."""
         ...
 
+    async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns that waits for something else than the database, in a thread if there is an
+        event loop.
+        """
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
         ...
@@ -149,6 +155,10 @@ class BlockingRunner:
         """Return what a function returns."""
         return function(*args, **kwargs)
 
+    async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns."""
+        return function(*args, **kwargs)
+
     async def sleep(self, seconds: float) -> None:
         """Sleep without suspending."""
         time.sleep(seconds)  # noqa: ASYNC251
@@ -170,6 +180,10 @@ class AsyncRunner:
     ) -> T:
         """Run an operation."""
         return await self.database.run(operation, *args, **kwargs)
+
+    async def read(self, queries: Any, what: Read[T]) -> T:
+        """Run a statement that reads."""
+        return await self.database.read(queries, what)
 
     async def run_within(
         self,
@@ -196,6 +210,10 @@ class AsyncRunner:
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function returns, beside the event loop if it takes milliseconds."""
         return await self.database.compute(weighed, function, *args, **kwargs)
+
+    async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, in a thread. If the caller is cancelled, the function runs to its end."""
+        return await asyncio.to_thread(function, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""

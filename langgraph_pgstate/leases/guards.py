@@ -17,7 +17,13 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_pgstate.arguments import Address, configurable_of
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import LeaseLostError, PGStateError, StaleHeadError, ThreadDeletedError
+from langgraph_pgstate.errors import (
+    LeaseLostError,
+    PGStateError,
+    StaleHeadError,
+    ThreadArchivedError,
+    ThreadDeletedError,
+)
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.schema.queries import Queries, Statement
 
@@ -143,6 +149,12 @@ def broken_condition(error: BaseException) -> str | None:
     return None if found is None else found[0]
 
 
+def archive_of(error: BaseException) -> str | None:
+    """Return the archive of the thread if a transaction failed because it is archived, else `None`."""
+    found = _reason(error)
+    return found[1] if found is not None and found[0] == "archived" else None
+
+
 def _reason(error: BaseException) -> tuple[str, str] | None:
     if getattr(error, "sqlstate", None) != "22P02":
         return None
@@ -223,6 +235,16 @@ async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> No
     """
     if found := await db.fetch(queries.get_tombstone, {"thread_id": thread_id}):
         raise ThreadDeletedError(thread_id, found[0][0])
+
+
+async def refuse_archived(db: Connection, queries: Queries, thread_id: str) -> None:
+    """Raise if a thread is archived, so that what was looked for is missing. One round trip.
+
+    Raises:
+        ThreadArchivedError: If it is.
+    """
+    if found := await db.fetch(queries.get_archive_of, {"thread_id": thread_id}):
+        raise ThreadArchivedError(thread_id, *found[0])
 
 
 async def revive_thread(db: Connection, queries: Queries, thread_id: str) -> bool:

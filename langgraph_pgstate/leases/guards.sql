@@ -89,6 +89,10 @@ ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_
 -- Return when a thread was deleted, if its id must not be used again yet.
 SELECT deleted_at FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now();
 
+-- name: get_archive_of
+-- Return the archive of a thread, and when it was archived, if it is.
+SELECT archive_id, archived_at FROM /*schema*/threads WHERE thread_id = :thread_id::text AND archived_at IS NOT NULL;
+
 -- name: delete_tombstone
 -- Allow a deleted thread's id to be used again.
 DELETE FROM /*schema*/tombstones WHERE thread_id = :thread_id;

@@ -15,6 +15,7 @@ from langgraph_pgstate.errors import (
     NotFoundError,
     PGStateError,
     StaleHeadError,
+    ThreadArchivedError,
     ThreadBusyError,
     ThreadDeletedError,
 )
@@ -46,6 +47,7 @@ async def enqueue(
     Raises:
         ThreadBusyError: If the strategy is `reject` and the thread has another run.
         ThreadDeletedError: If the thread was deleted.
+        ThreadArchivedError: If the thread is archived.
         StaleHeadError: If the thread's newest checkpoint is not the one that a run expects.
         ConfigurationError: If the id is that of a run which was not enqueued, or of another thread's run.
         NotFoundError: If the checkpoint from which a run starts does not exist.
@@ -125,6 +127,8 @@ def _refusal(error: Exception) -> PGStateError | None:
     since = None if seconds is None else datetime.fromtimestamp(float(seconds), UTC)
     if reason == "deleted":
         return ThreadDeletedError(thread_id, since)
+    if reason == "archived":
+        return ThreadArchivedError(thread_id, run_id, since)
     if reason == "busy":
         return ThreadBusyError(thread_id, run_id, since)
     if reason == "moved":

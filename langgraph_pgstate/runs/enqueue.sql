@@ -24,12 +24,17 @@ WHERE t.thread_id IN (SELECT f.thread_id FROM free f)
     OR NOT EXISTS (SELECT 1 FROM /*schema*/threads o WHERE o.thread_id = t.thread_id);
 
 -- name: check_threads
--- Fail if one of some threads was deleted.
+-- Fail if one of some threads was deleted, or is archived. Runs after `make_threads`, because only the next statement sees
+-- what was committed during its wait.
 -- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
-SELECT ('pgstate-queue:' || jsonb_build_array(
-    'deleted', d.thread_id, NULL, extract(epoch FROM d.deleted_at)
-)::text)::integer
-FROM /*schema*/tombstones d WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() LIMIT 1;
+SELECT ('pgstate-queue:' || jsonb_build_array(f.reason, f.thread_id, f.archive_id, extract(epoch FROM f.since))::text)::integer
+FROM (
+    SELECT 'deleted' AS reason, d.thread_id, NULL::text AS archive_id, d.deleted_at AS since
+    FROM /*schema*/tombstones d WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now()
+    UNION ALL
+    SELECT 'archived', t.thread_id, t.archive_id, t.archived_at
+    FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids) AND t.archived_at IS NOT NULL
+) AS f LIMIT 1;
 
 -- name: check_enqueue
 -- Fail if a run cannot be enqueued: its id is that of another run, the checkpoint from which it starts does not exist,

@@ -5,7 +5,7 @@
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
 -- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is a
--- `ttl`.
+-- `ttl`. Of an archived thread (`archived_at`) only this row is here, so that lists still find it.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -22,6 +22,8 @@ CREATE TABLE /*schema*/threads (
     forked_from_checkpoint_id text COLLATE "C",
     ttl interval,
     ttl_strategy text NOT NULL DEFAULT 'delete',
+    archived_at timestamptz,
+    archive_id text COLLATE "C",
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, thread_id);
@@ -142,6 +144,33 @@ CREATE TABLE /*schema*/tombstones (
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX tombstones_expires_at_idx ON /*schema*/tombstones (expires_at, thread_id);
+
+-- Archives: objects outside of the database, each with the rows of several threads, and a manifest beside it. A row is
+-- stored before its objects are; until it is complete, nothing was deleted from the database for it. `root` is the
+-- SHA-256 that the manifest must have.
+CREATE TABLE /*schema*/archives (
+    archive_id text COLLATE "C" NOT NULL,
+    url text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    completed_at timestamptz,
+    threads integer NOT NULL,
+    bytes bigint NOT NULL,
+    root bytea NOT NULL,
+    schema_version integer NOT NULL,
+    key_ids text[] NOT NULL DEFAULT '{}',
+    PRIMARY KEY (archive_id)
+);
+
+-- Which archives have a copy of a thread, also of one that is back in the database or was deleted there since. The one
+-- that `threads.archive_id` names is the thread itself.
+CREATE TABLE /*schema*/archived_threads (
+    thread_id text COLLATE "C" NOT NULL,
+    archive_id text COLLATE "C" NOT NULL,
+    user_id text,
+    PRIMARY KEY (thread_id, archive_id)
+);
+CREATE INDEX archived_threads_archive_id_idx ON /*schema*/archived_threads (archive_id);
+CREATE INDEX archived_threads_user_id_idx ON /*schema*/archived_threads (user_id) WHERE user_id IS NOT NULL;
 
 -- Answers to interrupts, at most one for each. The application resumes the graph with them. `answer_id` is random for
 -- each call: a call that is repeated after a lost connection finds its own answer.
@@ -1077,6 +1106,8 @@ COMMENT ON COLUMN /*schema*/threads.forked_from_checkpoint_id IS 'checkpoint it 
 COMMENT ON COLUMN /*schema*/threads.ttl IS 'how long it is kept after its last activity; null: no limit';
 COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
     'what happens when it expires: delete, or keep_latest, which prunes all but its newest checkpoints';
+COMMENT ON COLUMN /*schema*/threads.archived_at IS 'time it was archived; null: its rows are in the database';
+COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has its rows, if it was archived';
 
 COMMENT ON TABLE /*schema*/checkpoints IS 'One row for each state of a graph after a superstep.';
 COMMENT ON COLUMN /*schema*/checkpoints.thread_id IS 'the thread';
@@ -1151,6 +1182,23 @@ COMMENT ON TABLE /*schema*/tombstones IS 'Deleted threads to which late writes a
 COMMENT ON COLUMN /*schema*/tombstones.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/tombstones.deleted_at IS 'time it was deleted';
 COMMENT ON COLUMN /*schema*/tombstones.expires_at IS 'time from which maintain may remove the tombstone';
+
+COMMENT ON TABLE /*schema*/archives IS 'Objects outside of the database that have the rows of archived threads.';
+COMMENT ON COLUMN /*schema*/archives.archive_id IS 'its id, which its two objects are named after';
+COMMENT ON COLUMN /*schema*/archives.url IS 'folder or bucket of the objects';
+COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
+COMMENT ON COLUMN /*schema*/archives.completed_at IS
+    'time its threads were deleted from the database; null: it was not finished, or none could be deleted';
+COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';
+COMMENT ON COLUMN /*schema*/archives.bytes IS 'size of both objects';
+COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 over the manifest, which has those of all parts';
+COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema that the rows are of';
+COMMENT ON COLUMN /*schema*/archives.key_ids IS 'data keys that encrypted values in it need';
+
+COMMENT ON TABLE /*schema*/archived_threads IS 'Which archives have a copy of a thread.';
+COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
+COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
+COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
 
 COMMENT ON TABLE /*schema*/answers IS 'Answers to interrupts, at most one for each.';
 COMMENT ON COLUMN /*schema*/answers.thread_id IS 'the thread';

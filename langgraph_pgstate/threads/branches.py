@@ -20,7 +20,7 @@ from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection, Read, Rows
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, NotFoundError, UnsafeTypeError
-from langgraph_pgstate.leases.guards import refuse_deleted
+from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted
 from langgraph_pgstate.paging import page_size
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.events import check_not_done, note_action
@@ -151,6 +151,7 @@ async def put_label(
             facts = {"label": label}
             await note_action(db, queries, "label", by, address.thread_id, details=facts, checkpoint_id=rows[0][0])
     if not rows:
+        await refuse_archived(db, queries, address.thread_id)
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else _nothing(address.thread_id))
     return address._replace(checkpoint_id=rows[0][0]).config
 
@@ -250,6 +251,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         NotFoundError: If there is no such checkpoint.
         ConfigurationError: If the new thread's id already has a history other than this fork's.
         ThreadDeletedError: If the new thread's id belongs to a deleted thread with a tombstone.
+        ThreadArchivedError: If one of the threads is archived.
         AlreadyDoneError: If a person has forked the checkpoint to another thread within the time.
     """
     source_id, target_id = request.source_id, request.target_id
@@ -263,6 +265,8 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         )
         if not origin:
             raise NotFoundError(_nothing(source_id))
+        await refuse_archived(db, queries, source_id)
+        await refuse_archived(db, queries, target_id)
         if request.checkpoint_id is None:
             heads = await db.fetch(queries.find_head, {"thread_id": source_id})
             if not heads:

@@ -32,8 +32,9 @@ FROM lineage a LEFT JOIN /*schema*/labels l
     ON l.thread_id = :thread_id AND l.checkpoint_ns = :checkpoint_ns AND l.checkpoint_id = a.checkpoint_id;
 
 -- name: keep_labels
--- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked.
-SELECT thread_id FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
+-- Block new labels and holds until the transaction ends, so that a deletion sees them all; puts are not blocked. Return the
+-- thread, with its archive if it is archived.
+SELECT thread_id, archive_id, archived_at FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR KEY SHARE;
 
 -- name: put_label
 -- Label a checkpoint, or the newest of its namespace, if it exists, and return its id.

@@ -20,7 +20,8 @@ WHERE thread_id = :thread_id::text AND ttl IS NULL AND expires_at IS NULL AND NO
 -- name: list_expired
 -- Return a page of expired threads, oldest expiry first, after a cursor, except those in use.
 SELECT t.expires_at, t.thread_id, t.ttl_strategy FROM /*schema*/threads t
-WHERE t.expires_at <= now() AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
+WHERE t.expires_at <= now() AND t.archived_at IS NULL
+    AND (t.expires_at, t.thread_id) > (:cursor_at::timestamptz, :cursor_id::text)
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r
@@ -43,7 +44,7 @@ SELECT t.ttl_strategy, EXISTS (
     WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
 )
 FROM /*schema*/threads t
-WHERE t.thread_id = :thread_id::text AND t.expires_at <= now()
+WHERE t.thread_id = :thread_id::text AND t.expires_at <= now() AND t.archived_at IS NULL
     AND t.updated_at <= now() - make_interval(secs => :quiet::double precision)
     AND NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r

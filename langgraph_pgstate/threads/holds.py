@@ -11,7 +11,7 @@ from typing import Final
 
 from langgraph_pgstate.arguments import identifier, thread_id_of
 from langgraph_pgstate.db.protocol import Connection, Read
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadArchivedError, ThreadHeldError
 from langgraph_pgstate.paging import Page, decode_cursor, read_page
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.partitions import HOLDS_KEY
@@ -81,12 +81,15 @@ async def holds_of(db: Connection, queries: Queries, thread_id: str) -> tuple[Ho
 
 
 async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Refuse the deletion of rows of a thread that is held. Call it first in the transaction that deletes them.
+    """Refuse the deletion of rows of a thread that is held, or archived. Call it first in its transaction.
 
     Raises:
         ThreadHeldError: If it is held.
+        ThreadArchivedError: If its rows are in an archive, from which the deletion would not delete them.
     """
-    await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+    rows = await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+    if rows and rows[0][2] is not None:
+        raise ThreadArchivedError(*rows[0])
     if holds := await holds_of(db, queries, thread_id):
         raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
 

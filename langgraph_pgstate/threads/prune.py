@@ -145,7 +145,10 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
     key = {"thread_id": thread_id}
     async with db.transaction():
         # Prevents that a checkpoint is labelled, or the thread held, while rows are being removed.
-        await db.fetch(queries.keep_labels, key)
+        found = await db.fetch(queries.keep_labels, key)
+        if found and found[0][2] is not None:
+            # Only its row is here.
+            return PruneResult(dry_run=request.dry_run)
         if await is_kept(db, queries, thread_id, "not pruned"):
             return PruneResult(dry_run=request.dry_run, held=(thread_id,))
         outline = await _read_outline(db, queries, thread_id, request.older_than)

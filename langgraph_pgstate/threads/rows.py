@@ -10,7 +10,7 @@ from datetime import timedelta
 from langgraph_pgstate.checkpoints.event_chains import end_chain, release_runs
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.leases.guards import refuse_deleted, store_tombstone
+from langgraph_pgstate.leases.guards import refuse_archived, refuse_deleted, store_tombstone
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.record.events import note_action
@@ -49,6 +49,7 @@ async def delete_thread(
 
     Raises:
         ThreadHeldError: If a person holds the thread.
+        ThreadArchivedError: If the thread is archived.
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
@@ -158,6 +159,7 @@ async def copy_thread(
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
         ThreadDeletedError: If the target was deleted and has a tombstone.
+        ThreadArchivedError: If one of them is archived.
     """
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
@@ -166,6 +168,8 @@ async def copy_thread(
     # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
+        await refuse_archived(db, queries, source_id)
+        await refuse_archived(db, queries, target_id)
         strangers = await db.fetch(queries.find_strangers, key)
         if strangers:
             raise ConfigurationError(

@@ -2,7 +2,8 @@
 -- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint.
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
+    t.archived_at
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -42,7 +43,8 @@ WITH found AS (
     )
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
-    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
+    t.archived_at
 FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
     LEFT JOIN /*schema*/projections p ON p.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
@@ -66,7 +68,7 @@ LIMIT :page_size;
 -- Return one thread, with its newest checkpoint in the root namespace and its projected channels.
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
-    (
+    t.archived_at, (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id AND c.checkpoint_ns = ''
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ),
@@ -95,7 +97,8 @@ FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 -- Return threads in the order of one of their columns, from an offset; reads no checkpoint.
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title,
-    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id
+    t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
+    t.archived_at
 FROM /*schema*/threads t
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))

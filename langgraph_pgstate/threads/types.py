@@ -323,6 +323,7 @@ class Thread:
         ttl_strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
         forked_from_thread_id: The thread it was forked from, if any.
         forked_from_checkpoint_id: The checkpoint of that thread it starts from.
+        archived_at: Time at which it was archived: only this row of it is in the database; `None` if all is.
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
         state: Projected channels. Set only when a single thread is read.
     """
@@ -341,5 +342,6 @@ class Thread:
     ttl_strategy: str = "delete"
     forked_from_thread_id: str | None = None
     forked_from_checkpoint_id: str | None = None
+    archived_at: datetime | None = None
     head_checkpoint_id: str | None = None
     state: Mapping[str, Any] | None = None

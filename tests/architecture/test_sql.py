@@ -77,6 +77,8 @@ TABLES = (
     "memory_versions",
     "large_namespaces",
     "memory_indexes",
+    "archives",
+    "archived_threads",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.__file__).parent

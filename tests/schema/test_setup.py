@@ -70,7 +70,8 @@ QUEUE_TABLES = {
 FILE_TABLES = {"files", "file_texts", "file_versions"}
 AUDIT_TABLES = {"event_chaining", "event_chains", "event_hashes", "event_chain_ends"}
 MEMORY_TABLES = {"memories", "memory_versions", "large_namespaces", "memory_indexes"}
-TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | AUDIT_TABLES | MEMORY_TABLES
+KEEP_TABLES = {"archives", "archived_threads"}
+TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | AUDIT_TABLES | MEMORY_TABLES | KEEP_TABLES
 
 
 def set_up_in_a_process(dsn: str, schema: str) -> None:

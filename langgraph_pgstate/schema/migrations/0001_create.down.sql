@@ -50,6 +50,8 @@ DROP TABLE /*schema*/feedback;
 DROP TABLE /*schema*/runs;
 DROP TABLE /*schema*/projections;
 DROP TABLE /*schema*/answers;
+DROP TABLE /*schema*/archived_threads;
+DROP TABLE /*schema*/archives;
 DROP TABLE /*schema*/tombstones;
 DROP TABLE /*schema*/leases;
 DROP TABLE /*schema*/labels;

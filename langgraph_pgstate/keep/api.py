@@ -1,0 +1,212 @@
+"""The archive: threads whose rows are outside of the database, and come back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, Unpack
+
+from langgraph_pgstate.arguments import several, thread_ids_of
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Read
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.keep import archiving, restoring
+from langgraph_pgstate.keep.objects import open_objects
+from langgraph_pgstate.keep.types import ArchivedThread, ArchiveReport, RestoreReport
+from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.filters import ThreadSearch
+from langgraph_pgstate.threads.search import list_threads
+
+QUIET: Final = timedelta(seconds=30)
+"""Time for which a thread must not have been active by default."""
+_KIND: Final = "archived"
+
+Progress = Callable[[ArchiveReport | RestoreReport], None]
+
+
+class AsyncArchive:
+    """The archive of a schema's threads.
+
+    An archived thread leaves its row in `threads` as a stub: lists, and searches by owner and metadata, find it, with
+    `archived_at`. Reading its state, running it, forking or deleting it raises `ThreadArchivedError` until it is
+    restored.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
+        self._runner: Any = AsyncRunner(database)
+        self._queries = queries
+
+    async def put(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        to: str,
+        idle_for: timedelta = QUIET,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        **filters: Unpack[ThreadSearch],
+    ) -> ArchiveReport:
+        """Archive threads: given ones, or those that some filters select. Safe to repeat and to stop.
+
+        The rows of a thread are stored in an archive, read back from it and verified; then they are deleted from the
+        database, if nothing of the thread has changed since. A process that is killed leaves each thread in the
+        database, in the archive, or in both. Threads in use, or that another process is changing, stay, and are named.
+
+        Args:
+            thread_ids: The threads.
+            to: Where: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`;
+                credentials come from the environment. `memory://name` is one of this process, for tests.
+            idle_for: Time for which a thread must not have been active.
+            dry_run: Only count the threads and rows, and the bytes that they take in the database.
+            progress: Called after each archive with the sum so far.
+            filters: See `ThreadSearch`; `limit` is the most threads, all by default.
+
+        Raises:
+            ThreadHeldError: If a given thread is held. Nothing was archived.
+            NotFoundError: If a given thread does not exist. Nothing was archived.
+            ArchiveError: If an archive is damaged when it is read back. None of its threads was deleted.
+            ArchiveUnavailableError: If an archive cannot be stored. None of its threads was deleted.
+            ConfigurationError: If an argument is invalid. Nothing was archived.
+        """
+        check_filters(filters, ThreadSearch)
+        selection: Any = {**filters}
+        limit: int | None = selection.pop("limit", None)
+        if (thread_ids is None) == (not selection) or "cursor" in selection:
+            raise ConfigurationError("name threads, or filters that select some: one of both")
+        if not isinstance(idle_for, timedelta) or idle_for < timedelta(0):
+            raise ConfigurationError(f"idle_for must be a timedelta that is not negative, got {idle_for!r}")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ConfigurationError(f"limit must be at least 1 thread, got {limit!r}")
+        objects = open_objects(to)
+        report = ArchiveReport(dry_run=dry_run)
+        page: Sequence[str] = ()
+        if thread_ids is not None:
+            page = thread_ids_of(several("thread_ids", thread_ids))[:limit]
+            await self._runner.run(archiving.check_held, self._queries, page)
+        cursor, seen = None, 0
+        while True:
+            if thread_ids is None:
+                size = min(archiving.PAGE, archiving.PAGE if limit is None else limit - seen)
+                found = await self._runner.read(
+                    self._queries, list_threads(**{**selection, "cursor": cursor, "limit": size})
+                )
+                page, cursor = [one.thread_id for one in found.items if one.archived_at is None], found.next
+            report += await archiving.archive_threads(
+                self._runner,
+                self._queries,
+                objects,
+                page,
+                tenant=self._runner.database.tenant,
+                idle_for=idle_for,
+                dry_run=dry_run,
+            )
+            seen += len(page)
+            if progress is not None:
+                progress(report)
+            if cursor is None or (limit is not None and seen >= limit):
+                return report
+
+    async def restore(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        source: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreReport:
+        """Restore threads: every row as it was. Safe to repeat, and to stop.
+
+        All that is needed of an archive is verified before anything of it is written. The copy in the archive stays. A
+        time to live begins anew, and a fixed time of expiry is gone.
+
+        Args:
+            thread_ids: The threads; with a `source` all of it by default.
+            source: URL below which the archives are, for threads of another database, schema or version; by default
+                that of the archives that the stubs name.
+            dry_run: Only read and verify.
+            progress: Called after each archive with the sum so far.
+
+        Raises:
+            NotFoundError: If a thread is not archived, or is in no archive there.
+            ThreadExistsError: If a thread exists that is not the archived one.
+            ArchiveError: If an archive is damaged. Nothing of it was written.
+            ArchiveUnavailableError: If it cannot be read.
+            TenantError: If an archive is another tenant's.
+            SchemaOutdatedError: If an archive has columns that the tables lack.
+            ConfigurationError: If an argument is invalid.
+        """
+        if thread_ids is None and source is None:
+            raise ConfigurationError("name the threads to restore, or the source, of which all are restored")
+        tenant = self._runner.database.tenant
+        ids = None if thread_ids is None else thread_ids_of(several("thread_ids", thread_ids))
+        if source is not None:
+            sources = await restoring.search_sources(self._runner, open_objects(source), ids, tenant)
+        else:
+            sources = await restoring.find_sources(self._runner, self._queries, ids or (), tenant)
+        report = RestoreReport()
+        for one in sources:
+            report += await restoring.restore_source(self._runner, self._queries, one, dry_run=dry_run)
+            if progress is not None:
+                progress(report)
+        return report
+
+    async def list(
+        self,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        archive_id: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[ArchivedThread]:
+        """Return a page of archived threads, by id. One round trip.
+
+        Args:
+            user_id: Only those of this user.
+            agent: Only those of this agent.
+            archive_id: Only those of this archive.
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        reading: Read[Page[ArchivedThread]] = list_archived(user_id, agent, archive_id, limit, cursor)
+        found: Page[ArchivedThread] = await self._runner.read(self._queries, reading)
+        return found
+
+
+class Archive:
+    """Blocking twin of `AsyncArchive`."""
+
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._runner = BlockingRunner(database)
+        self._queries = queries
+
+    put = blocking(AsyncArchive.put)
+    restore = blocking(AsyncArchive.restore)
+    list = blocking(AsyncArchive.list)
+
+
+def list_archived(
+    user_id: str | None, agent: str | None, archive_id: str | None, limit: int, cursor: str | None
+) -> Read[Page[ArchivedThread]]:
+    """Return the reading of a page of archived threads, by id.
+
+    Raises:
+        ConfigurationError: If an argument is invalid.
+    """
+    (cursor_thread,) = decode_cursor(_KIND, cursor, ("",))
+    parameters = {
+        "user_id": user_id,
+        "agent": agent,
+        "archive_id": archive_id,
+        "cursor_thread": cursor_thread,
+    }
+    return read_page("list_archived_threads", parameters, limit, ArchivedThread, _KIND, lambda one: (one.thread_id,))

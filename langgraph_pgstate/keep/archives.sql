@@ -1,0 +1,163 @@
+-- name: list_thread_tables
+-- Return the tables with rows of threads but for some, referenced ones first: name, columns, their types, and the statements
+-- that read, digest, delete and insert rows. A row is read in the binary format of PostgreSQL's records, arrays as text.
+-- Then two statements over all these tables: one that measures threads, and one that finds threads with any row outside of
+-- `threads`. Given columns, as `table.column`, limit the result to them, in their order.
+WITH tables AS (
+    SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
+        EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t WHERE t.oid = to_regclass(:threads::text))
+        AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname::text <> ALL(:excepted::text[])
+        AND EXISTS (
+            SELECT 1 FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attname = 'thread_id' AND NOT a.attisdropped
+        )
+), described AS (
+    SELECT a.attrelid AS oid,
+        array_agg(a.attname::text ORDER BY a.number) AS columns,
+        array_agg(format_type(a.atttypid, NULL) ORDER BY a.number) AS types,
+        string_agg(format('%I', a.attname), ', ' ORDER BY a.number) AS listed,
+        string_agg(
+            format(CASE WHEN y.typcategory = 'A' THEN 't.%I::pg_catalog.text' ELSE 't.%I' END, a.attname), ', '
+            ORDER BY a.number
+        ) AS sent,
+        string_agg(
+            format(
+                CASE WHEN y.typcategory = 'A' THEN 'u.%I::%s' ELSE 'u.%I' END, a.attname, format_type(a.atttypid, NULL)
+            ), ', ' ORDER BY a.number
+        ) AS stored,
+        string_agg(
+            format(
+                '$%s::%s[]', a.number,
+                CASE WHEN y.typcategory = 'A' THEN 'pg_catalog.text' ELSE format_type(a.atttypid, NULL) END
+            ), ', ' ORDER BY a.number
+        ) AS given,
+        string_agg(format('coalesce(pg_catalog.pg_column_size(t.%I), 0)', a.attname), ' + ' ORDER BY a.number) AS size
+    FROM (
+        SELECT b.attrelid, b.attname, b.atttypid, row_number() OVER (
+            PARTITION BY b.attrelid ORDER BY array_position(:columns, format('%s.%s', t.name, b.attname)), b.attnum
+        ) AS number
+        FROM pg_catalog.pg_attribute b JOIN tables t ON t.oid = b.attrelid
+        WHERE b.attnum > 0 AND NOT b.attisdropped AND b.attgenerated = '' AND b.attname <> 'pgstate_tenant'
+            AND (:columns::text[] IS NULL OR format('%s.%s', t.name, b.attname) = ANY(:columns))
+    ) AS a JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
+    GROUP BY a.attrelid
+)
+SELECT t.name, d.columns, d.types,
+    format(
+        'SELECT t.thread_id, pg_catalog.record_send(ROW(%s)) FROM %s t WHERE t.thread_id = ANY($1::pg_catalog.text[])',
+        d.sent, t.path
+    ),
+    format(
+        'SELECT d.thread_id, pg_catalog.count(*), pg_catalog.sha256(pg_catalog.string_agg(d.hash, NULL ORDER BY d.hash)) '
+        'FROM (SELECT t.thread_id, pg_catalog.sha256(pg_catalog.record_send(ROW(%s))) AS hash FROM %s t '
+        'WHERE t.thread_id = ANY($1::pg_catalog.text[])) AS d GROUP BY d.thread_id',
+        d.sent, t.path
+    ),
+    format(
+        'WITH d AS (DELETE FROM %s t WHERE t.thread_id = ANY($1::pg_catalog.text[]) '
+        'RETURNING t.thread_id, pg_catalog.sha256(pg_catalog.record_send(ROW(%s))) AS hash) '
+        'SELECT d.thread_id, pg_catalog.count(*), pg_catalog.sha256(pg_catalog.string_agg(d.hash, NULL ORDER BY d.hash)) '
+        'FROM d GROUP BY d.thread_id',
+        t.path, d.sent
+    ),
+    format('INSERT INTO %s (%s) SELECT %s FROM unnest(%s) AS u (%s)', t.path, d.listed, d.stored, d.given, d.listed),
+    string_agg(
+        format(
+            'SELECT t.thread_id, pg_catalog.count(*), pg_catalog.sum(%s)::pg_catalog.int8 FROM %s t '
+            'WHERE t.thread_id = ANY($1::pg_catalog.text[]) GROUP BY t.thread_id',
+            d.size, t.path
+        ), ' UNION ALL '
+    ) OVER (),
+    string_agg(
+        format('SELECT t.thread_id FROM %s t WHERE t.thread_id = ANY($1::pg_catalog.text[])', t.path), ' UNION '
+    ) FILTER (WHERE t.name <> 'threads') OVER ()
+FROM tables t JOIN described d ON d.oid = t.oid
+ORDER BY t.is_referring, t.name;
+
+-- name: explain_archivable
+-- Return those of some threads that exist, each with why it is not to be archived now, if there is a reason; its archive
+-- if it is archived; and its owner.
+SELECT t.thread_id, CASE
+        WHEN t.archived_at IS NOT NULL THEN 'archived'
+        WHEN EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id) THEN 'held'
+        WHEN EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = t.thread_id) THEN 'queued'
+        WHEN EXISTS (
+            SELECT 1 FROM /*schema*/runs r
+            WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+        ) OR EXISTS (
+            SELECT 1 FROM /*schema*/leases l
+            WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+        ) THEN 'running'
+        WHEN EXISTS (
+            SELECT 1 FROM /*schema*/schedules s WHERE s.thread_id = t.thread_id AND s.next_at IS NOT NULL
+        ) THEN 'scheduled'
+        WHEN EXISTS (SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = t.thread_id) THEN 'recorded'
+        WHEN EXISTS (SELECT 1 FROM /*schema*/span_exports e WHERE e.thread_id = t.thread_id) THEN 'exported'
+        WHEN t.updated_at > now() - :idle_for::interval THEN 'active'
+    END, t.archive_id, t.user_id
+FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
+ORDER BY t.thread_id;
+
+-- name: lock_threads_for_update
+-- Lock the rows of some threads until the transaction ends against all other locks on them (prunes, holds, labels, guarded
+-- writes, enqueueing); leave out those that another transaction has locked. Return them, with their archives.
+SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
+ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
+
+-- name: begin_archive
+-- Store an archive, before its objects are stored.
+INSERT INTO /*schema*/archives (archive_id, url, threads, bytes, root, schema_version, key_ids)
+VALUES (
+    :archive_id::text, :url::text, :threads::integer, :bytes::bigint, :root::bytea, :schema_version::integer,
+    :key_ids::text[]
+)
+ON CONFLICT (archive_id) DO NOTHING;
+
+-- name: add_archived_threads
+-- Store which threads an archive has copies of.
+INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id)
+SELECT u.thread_id, :archive_id::text, nullif(u.user_id, '')
+FROM unnest(:thread_ids::text[], :user_ids::text[]) AS u (thread_id, user_id)
+ON CONFLICT (thread_id, archive_id) DO NOTHING;
+
+-- name: mark_archived
+-- Leave the rows of threads as stubs, which name their archive.
+UPDATE /*schema*/threads SET archived_at = now(), archive_id = :archive_id::text, expires_at = NULL
+WHERE thread_id = ANY(:thread_ids::text[]);
+
+-- name: complete_archive
+-- Note that the threads of an archive were deleted.
+UPDATE /*schema*/archives SET completed_at = now() WHERE archive_id = :archive_id::text;
+
+-- name: find_archives
+-- Return the archives of some archived threads, each with the threads, where its objects are, and its root.
+SELECT a.archive_id, a.url, a.root, array_agg(t.thread_id ORDER BY t.thread_id)
+FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id
+WHERE t.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NOT NULL
+GROUP BY a.archive_id, a.url, a.root
+ORDER BY a.archive_id;
+
+-- name: end_stubs
+-- Note that threads are in the database again. A time to live begins anew, and a fixed time of expiry is gone.
+UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL, expires_at = now() + ttl
+WHERE thread_id = ANY(:thread_ids::text[]);
+
+-- name: list_archived_threads
+-- Return a page of archived threads, with their archives, by thread, after a cursor.
+-- plan: at each call
+SELECT t.thread_id, t.archived_at, a.archive_id, a.url, t.user_id, t.agent, t.title, t.updated_at
+FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id
+WHERE t.archived_at IS NOT NULL AND t.thread_id > :cursor_thread::text
+    AND (:user_id::text IS NULL OR t.user_id = :user_id)
+    AND (:agent::text IS NULL OR t.agent = :agent)
+    AND (:archive_id::text IS NULL OR t.archive_id = :archive_id)
+ORDER BY t.thread_id
+LIMIT :page_size;
+
+-- name: lock_stubs
+-- Lock the rows of some threads until the transaction ends, and return them with their archives, null for those that are
+-- not archived.
+SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
+ORDER BY t.thread_id FOR UPDATE;

@@ -1,0 +1,337 @@
+"""Archiving of threads: copying, verifying, and only then deleting.
+
+The rows of a thread are read, stored outside of the database, read back from there and verified. Then one transaction
+locks the thread's row, as all do who hold, fork, enqueue or delete a thread, deletes its rows, and compares the
+digest of what it deletes with that of what was read back. If anything differs, or is left, it is undone, and the
+thread stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from langgraph_pgstate.codec.ids import new_entry_id
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import NotFoundError, ThreadHeldError
+from langgraph_pgstate.keep.objects import Objects
+from langgraph_pgstate.keep.packing import MANIFEST, PACK, Manifest, check_pack, load_manifest, pack
+from langgraph_pgstate.keep.tables import THREADS, Tables, list_tables
+from langgraph_pgstate.keep.types import ArchiveReport, LeftThread
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.record.budgets import gather_costs, keep_costs
+from langgraph_pgstate.runs.locking import bounded_waits, is_locked
+from langgraph_pgstate.schema.queries import Queries, migrations
+from langgraph_pgstate.threads.holds import holds_of
+
+PAGE: Final = 200
+"""Threads that are looked at together, and packed into one archive at most."""
+_PACK_BYTES: Final = 16 * 1024 * 1024
+_CHANGED: Final = "changed while it was copied"
+_REASONS: Final[Mapping[str, str]] = {
+    "missing": "does not exist",
+    "archived": "is archived already",
+    "held": "is held by a person",
+    "queued": "is in the queue",
+    "running": "is run, or leased, by a living process",
+    "scheduled": "has a schedule that is to fire",
+    "recorded": "has records in the journal",
+    "exported": "has spans that are to be exported",
+    "active": "was active a moment ago",
+    "locked": "is locked by another transaction",
+}
+
+
+class _ChangedError(Exception):
+    """Some threads are not as they were copied. Nothing was deleted."""
+
+    def __init__(self, threads: Mapping[str, str]) -> None:
+        super().__init__(f"{len(threads)} threads")
+        self.threads = threads
+
+
+async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> None:
+    """Refuse threads that a person names if one of them is held or does not exist. One statement for each held thread.
+
+    Raises:
+        ThreadHeldError: If one is held.
+        NotFoundError: If one does not exist.
+    """
+    found = await explain(db, queries, thread_ids, timedelta(0))
+    for thread_id, (reason, _, _) in found.items():
+        if reason == "missing":
+            raise NotFoundError(f"there is no thread {thread_id!r}")
+        if reason == "held" and (holds := await holds_of(db, queries, thread_id)):
+            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+
+
+async def explain(
+    db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
+) -> dict[str, tuple[str | None, str | None, str | None]]:
+    """Return by thread why it is not to be archived now, its archive, and its owner. One round trip."""
+    rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
+    found: dict[str, tuple[str | None, str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None, None))
+    return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
+
+
+async def measure(db: Connection, tables: Tables, thread_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return number and bytes of the rows of some threads. One round trip."""
+    found = dict.fromkeys(thread_ids, (0, 0))
+    for thread_id, rows, size in await db.fetch(tables.measure, {"thread_ids": [*thread_ids]}):
+        known = found[thread_id]
+        found[thread_id] = known[0] + rows, known[1] + int(size)
+    return found
+
+
+async def read_threads(
+    db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str]
+) -> tuple[dict[str, dict[str, list[bytes]]], datetime]:
+    """Return all rows of some threads, by thread and table, and the time. One round trip for each table.
+
+    Not from one snapshot: if anything is changed meanwhile, the deletion finds it.
+    """
+    found: dict[str, dict[str, list[bytes]]] = {thread_id: {} for thread_id in thread_ids}
+    for table in tables.all:
+        for thread_id, row in await db.fetch(table.read, {"thread_ids": [*thread_ids]}):
+            found[thread_id].setdefault(table.name, []).append(row)
+    at = (await db.fetch(queries.get_time, {}))[0][0]
+    # A thread that was deleted meanwhile has no row.
+    return {thread_id: rows for thread_id, rows in found.items() if THREADS in rows}, at
+
+
+async def begin_archive(
+    db: Connection, queries: Queries, url: str, manifest: Manifest, size: int, owners: Mapping[str, str | None]
+) -> None:
+    """Store that an archive is about to be made. One transaction; safe to repeat."""
+    key = {"archive_id": manifest.archive_id}
+    archive = {
+        "url": url,
+        "threads": len(manifest.frames),
+        "bytes": size,
+        "root": manifest.root,
+        "schema_version": manifest.schema_version,
+        "key_ids": [*manifest.key_ids],
+    }
+    users = [owners.get(thread_id) for thread_id in manifest.frames]
+    async with db.transaction():
+        await db.execute(queries.begin_archive, {**key, **archive})
+        await db.execute(
+            queries.add_archived_threads,
+            {**key, "thread_ids": [*manifest.frames], "user_ids": [user or "" for user in users]},
+        )
+
+
+async def delete_archived(
+    db: Connection, queries: Queries, tables: Tables, manifest: Manifest, idle_for: timedelta
+) -> dict[str, str]:
+    """Delete the rows of the threads of a verified archive, but their stubs. Safe to repeat.
+
+    One transaction, which is begun again without those threads that are not as they were copied.
+
+    Returns:
+        By thread that stays why it does.
+    """
+    left: dict[str, str] = {}
+    ids = [*manifest.frames]
+    while ids:
+        try:
+            async with db.transaction():
+                await _delete(db, queries, tables, manifest, ids, idle_for)
+            break
+        except _ChangedError as changed:
+            left.update(changed.threads)
+        except Exception as error:
+            if not is_locked(error):
+                raise
+            if len(ids) > 1:
+                # Which of them is locked is not known.
+                for thread_id in ids:
+                    alone = await _delete_one(db, queries, tables, manifest, thread_id, idle_for)
+                    left.update({} if alone is None else {thread_id: alone})
+                break
+            left[ids[0]] = _REASONS["locked"]
+        ids = [thread_id for thread_id in ids if thread_id not in left]
+    return left
+
+
+async def _delete_one(
+    db: Connection, queries: Queries, tables: Tables, manifest: Manifest, thread_id: str, idle_for: timedelta
+) -> str | None:
+    try:
+        async with db.transaction():
+            await _delete(db, queries, tables, manifest, [thread_id], idle_for)
+    except _ChangedError as changed:
+        return changed.threads[thread_id]
+    except Exception as error:
+        if not is_locked(error):
+            raise
+        return _REASONS["locked"]
+    return None
+
+
+async def _delete(
+    db: Connection, queries: Queries, tables: Tables, manifest: Manifest, ids: Sequence[str], idle_for: timedelta
+) -> None:
+    """Delete the rows of some threads. Call it in a transaction.
+
+    Raises:
+        _ChangedError: If some threads are not as they were copied, or not to be archived any more.
+    """
+    key = {"thread_ids": [*ids]}
+    query, parameters = bounded_waits(queries)
+    await db.fetch(query, parameters)
+    locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
+    # Only the next statement sees what was committed while the lock was waited for.
+    reasons = await explain(db, queries, ids, idle_for)
+    changed = {
+        thread_id: _REASONS["locked" if reason is None else reason]
+        for thread_id, (reason, archive_id, _) in reasons.items()
+        if reason is not None or thread_id not in locked
+        if (reason, archive_id) != ("archived", manifest.archive_id)
+    }
+    if changed:
+        raise _ChangedError(changed)
+    # After a lost connection, they may be deleted already.
+    going = [thread_id for thread_id in ids if reasons[thread_id][0] is None]
+    if not going:
+        return
+    key = {"thread_ids": going}
+    has_budgets = False
+    for thread_id in going:
+        has_budgets = has_budgets or await gather_costs(db, queries, thread_id)
+        if not has_budgets:
+            break
+        await keep_costs(db, queries, thread_id)
+    expected = {
+        (thread_id, part.table): (part.rows, part.sha256)
+        for thread_id in going
+        for part in manifest.frames[thread_id].parts
+    }
+    # Rows that refer to others first.
+    for table in reversed(tables.all):
+        found = await db.fetch(table.digest if table.name == THREADS else table.delete, key)
+        told = {(thread_id, table.name): (rows, hash.hex()) for thread_id, rows, hash in found}
+        for thread_id in going:
+            one = (thread_id, table.name)
+            if told.get(one) != expected.get(one):
+                changed[thread_id] = _CHANGED
+    # What was inserted while a deletion waited.
+    changed |= {row[0]: _CHANGED for row in await db.fetch(tables.find, key)}
+    if changed:
+        raise _ChangedError(changed)
+    await db.execute(queries.mark_archived, {**key, "archive_id": manifest.archive_id})
+    await db.execute(queries.complete_archive, {"archive_id": manifest.archive_id})
+
+
+async def archive_threads(
+    runner: Runner,
+    queries: Queries,
+    objects: Objects,
+    thread_ids: Collection[str],
+    *,
+    tenant: str | None,
+    idle_for: timedelta,
+    dry_run: bool = False,
+) -> ArchiveReport:
+    """Archive threads, many in one archive. Safe to repeat, to stop, and while programs work.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        objects: Where archives are stored.
+        thread_ids: The threads.
+        tenant: The tenant whose threads they are.
+        idle_for: Time for which a thread must not have been active.
+        dry_run: Only count.
+
+    Raises:
+        ArchiveError: If an object is damaged when it is read back. Nothing of its threads was deleted.
+    """
+    tables = await runner.run(list_tables, queries)
+    report = ArchiveReport(dry_run=dry_run)
+    ids = [*dict.fromkeys(thread_ids)]
+    for start in range(0, len(ids), PAGE):
+        page = ids[start : start + PAGE]
+        if not dry_run:
+            # Rows of the journal belong to the tables.
+            await runner.run(journal.write, queries, page)
+        reasons = await runner.run(explain, queries, page, idle_for)
+        left = {id: _REASONS[reason] for id, (reason, _, _) in reasons.items() if reason is not None}
+        report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
+        sizes = await runner.run(measure, tables, [id for id in page if id not in left])
+        if dry_run:
+            counted = [rows for rows, _ in sizes.values()], [size for _, size in sizes.values()]
+            report += ArchiveReport(len(sizes), sum(counted[0]) - len(sizes), sum(counted[1]), dry_run=True)
+            continue
+        for group in _grouped(sizes):
+            owners = {thread_id: reasons[thread_id][2] for thread_id in group}
+            report += await _archive_group(runner, queries, objects, tables, group, owners, tenant, idle_for)
+    return report
+
+
+def _grouped(sizes: Mapping[str, tuple[int, int]]) -> Iterator[list[str]]:
+    group: list[str] = []
+    total = 0
+    for thread_id, (_, size) in sizes.items():
+        if group and total + size > _PACK_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(thread_id)
+        total += size
+    if group:
+        yield group
+
+
+async def _archive_group(
+    runner: Runner,
+    queries: Queries,
+    objects: Objects,
+    tables: Tables,
+    group: Sequence[str],
+    owners: Mapping[str, str | None],
+    tenant: str | None,
+    idle_for: timedelta,
+) -> ArchiveReport:
+    """Make one archive, and delete its threads."""
+    threads, at = await runner.run(read_threads, queries, tables, group)
+    if not threads:
+        return ArchiveReport(left=tuple(LeftThread(one, _REASONS["missing"]) for one in group))
+    facts: dict[str, Any] = {
+        "archive_id": new_entry_id(),
+        "created_at": at.isoformat(),
+        "schema_version": migrations()[-1].version,
+        "tenant": tenant,
+    }
+    data, manifest = await runner.compute(threads, partial(pack, threads, tables.columns, **facts))
+    del threads
+    dumped = manifest.dump()
+    await runner.run(begin_archive, queries, objects.url, manifest, len(data) + len(dumped), owners)
+    await store(runner, objects, manifest, data)
+    left = await runner.run(delete_archived, queries, tables, manifest, idle_for)
+    gone = [frame for frame in manifest.frames.values() if frame.thread_id not in left]
+    return ArchiveReport(
+        len(gone),
+        sum(frame.rows for frame in gone),
+        len(data) + len(dumped),
+        (manifest.archive_id,),
+        tuple(LeftThread(*one) for one in left.items()),
+    )
+
+
+async def store(runner: Runner, objects: Objects, manifest: Manifest, data: bytes) -> None:
+    """Store the two objects of an archive, read both back, and verify them.
+
+    Raises:
+        ArchiveError: If what is read is not what was stored.
+        ArchiveUnavailableError: If they cannot be stored or read.
+    """
+    named = (manifest.archive_id + PACK, data), (manifest.archive_id + MANIFEST, manifest.dump())
+    for name, content in named:
+        await runner.wait_for(objects.put, name, content)
+    read = await runner.wait_for(objects.get, named[0][0])
+    told = await runner.wait_for(objects.get, named[1][0])
+    load_manifest(told, f"{objects.url}/{named[1][0]}", manifest.root)
+    await runner.compute(read, check_pack, manifest, read, f"{objects.url}/{named[0][0]}")

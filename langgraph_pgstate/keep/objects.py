@@ -1,0 +1,228 @@
+"""Places for the objects of archives: a folder, the memory of this process, or a bucket of S3, Google Cloud or Azure.
+
+All methods block. An object is stored whole or not at all, and counts only when it was read back.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from langgraph_pgstate.arguments import identifier
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ConfigurationError
+
+T = TypeVar("T")
+
+_BUCKETS: Final = ("s3", "gs", "az")
+_SCHEMES: Final = ("file", "memory", *_BUCKETS)
+
+
+class Objects(Protocol):
+    """Objects by their names, below one URL."""
+
+    @property
+    def url(self) -> str:
+        """The URL."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store an object, whole, in place of one of its name.
+
+        Raises:
+            ArchiveUnavailableError: If it could not be stored.
+        """
+        ...
+
+    def get(self, name: str) -> bytes:
+        """Return an object.
+
+        Raises:
+            ArchiveError: If there is none.
+            ArchiveUnavailableError: If it could not be read.
+        """
+        ...
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Return a part of an object, which is shorter if the object is. The errors are those of `get`."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an object if there is one. The errors are those of `put`."""
+        ...
+
+    def list(self, ending: str) -> list[str]:
+        """Return the names that have an ending, in their order. The errors are those of `put`."""
+        ...
+
+
+def check_url(url: str) -> str:
+    """Return a URL of objects without a slash at its end.
+
+    Raises:
+        ConfigurationError: If it has not the form of one.
+    """
+    text = identifier("url", url).rstrip("/")
+    parts = urlsplit(text)
+    if parts.scheme not in _SCHEMES or parts.query or parts.fragment or parts.password:
+        raise ConfigurationError(
+            "the URL of an archive must have the form s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
+            f"file:///folder or memory://name, without a password, got {url!r}"
+        )
+    if parts.scheme == "file" and (
+        parts.netloc not in ("", "localhost") or not Path(unquote(parts.path)).is_absolute()
+    ):
+        raise ConfigurationError(f"a folder must have the form file:///absolute/path, got {url!r}")
+    if parts.scheme != "file" and not parts.netloc:
+        raise ConfigurationError(f"the URL of an archive must name a bucket, got {url!r}")
+    return text
+
+
+def open_objects(url: str) -> Objects:
+    """Return the objects of a URL. Nothing is connected or made before the first call.
+
+    The credentials of buckets are those that their own programs use: AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL,
+    GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on, from the environment.
+
+    Raises:
+        ConfigurationError: If it has not the form of one, or the extra `archive` is missing for it.
+    """
+    text = check_url(url)
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return _Folder(text, Path(unquote(parts.path)))
+    if parts.scheme == "memory":
+        return _MEMORIES.setdefault(text, _Memory(text))
+    return _Bucket(text)
+
+
+class _Folder:
+    def __init__(self, url: str, path: Path) -> None:
+        self.url, self._path = url, path
+
+    def put(self, name: str, data: bytes) -> None:
+        self._call(name, self._put, data)
+
+    def get(self, name: str) -> bytes:
+        return self._call(name, Path.read_bytes)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        return self._call(name, _read_range, start, length)
+
+    def delete(self, name: str) -> None:
+        self._call(name, Path.unlink, True)
+
+    def list(self, ending: str) -> list[str]:
+        if not self._path.exists():
+            return []
+        return self._call("", lambda path: sorted(one.name for one in path.iterdir() if one.name.endswith(ending)))
+
+    def _put(self, path: Path, data: bytes) -> None:
+        """Store a file so that it survives a crash of the machine."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _call(self, name: str, function: Callable[..., T], *args: Any) -> T:
+        try:
+            return function(self._path / name, *args)
+        except FileNotFoundError as error:
+            raise ArchiveError(f"{self.url}/{name}", "does not exist") from error
+        except OSError as error:
+            raise ArchiveUnavailableError(f"{self.url}/{name}", f"cannot be reached: {error}") from error
+
+
+def _read_range(path: Path, start: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(length)
+
+
+class _Memory:
+    def __init__(self, url: str) -> None:
+        self.url, self._found = url, dict[str, bytes]()
+
+    def put(self, name: str, data: bytes) -> None:
+        self._found[name] = bytes(data)
+
+    def get(self, name: str) -> bytes:
+        if name not in self._found:
+            raise ArchiveError(f"{self.url}/{name}", "does not exist")
+        return self._found[name]
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        return self.get(name)[start : start + length]
+
+    def delete(self, name: str) -> None:
+        self._found.pop(name, None)
+
+    def list(self, ending: str) -> list[str]:
+        return sorted(name for name in self._found if name.endswith(ending))
+
+
+_MEMORIES: Final[dict[str, _Memory]] = {}
+
+
+class _Bucket:
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore
+            from obstore.store import from_url
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{error}; install the extra `archive` of langgraph-pgstate for buckets"
+            ) from error
+        self.url, self._obstore = url, obstore
+        try:
+            self._store: Any = from_url(url)
+        except Exception as error:
+            raise ConfigurationError(f"{url} cannot be opened: {error}") from error
+
+    def put(self, name: str, data: bytes) -> None:
+        self._call(name, lambda: self._obstore.put(self._store, name, data))
+
+    def get(self, name: str) -> bytes:
+        return self._call(name, lambda: bytes(self._obstore.get(self._store, name).bytes()))
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        return self._call(name, lambda: bytes(self._obstore.get_range(self._store, name, start=start, length=length)))
+
+    def delete(self, name: str) -> None:
+        try:
+            self._call(name, lambda: self._obstore.delete(self._store, name))
+        except ArchiveUnavailableError:
+            raise
+        except ArchiveError:
+            # Some servers answer so, and others do not.
+            return
+
+    def list(self, ending: str) -> list[str]:
+        def names() -> list[str]:
+            return [str(one["path"]) for page in self._obstore.list(self._store) for one in page]
+
+        return sorted(name for name in self._call("", names) if name.endswith(ending) and "/" not in name)
+
+    def _call(self, name: str, function: Callable[[], T]) -> T:
+        try:
+            return function()
+        except FileNotFoundError as error:
+            raise ArchiveError(f"{self.url}/{name}", "does not exist") from error
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise ArchiveUnavailableError(f"{self.url}/{name}", f"cannot be reached: {reason}") from error

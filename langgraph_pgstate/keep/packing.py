@@ -1,0 +1,316 @@
+"""The format of an archive: rows as PostgreSQL sends them, a frame for each thread, and a manifest.
+
+An archive is two objects. `ID.pack` has one zstd frame after the other. The frame of a thread has its rows, table by
+table, each row after its length (4 bytes, big-endian), in the binary format of PostgreSQL's records (`record_send`):
+the number of columns, and for each column the number of its type, its length and its value. `ID.json` is the
+manifest: the columns of each table, where the frame of each thread is, and SHA-256 of the pack, of each frame, and of
+each *part*, which is the rows of one thread in one table. The SHA-256 of a part is over those of its rows, sorted, so
+that the server computes it as well. `root` is that of the manifest itself, without `root`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import orjson
+import zstandard
+
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError
+
+FORMAT: Final = 1
+MANIFEST, PACK = ".json", ".pack"
+
+_LENGTH: Final = struct.Struct("!I")
+_COLUMNS: Final = struct.Struct("!i")
+_FIELD: Final = struct.Struct("!Ii")
+_ARRAY: Final = struct.Struct("!iiIii")
+_LEVEL: Final = 3
+# A frame says how large its content is: no more is allocated than the manifest promises.
+_MOST_BYTES: Final = 2**31
+
+Columns = Mapping[str, Sequence[tuple[str, str]]]
+"""Name and type of the columns of each table."""
+Rows = Mapping[str, Sequence[bytes]]
+"""The rows of one thread, by table."""
+
+
+class Part(NamedTuple):
+    """The rows of one thread in one table.
+
+    Attributes:
+        table: The table.
+        rows: Their number.
+        bytes: Their bytes.
+        sha256: Their digest, in hexadecimal digits.
+    """
+
+    table: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Frame(NamedTuple):
+    """A thread in an archive.
+
+    Attributes:
+        thread_id: The thread.
+        offset: Where its frame begins in the pack.
+        bytes: Length of the frame.
+        sha256: Digest of the frame, in hexadecimal digits.
+        parts: Its tables.
+    """
+
+    thread_id: str
+    offset: int
+    bytes: int
+    sha256: str
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the database has no more."""
+        return sum(part.rows for part in self.parts if part.table != "threads")
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows."""
+        return sum(part.bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is in an archive.
+
+    Attributes:
+        archive_id: Its id.
+        created_at: When it was made, as text.
+        schema_version: Version of the schema that the rows are of.
+        tenant: The tenant whose threads they are; `None` where tenants are not kept apart.
+        key_ids: Data keys that encrypted values in it need.
+        columns: The columns of its tables.
+        pack_bytes: Length of the pack.
+        pack_sha256: Digest of the pack, in hexadecimal digits.
+        frames: The threads, by id.
+    """
+
+    archive_id: str
+    created_at: str
+    schema_version: int
+    tenant: str | None
+    key_ids: tuple[str, ...]
+    columns: Columns
+    pack_bytes: int
+    pack_sha256: str
+    frames: Mapping[str, Frame]
+
+    def _plain(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "archive_id": self.archive_id,
+            "created_at": self.created_at,
+            "schema_version": self.schema_version,
+            "tenant": self.tenant,
+            "key_ids": [*self.key_ids],
+            "tables": {table: [[*column] for column in columns] for table, columns in self.columns.items()},
+            "pack": {"bytes": self.pack_bytes, "sha256": self.pack_sha256},
+            "counts": {
+                "threads": len(self.frames),
+                "rows": sum(part.rows for frame in self.frames.values() for part in frame.parts),
+            },
+            "threads": [
+                {
+                    "thread_id": frame.thread_id,
+                    "offset": frame.offset,
+                    "bytes": frame.bytes,
+                    "sha256": frame.sha256,
+                    "parts": [[*part] for part in frame.parts],
+                }
+                for frame in self.frames.values()
+            ],
+        }
+
+    @property
+    def root(self) -> bytes:
+        """SHA-256 over all of it."""
+        return _root(self._plain())
+
+    def dump(self) -> bytes:
+        """Return it as it is stored."""
+        plain = self._plain()
+        return orjson.dumps({**plain, "root": _root(plain).hex()}, option=orjson.OPT_SORT_KEYS)
+
+
+def _root(plain: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifest:
+    """Return a manifest, after its digest was checked.
+
+    Args:
+        data: The object.
+        where: Its name, for errors.
+        root: The digest that it must have, if it is known.
+
+    Raises:
+        ArchiveError: If it is damaged, or another one.
+        ConfigurationError: If it is of a later format.
+    """
+    try:
+        plain = orjson.loads(data)
+        told = plain.pop("root")
+        version = plain["format"]
+        found = _root(plain)
+        if found.hex() != told:
+            raise ArchiveError(where, "is damaged: its SHA-256 is not the one that it names")
+        if root is not None and found != root:
+            raise ArchiveError(where, "is another manifest than the one that the database names")
+        if version != FORMAT:
+            raise ConfigurationError(f"{where} is of format {version}, and this version reads {FORMAT}: upgrade it")
+        manifest = Manifest(
+            plain["archive_id"],
+            plain["created_at"],
+            plain["schema_version"],
+            plain["tenant"],
+            tuple(plain["key_ids"]),
+            {table: [(name, type) for name, type in columns] for table, columns in plain["tables"].items()},
+            plain["pack"]["bytes"],
+            plain["pack"]["sha256"],
+            {
+                one["thread_id"]: Frame(
+                    one["thread_id"],
+                    one["offset"],
+                    one["bytes"],
+                    one["sha256"],
+                    tuple(Part(*part) for part in one["parts"]),
+                )
+                for one in plain["threads"]
+            },
+        )
+        if manifest.dump() != data:
+            raise ArchiveError(where, "is damaged: it is not written as archives are")
+        return manifest
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ArchiveError(where, "is damaged: it is no manifest") from error
+
+
+def digest(rows: Iterable[bytes]) -> str:
+    """Return the SHA-256 of rows, as `list_thread_tables` has the server compute it."""
+    return hashlib.sha256(b"".join(sorted(hashlib.sha256(row).digest() for row in rows))).hexdigest()
+
+
+def pack(
+    threads: Mapping[str, Rows],
+    columns: Columns,
+    *,
+    archive_id: str,
+    created_at: str,
+    schema_version: int,
+    tenant: str | None,
+    key_ids: Sequence[str] = (),
+) -> tuple[bytes, Manifest]:
+    """Return the pack of some threads, and its manifest."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    found: list[bytes] = []
+    frames: dict[str, Frame] = {}
+    offset = 0
+    for thread_id, tables in threads.items():
+        pieces: list[bytes] = []
+        parts = []
+        for table, rows in sorted(tables.items()):
+            for row in rows:
+                pieces += (_LENGTH.pack(len(row)), row)
+            parts.append(Part(table, len(rows), sum(map(len, rows)), digest(rows)))
+        frame = compressor.compress(b"".join(pieces))
+        frames[thread_id] = Frame(thread_id, offset, len(frame), hashlib.sha256(frame).hexdigest(), tuple(parts))
+        found.append(frame)
+        offset += len(frame)
+    data = b"".join(found)
+    return data, Manifest(
+        archive_id,
+        created_at,
+        schema_version,
+        tenant,
+        tuple(key_ids),
+        {table: columns[table] for table in sorted({part.table for one in frames.values() for part in one.parts})},
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+        frames,
+    )
+
+
+def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
+    """Return the rows of a frame by table, after all its digests were checked.
+
+    Raises:
+        ArchiveError: If it is damaged.
+    """
+    where = f"{where}: thread {frame.thread_id!r}"
+    if len(data) != frame.bytes or hashlib.sha256(data).hexdigest() != frame.sha256:
+        raise ArchiveError(where, "is damaged: its SHA-256 is not that of the manifest")
+    size = sum(part.bytes + part.rows * _LENGTH.size for part in frame.parts)
+    try:
+        if zstandard.frame_content_size(data) != size or size > _MOST_BYTES:
+            raise ArchiveError(where, "is damaged: its size is not that of the manifest")
+        content = zstandard.ZstdDecompressor().decompress(data) if size else b""
+    except zstandard.ZstdError as error:
+        raise ArchiveError(where, f"is damaged: {error}") from error
+    rows: dict[str, list[bytes]] = {}
+    position = 0
+    for part in frame.parts:
+        found = rows[part.table] = []
+        for _ in range(part.rows):
+            if position + _LENGTH.size > len(content):
+                raise ArchiveError(where, f"is damaged: rows of {part.table} are missing")
+            (length,) = _LENGTH.unpack_from(content, position)
+            position += _LENGTH.size
+            found.append(content[position : position + length])
+            position += length
+        if digest(found) != part.sha256:
+            raise ArchiveError(where, f"is damaged: the SHA-256 of its {part.table} is not that of the manifest")
+    return rows
+
+
+def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
+    """Check a pack whole: its digest, and all threads and parts in it.
+
+    Raises:
+        ArchiveError: If it is damaged.
+    """
+    if len(data) != manifest.pack_bytes or hashlib.sha256(data).hexdigest() != manifest.pack_sha256:
+        raise ArchiveError(where, "is damaged: its SHA-256 is not that of the manifest")
+    for frame in manifest.frames.values():
+        unpack(frame, data[frame.offset : frame.offset + frame.bytes], where)
+
+
+def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
+    """Return the columns of rows, each as an array in PostgreSQL's binary format.
+
+    Raises:
+        ValueError: If a row has another number of columns.
+    """
+    values: list[list[bytes]] = [[] for _ in range(columns)]
+    types = [0] * columns
+    for row in rows:
+        (count,) = _COLUMNS.unpack_from(row)
+        if count != columns:
+            raise ValueError(f"a row has {count} columns, not {columns}")
+        position = _COLUMNS.size
+        for number in range(columns):
+            type_number, length = _FIELD.unpack_from(row, position)
+            end = position + _FIELD.size + max(0, length)
+            types[number] = type_number
+            # The length, and the value after it, are those of an array's element.
+            values[number].append(row[position + 4 : end])
+            position = end
+    return [
+        _ARRAY.pack(1, 1, type_number, len(rows), 1) + b"".join(found)
+        for type_number, found in zip(types, values, strict=True)
+    ]

@@ -1,0 +1,301 @@
+"""Restoring of archived threads: reading, verifying, and only then writing.
+
+All that is needed of an archive is read and verified before anything of it is written. The rows of several threads are
+stored in one transaction, which then has the server compute their digests: they are those of the rows that were
+archived, or it is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection, Packed
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import (
+    ArchiveError,
+    ConflictError,
+    NotFoundError,
+    SchemaOutdatedError,
+    TenantError,
+    ThreadExistsError,
+)
+from langgraph_pgstate.keep.objects import Objects, open_objects
+from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack, load_manifest, transpose, unpack
+from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
+from langgraph_pgstate.keep.types import RestoreReport
+from langgraph_pgstate.leases.guards import refuse_deleted
+from langgraph_pgstate.schema.queries import Queries, migrations
+
+_GROUP_THREADS: Final = 100
+_GROUP_BYTES: Final = 16 * 1024 * 1024
+# Rows of one statement.
+_STATEMENT_BYTES: Final = 8 * 1024 * 1024
+_UNIQUE_VIOLATION: Final = "23505"
+
+
+class Source(NamedTuple):
+    """An archive, and the threads that are wanted of it.
+
+    Attributes:
+        objects: Where it is.
+        manifest: What is in it.
+        thread_ids: The threads.
+    """
+
+    objects: Objects
+    manifest: Manifest
+    thread_ids: Sequence[str]
+
+
+async def find_sources(runner: Runner, queries: Queries, thread_ids: Sequence[str], tenant: str | None) -> list[Source]:
+    """Return the archives that stubs name.
+
+    Raises:
+        NotFoundError: If a thread is not archived.
+        ArchiveError: If a manifest is damaged.
+        TenantError: If an archive is another tenant's.
+    """
+    rows = await runner.run(find_archives, queries, thread_ids)
+    known = {thread_id for _, _, _, ids in rows for thread_id in ids}
+    if missing := [thread_id for thread_id in thread_ids if thread_id not in known]:
+        raise NotFoundError(f"thread {missing[0]!r} is not archived, or does not exist")
+    found = []
+    for archive_id, url, root, ids in rows:
+        objects = open_objects(url)
+        manifest = await read_manifest(runner, objects, archive_id + MANIFEST, tenant, root)
+        found.append(Source(objects, manifest, ids))
+    return found
+
+
+async def find_archives(
+    db: Connection, queries: Queries, thread_ids: Sequence[str]
+) -> list[tuple[str, str, bytes, list[str]]]:
+    """Return the archives of some archived threads: id, URL, root and threads. One round trip."""
+    rows = await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})
+    return [(archive_id, url, root, ids) for archive_id, url, root, ids in rows]
+
+
+async def search_sources(
+    runner: Runner, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
+) -> list[Source]:
+    """Return the archives below a URL that have some threads, or all; of several copies of a thread the last one.
+
+    Raises:
+        NotFoundError: If a thread is in none.
+        ArchiveError: If a manifest is damaged.
+        TenantError: If an archive is another tenant's.
+    """
+    manifests = [
+        await read_manifest(runner, objects, name, tenant) for name in await runner.wait_for(objects.list, MANIFEST)
+    ]
+    newest: dict[str, Manifest] = {}
+    for manifest in sorted(manifests, key=lambda one: one.archive_id):
+        newest.update(dict.fromkeys(manifest.frames, manifest))
+    wanted = [*newest] if thread_ids is None else thread_ids
+    if missing := [thread_id for thread_id in wanted if thread_id not in newest]:
+        raise NotFoundError(f"thread {missing[0]!r} is in no archive below {objects.url}")
+    grouped: dict[str, list[str]] = {}
+    for thread_id in wanted:
+        grouped.setdefault(newest[thread_id].archive_id, []).append(thread_id)
+    by_id = {one.archive_id: one for one in manifests}
+    return [Source(objects, by_id[archive_id], ids) for archive_id, ids in grouped.items()]
+
+
+async def read_manifest(
+    runner: Runner, objects: Objects, name: str, tenant: str | None, root: bytes | None = None
+) -> Manifest:
+    """Return a manifest, verified.
+
+    Raises:
+        ArchiveError: If it is damaged.
+        TenantError: If it is another tenant's.
+    """
+    where = f"{objects.url}/{name}"
+    manifest = load_manifest(await runner.wait_for(objects.get, name), where, root)
+    if manifest.archive_id + MANIFEST != name:
+        raise ArchiveError(where, f"is the manifest of archive {manifest.archive_id}")
+    if manifest.tenant != tenant:
+        raise TenantError(f"{where} is not an archive of {_named(tenant)}")
+    return manifest
+
+
+def _named(tenant: str | None) -> str:
+    return "tables without tenants" if tenant is None else f"tenant {tenant!r}"
+
+
+async def check_source(runner: Runner, source: Source) -> None:
+    """Read an archive whole, and verify it.
+
+    Raises:
+        ArchiveError: If it is damaged.
+    """
+    name = source.manifest.archive_id + PACK
+    data = await runner.wait_for(source.objects.get, name)
+    await runner.compute(data, check_pack, source.manifest, data, f"{source.objects.url}/{name}")
+
+
+async def restore_source(runner: Runner, queries: Queries, source: Source, *, dry_run: bool = False) -> RestoreReport:
+    """Restore threads of one archive. Safe to repeat, and to stop.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        source: The archive.
+        dry_run: Only read and verify.
+
+    Raises:
+        ArchiveError: If it is damaged.
+        SchemaOutdatedError: If the archive has columns that the tables lack.
+        ThreadExistsError: If a thread exists, and is not the same.
+        ConflictError: If a thread got rows since it was archived that are in the way.
+    """
+    manifest = source.manifest
+    tables = await runner.run(list_tables, queries, manifest.columns)
+    _check_columns(queries, manifest, tables)
+    frames = [manifest.frames[thread_id] for thread_id in source.thread_ids]
+    groups = [*_grouped(frames)]
+    if len(groups) > 1 or dry_run:
+        for group in groups:
+            await _read(runner, source, group)
+    report = RestoreReport()
+    for group in groups if not dry_run else ():
+        rows = await _read(runner, source, group)
+        report += await runner.run(store_threads, queries, tables, manifest.archive_id, group, rows)
+    return RestoreReport(len(frames), sum(frame.rows for frame in frames)) if dry_run else report
+
+
+def _check_columns(queries: Queries, manifest: Manifest, tables: Tables) -> None:
+    known = {table: {*columns} for table, columns in tables.columns.items()}
+    for table, columns in manifest.columns.items():
+        if not {*columns} <= known.get(table, set()):
+            raise SchemaOutdatedError(queries.schema, migrations()[-1].version, manifest.schema_version)
+
+
+def _grouped(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
+    group: list[Frame] = []
+    size = 0
+    for frame in frames:
+        if group and (len(group) == _GROUP_THREADS or size + frame.size > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(frame)
+        size += frame.size
+    if group:
+        yield group
+
+
+async def _read(runner: Runner, source: Source, group: Sequence[Frame]) -> dict[str, dict[str, list[bytes]]]:
+    """Return the rows of some threads, by thread and table, verified."""
+    name = source.manifest.archive_id + PACK
+    where = f"{source.objects.url}/{name}"
+    first = min(group, key=lambda frame: frame.offset).offset
+    last = max(frame.offset + frame.bytes for frame in group)
+    if last - first <= 2 * sum(frame.bytes for frame in group):
+        data = await runner.wait_for(source.objects.get_range, name, first, last - first)
+        pieces = [data[frame.offset - first : frame.offset - first + frame.bytes] for frame in group]
+    else:
+        pieces = [await runner.wait_for(source.objects.get_range, name, frame.offset, frame.bytes) for frame in group]
+
+    def unpacked() -> dict[str, dict[str, list[bytes]]]:
+        return {frame.thread_id: unpack(frame, piece, where) for frame, piece in zip(group, pieces, strict=True)}
+
+    return await runner.compute(pieces, unpacked)
+
+
+async def store_threads(
+    db: Connection,
+    queries: Queries,
+    tables: Tables,
+    archive_id: str,
+    frames: Sequence[Frame],
+    rows: Mapping[str, Mapping[str, Sequence[bytes]]],
+) -> RestoreReport:
+    """Store the rows of some threads. One transaction; safe to repeat.
+
+    Raises:
+        ThreadExistsError: If a thread exists, and is not the same.
+        ThreadDeletedError: If a thread was deleted, and has a tombstone.
+        ConflictError: If a thread got rows since it was archived that are in the way.
+    """
+    expected = {(frame.thread_id, part.table): (part.rows, part.sha256) for frame in frames for part in frame.parts}
+    ids = sorted(rows)
+    for thread_id in ids:
+        await refuse_deleted(db, queries, thread_id)
+    async with db.transaction():
+        stubs = {row[0]: row[1] for row in await db.fetch(queries.lock_stubs, {"thread_ids": ids})}
+        known = [thread_id for thread_id in ids if stubs.get(thread_id, archive_id) is None]
+        if known:
+            found = await _digests(db, tables, known)
+            for thread_id in known:
+                wanted = {key: value for key, value in expected.items() if key[0] == thread_id and key[1] != THREADS}
+                if wanted != {key: value for key, value in found.items() if key[0] == thread_id}:
+                    raise ThreadExistsError(thread_id)
+        for thread_id, stub in stubs.items():
+            if stub not in (None, archive_id):
+                raise ConflictError(f"thread {thread_id!r} is in archive {stub}, which is newer: restore that one")
+        coming = [thread_id for thread_id in ids if thread_id not in known]
+        if not coming:
+            return RestoreReport(unchanged=len(known))
+        has_rows = {row[0] for row in await db.fetch(tables.find, {"thread_ids": coming})}
+        try:
+            stored = await _insert(db, tables, coming, stubs, rows)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            raise ConflictError(
+                f"one of {len(coming)} threads, {coming[0]!r} the first, has rows that its archive has as well"
+            ) from error
+        # A put that was under way when the thread was archived may have left rows, which stay.
+        whole = [thread_id for thread_id in coming if thread_id not in has_rows]
+        found = await _digests(db, tables, whole)
+        if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
+            raise ArchiveError(f"archive {archive_id}", "has rows that the database stores otherwise")
+        await db.execute(queries.end_stubs, {"thread_ids": coming})
+    return RestoreReport(len(coming), stored, len(known))
+
+
+async def _digests(db: Connection, tables: Tables, thread_ids: Sequence[str]) -> dict[tuple[str, str], tuple[int, str]]:
+    """Return number and digest of the rows by thread and table, but for `threads`."""
+    found = {}
+    for table in tables.all:
+        if table.name != THREADS and thread_ids:
+            for thread_id, count, hash in await db.fetch(table.digest, {"thread_ids": [*thread_ids]}):
+                found[thread_id, table.name] = count, hash.hex()
+    return found
+
+
+async def _insert(
+    db: Connection,
+    tables: Tables,
+    thread_ids: Sequence[str],
+    stubs: Collection[str],
+    rows: Mapping[str, Mapping[str, Sequence[bytes]]],
+) -> int:
+    """Insert rows, and return their number without those of `threads`. A stub is its thread's row already."""
+    count = 0
+    for table in tables.all:
+        ids = [one for one in thread_ids if one not in stubs] if table.name == THREADS else thread_ids
+        of_table = [row for thread_id in ids for row in rows[thread_id].get(table.name, ())]
+        count += len(of_table) if table.name != THREADS else 0
+        for some in _portions(of_table):
+            await db.execute(table.insert, await db.compute(_parameters, table, some))
+    return count
+
+
+def _portions(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        if some and size + len(row) > _STATEMENT_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += len(row)
+    if some:
+        yield some
+
+
+def _parameters(table: Table, rows: Sequence[bytes]) -> dict[str, Packed]:
+    columns = transpose(rows, len(table.columns))
+    return {name: Packed(data) for name, data in zip(table.insert.parameters, columns, strict=True)}

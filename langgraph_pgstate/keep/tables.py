@@ -1,0 +1,106 @@
+"""The tables with rows of a thread, which the catalogue names, and the statements on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.schema.queries import NamedQuery, Queries
+
+THREADS: Final = "threads"
+"""The table whose row of a thread stays as its stub."""
+
+NOT_ARCHIVED: Final[Mapping[str, str]] = {
+    "archived_threads": "says which archives have a copy of the thread",
+    "file_versions": "a file is of no thread; its versions name the thread that wrote them",
+    "holds": "a thread that is held is not archived; one that is archived can be held",
+    "journal": "moved into the tables first; a thread with rows in it is not archived",
+    "leases": "of processes that run the thread; a thread with a lease is not archived",
+    "memories": "a memory is of no thread; it names the thread that it comes from",
+    "memory_versions": "as memories",
+    "queue": "a thread with runs in the queue is not archived",
+    "schedules": "a schedule is of no thread; one that is to fire on a thread keeps it from being archived",
+    "span_exports": "a thread with spans that are to be exported is not archived",
+    "tombstones": "of deleted threads",
+    "webhooks": "are delivered, whatever becomes of the thread",
+}
+"""The tables with a `thread_id` that an archive leaves out, and why. All others are archived, also later ones."""
+
+
+class Table(NamedTuple):
+    """A table with rows of threads.
+
+    Attributes:
+        name: Its name.
+        columns: Name and type of its columns.
+        read: Returns thread and row of the rows of some threads.
+        digest: Returns thread, number and digest of their rows.
+        delete: Deletes their rows, and returns the same of those.
+        insert: Inserts rows, given by column.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    read: NamedQuery
+    digest: NamedQuery
+    delete: NamedQuery
+    insert: NamedQuery
+
+
+class Tables(NamedTuple):
+    """All of them.
+
+    Attributes:
+        all: The tables, those to which others refer first.
+        measure: Returns thread, number and bytes of the rows of some threads, in any number of rows for each.
+        find: Returns those of some threads that have a row in any table but `threads`.
+    """
+
+    all: tuple[Table, ...]
+    measure: NamedQuery
+    find: NamedQuery
+
+    @property
+    def columns(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """Name and type of the columns by table."""
+        return {table.name: table.columns for table in self.all}
+
+
+async def list_tables(
+    db: Connection, queries: Queries, columns: Mapping[str, Collection[tuple[str, str]]] | None = None
+) -> Tables:
+    """Return the tables with rows of threads. One round trip.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        columns: Only these columns; by default all.
+    """
+    named = None if columns is None else [f"{table}.{name}" for table, found in columns.items() for name, _ in found]
+    parameters = {
+        "threads": f'"{queries.schema}".threads',
+        "excepted": [*NOT_ARCHIVED],
+        "columns": named,
+    }
+    rows = await db.fetch(queries.list_thread_tables, parameters)
+    found = [_table(*row[:7]) for row in rows]
+    return Tables(tuple(found), _query("measure_threads", rows[0][7], 1), _query("find_rows", rows[0][8], 1))
+
+
+def _table(
+    name: str, columns: Sequence[str], types: Sequence[str], read: str, digest: str, delete: str, insert: str
+) -> Table:
+    return Table(
+        name,
+        tuple(zip(columns, types, strict=True)),
+        _query(f"read_{name}", read, 1),
+        _query(f"digest_{name}", digest, 1),
+        _query(f"delete_{name}", delete, 1),
+        _query(f"insert_{name}", insert, len(columns)),
+    )
+
+
+def _query(name: str, text: str, parameters: int) -> NamedQuery:
+    names = ("thread_ids",) if parameters == 1 else tuple(f"p{number}" for number in range(parameters))
+    return NamedQuery(name, "Made of the catalogue.", text.encode(), names)

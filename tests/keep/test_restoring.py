@@ -1,0 +1,244 @@
+"""Restoring: verified before anything is written, and exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.keep import agent, answer, config_of, make_rich_thread, rows_of, states_of
+from support.tenants import open_walled
+
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.errors import (
+    ArchiveError,
+    ConfigurationError,
+    ConflictError,
+    NotFoundError,
+    SchemaOutdatedError,
+    TenantError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
+
+NOW = timedelta(0)
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema) as state:
+        yield state
+
+
+@pytest.fixture
+def other(dsn: str, schemas: Any) -> Iterator[PGState]:
+    """A state of another schema."""
+    name = schemas.take()
+    with PGState.open(dsn, schema=name) as state:
+        yield state
+    schemas.give_back(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def ask(dsn: str, statement: str) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_into_another_schema(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
+    graph = make_rich_thread(state, "t")
+    make_rich_thread(state, "u")
+    before, states = rows_of(dsn, schema, "t"), states_of(graph, "t")
+    state.archive.put(["t", "u"], to=f"file://{folder}", idle_for=NOW)
+    checked = other.archive.restore(["t"], source=f"file://{folder}", dry_run=True)
+    assert checked.threads == 1
+    assert other.threads.get("t") is None
+    assert other.archive.restore(["t"], source=f"file://{folder}").threads == 1
+    assert rows_of(dsn, other.schema, "t") == before
+    assert states_of(agent(other), "t") == states
+    assert other.threads.get("u") is None
+    # Again, and all.
+    report = other.archive.restore(source=f"file://{folder}")
+    assert (report.threads, report.unchanged) == (1, 1)
+    # The stub of the first schema is as it was.
+    stub = state.threads.get("t")
+    assert stub is not None
+    assert stub.archived_at is not None
+    with pytest.raises(NotFoundError, match="in no archive"):
+        other.archive.restore(["v"], source=f"file://{folder}")
+    with pytest.raises(NotFoundError, match="not archived"):
+        other.archive.restore(["t"])
+    with pytest.raises(ConfigurationError, match="name the threads"):
+        other.archive.restore()
+
+
+def test_into_a_schema_of_a_later_version(
+    state: PGState, dsn: str, schema: str, folder: Path, connection: psycopg.Connection
+) -> None:
+    """Which has columns more, in any place; an archive of one with columns more is refused."""
+    make_rich_thread(state, "t")
+    before = rows_of(dsn, schema, "t")
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    connection.execute(f"ALTER TABLE \"{schema}\".checkpoints ADD COLUMN later text NOT NULL DEFAULT 'x'".encode())
+    connection.execute(f'ALTER TABLE "{schema}".events ADD COLUMN later integer'.encode())
+    state.archive.restore(["t"])
+    after = rows_of(dsn, schema, "t")
+    for table in ("checkpoints", "events"):
+        assert {json.loads(row).pop("later") for row in after[table]} <= {"x", None}
+        plain = [{k: v for k, v in json.loads(row).items() if k != "later"} for row in after[table]]
+        assert sorted(map(repr, plain)) == sorted(repr(json.loads(row)) for row in before[table])
+    assert {key: rows for key, rows in after.items() if key not in ("checkpoints", "events")} == {
+        key: rows for key, rows in before.items() if key not in ("checkpoints", "events")
+    }
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    connection.execute(f'ALTER TABLE "{schema}".checkpoints DROP COLUMN later'.encode())
+    connection.execute(f'ALTER TABLE "{schema}".events DROP COLUMN later'.encode())
+    with pytest.raises(SchemaOutdatedError):
+        state.archive.restore(["t"])
+
+
+def test_a_flipped_byte_is_found_before_anything_is_written(
+    state: PGState, dsn: str, schema: str, folder: Path
+) -> None:
+    make_rich_thread(state, "t")
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    before = rows_of(dsn, schema, "t")
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        for position in range(0, len(data), len(data) // 5):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
+            with pytest.raises(ArchiveError, match="damaged"):
+                state.archive.restore(["t"])
+        path.write_bytes(data[:-1])
+        with pytest.raises(ArchiveError, match="damaged"):
+            state.archive.restore(["t"])
+        path.unlink()
+        with pytest.raises(ArchiveError, match="does not exist"):
+            state.archive.restore(["t"])
+        path.write_bytes(data)
+    assert rows_of(dsn, schema, "t") == before
+    assert state.archive.restore(["t"]).threads == 1
+
+
+def test_another_archive_in_its_place_is_found(state: PGState, folder: Path) -> None:
+    """Each is whole by itself; the stub names the one that it was."""
+    make_rich_thread(state, "t")
+    first = state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW).archives[0]
+    state.archive.restore(["t"])
+    second = state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW).archives[0]
+    for ending in (".pack", ".json"):
+        (folder / f"{second}{ending}").write_bytes((folder / f"{first}{ending}").read_bytes())
+    with pytest.raises(ArchiveError, match="another manifest"):
+        state.archive.restore(["t"])
+
+
+def test_what_is_there_is_not_overwritten(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
+    graph = make_rich_thread(state, "t")
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    foreign = make_rich_thread(other, "t")
+    states = states_of(foreign, "t")
+    with pytest.raises(ThreadExistsError):
+        other.archive.restore(["t"], source=f"file://{folder}")
+    assert states_of(foreign, "t") == states
+    state.archive.restore(["t"])
+    answer(graph, "t")
+    state.flush()
+    with pytest.raises(ThreadExistsError):
+        state.archive.restore(["t"], source=f"file://{folder}")
+    # An older copy is not put in place of a newer one.
+    state.archive.put(["t"], to=f"file://{folder}/newer", idle_for=NOW)
+    with pytest.raises(ConflictError, match="newer"):
+        state.archive.restore(["t"], source=f"file://{folder}")
+    state.archive.restore(["t"])
+    assert states_of(graph, "t")
+    with PGState.open(dsn, schema=schema, tombstones_for=timedelta(days=1)) as careful:
+        careful.saver.delete_thread("t")
+    with pytest.raises(ThreadDeletedError):
+        state.archive.restore(["t"], source=f"file://{folder}/newer")
+
+
+def test_rows_that_came_after_all_stay(state: PGState, dsn: str, schema: str, folder: Path) -> None:
+    """Writes of a task that went on while its thread was archived."""
+    graph = make_rich_thread(state, "t")
+    head = state.saver.get_tuple(config_of("t"))
+    assert head is not None
+    before = rows_of(dsn, schema, "t")
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    state.saver.put_writes(head.config, [("messages", [("user", "late")])], "late-task")
+    state.archive.restore(["t"])
+    after = rows_of(dsn, schema, "t")
+    assert {*after["writes"]} > {*before["writes"]}
+    assert {**after, "writes": before["writes"]} == before
+    assert graph.get_state(config_of("t")).values["messages"]
+
+
+def test_a_time_to_live_begins_anew(state: PGState, dsn: str, schema: str, folder: Path) -> None:
+    for name in ("ttl", "date"):
+        make_rich_thread(state, name)
+    state.threads.set_ttl("ttl", timedelta(days=30))
+    state.threads.expire("date", after=timedelta(0))
+    ask(dsn, f"UPDATE \"{schema}\".threads SET expires_at = '2025-01-01Z' WHERE ttl IS NOT NULL")
+    state.archive.put(["ttl", "date"], to=f"file://{folder}", idle_for=NOW)
+    assert ask(dsn, f'SELECT count(expires_at) FROM "{schema}".threads') == [(0,)]
+    state.archive.restore(["ttl", "date"])
+    found = ask(dsn, f'SELECT thread_id, expires_at > now() FROM "{schema}".threads ORDER BY 1')
+    assert found == [("date", None), ("ttl", True)]
+    assert state.threads.sweep().threads == 0
+
+
+def test_memories_keep_their_origin(state: PGState, dsn: str, schema: str, folder: Path) -> None:
+    make_rich_thread(state, "t")
+    ask(
+        dsn,
+        f'INSERT INTO "{schema}".memories (namespace, key, version, value, created_at, updated_at, is_large,'
+        " is_unindexed, valid_from, thread_id, message_id) VALUES ('{m}', 'k', 1, '{}', now(), now(), false, false,"
+        " now(), 't', 'call')",
+    )
+    query = f'SELECT thread_id, message_id, content FROM "{schema}".memory_messages'
+    known = ask(dsn, query)
+    assert known
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    assert ask(dsn, f'SELECT thread_id FROM "{schema}".memories') == [("t",)]
+    state.archive.restore(["t"])
+    assert ask(dsn, query) == known
+
+
+def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
+    url = f"file://{folder}"
+    with open_walled(dsn) as walled, walled.open(tenant="acme") as acme, walled.open(tenant="bolt") as bolt:
+        for one in (acme, bolt):
+            make_rich_thread(one, "t")
+        states = states_of(agent(acme), "t")
+        assert acme.archive.put(["t"], to=url, idle_for=NOW).threads == 1
+        assert not bolt.archive.list().items
+        assert bolt.threads.get("t").archived_at is None  # type: ignore[union-attr]
+        with pytest.raises(TenantError, match="not an archive of tenant 'bolt'"):
+            bolt.archive.restore(["t"], source=url)
+        bolt.saver.delete_thread("t")
+        with pytest.raises(TenantError):
+            bolt.archive.restore(source=url)
+        assert bolt.threads.get("t") is None
+        assert acme.archive.restore(["t"]).threads == 1
+        assert states_of(agent(acme), "t") == states
+        assert walled.rows('SELECT DISTINCT pgstate_tenant FROM "{}".checkpoints') == [("acme",)]
+
+
+async def test_on_an_event_loop(dsn: str, schema: str, folder: Path, state: PGState) -> None:
+    graph = make_rich_thread(state, "t")
+    before, states = rows_of(dsn, schema, "t"), states_of(graph, "t")
+    async with AsyncPGState.open(dsn, schema=schema) as suspending:
+        report = await suspending.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+        assert report.threads == 1
+        assert len((await suspending.archive.list()).items) == 1
+        assert (await suspending.archive.restore(["t"])).threads == 1
+    assert rows_of(dsn, schema, "t") == before
+    assert states_of(graph, "t") == states
