@@ -77,13 +77,20 @@ async def explain(
     return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
 
 
-async def measure(db: Connection, tables: Tables, thread_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return number and bytes of the rows of some threads. One round trip."""
-    found = dict.fromkeys(thread_ids, (0, 0))
-    for thread_id, rows, size in await db.fetch(tables.measure, {"thread_ids": [*thread_ids]}):
+async def inspect(
+    db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
+) -> tuple[dict[str, str], dict[str, tuple[int, int]], dict[str, str | None]]:
+    """Return by thread why it is not to be archived; of the others number and bytes of their rows; and all owners.
+
+    Two round trips.
+    """
+    explained = await explain(db, queries, thread_ids, idle_for)
+    left = {thread_id: _REASONS[reason] for thread_id, (reason, _, _) in explained.items() if reason is not None}
+    found = {thread_id: (0, 0) for thread_id in thread_ids if thread_id not in left}
+    for thread_id, rows, size in await db.fetch(tables.measure, {"thread_ids": [*found]}):
         known = found[thread_id]
         found[thread_id] = known[0] + rows, known[1] + int(size)
-    return found
+    return left, found, {thread_id: user_id for thread_id, (_, _, user_id) in explained.items()}
 
 
 async def read_threads(
@@ -258,16 +265,13 @@ async def archive_threads(
         if not dry_run:
             # Rows of the journal belong to the tables.
             await runner.run(journal.write, queries, page)
-        reasons = await runner.run(explain, queries, page, idle_for)
-        left = {id: _REASONS[reason] for id, (reason, _, _) in reasons.items() if reason is not None}
+        left, sizes, owners = await runner.run(inspect, queries, tables, page, idle_for)
         report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
-        sizes = await runner.run(measure, tables, [id for id in page if id not in left])
         if dry_run:
             counted = [rows for rows, _ in sizes.values()], [size for _, size in sizes.values()]
             report += ArchiveReport(len(sizes), sum(counted[0]) - len(sizes), sum(counted[1]), dry_run=True)
             continue
         for group in _grouped(sizes):
-            owners = {thread_id: reasons[thread_id][2] for thread_id in group}
             report += await _archive_group(runner, queries, objects, tables, group, owners, tenant, idle_for)
     return report
 

@@ -46,6 +46,9 @@ from langgraph_pgstate.files.paths import place_of
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts.answers import request_answer
 from langgraph_pgstate.interrupts.pending import request_interrupted
+from langgraph_pgstate.keep import archiving
+from langgraph_pgstate.keep.packing import pack, unpack
+from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.analytics import request_analytics
@@ -364,6 +367,19 @@ class Bench:
             config = saver.put(*put_arguments(config, step))
         self.config = config
         self.address = address_of(config)
+
+    def tables(self) -> Any:
+        return run_blocking(list_tables(self.db, self.queries))
+
+    def packed(self) -> Any:
+        tables = self.tables()
+        rows, _ = run_blocking(archiving.read_threads(self.db, self.queries, tables, ["t"]))
+        facts: Any = {"archive_id": "a", "created_at": "", "schema_version": 1, "tenant": None}
+        return pack(rows, tables.columns, **facts)
+
+    def unpacked(self) -> Any:
+        data, manifest = self.packed()
+        return [manifest.frames["t"]], {"t": unpack(manifest.frames["t"], data, "a")}
 
     def plan(self) -> Any:
         return plan_put(self.codec, request_put(self.codec, *put_arguments(self.config, 9)), None)
@@ -693,6 +709,16 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "leases.guards.store_tombstone": lambda bench: ("t", 60.0),
     "leases.guards.revive_thread": lambda bench: ("t",),
     "leases.guards.refuse_deleted": lambda bench: ("t",),
+    "leases.guards.refuse_archived": lambda bench: ("t",),
+    "keep.tables.list_tables": lambda bench: (),
+    "keep.archiving.check_held": lambda bench: (["t"],),
+    "keep.archiving.explain": lambda bench: (["t"], timedelta(0)),
+    "keep.archiving.inspect": lambda bench: (bench.tables(), ["t"], timedelta(0)),
+    "keep.archiving.read_threads": lambda bench: (bench.tables(), ["t"]),
+    "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {}),
+    "keep.archiving.delete_archived": lambda bench: (bench.tables(), bench.packed()[1], timedelta(0)),
+    "keep.restoring.find_archives": lambda bench: (["t"],),
+    "keep.restoring.store_threads": lambda bench: (bench.tables(), "a", *bench.unpacked()),
     "leases.guards.sweep": lambda bench: (),
     "leases.holding.take": lambda bench: ("t", "holder", 60.0),
     "leases.holding.renew": lambda bench: ([("t", 1)], 60.0),

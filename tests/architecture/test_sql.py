@@ -244,7 +244,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
                 'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
-                'memory_indexes', 'files', 'file_texts', 'file_versions')
+                'memory_indexes', 'archives', 'files', 'file_texts', 'file_versions')
         """,
         [saver.schema],
     ).fetchall()
