@@ -30,7 +30,19 @@ from langgraph_pgstate.worker.config_keys import KEYS, NOTES
 _SETTINGS = ("Backoff", "DefaultAnswer", "PoolSettings", "Rate", "RecorderSettings", "RetryPolicy", "ThreadKeys")
 _SETTINGS += ("ToolPolicy", "ToolSettings", "WebhookSettings")
 _MAIN = ("PGStateSaver", "AsyncPGStateSaver", "PGState", "AsyncPGState", "Worker", "AsyncWorker")
-_TYPES = ("admin", "assistants", "files", "interrupts", "keep", "leases", "memory", "record", "runs", "schedules", "schema")
+_TYPES = (
+    "admin",
+    "assistants",
+    "files",
+    "interrupts",
+    "keep",
+    "leases",
+    "memory",
+    "record",
+    "runs",
+    "schedules",
+    "schema",
+)
 _TYPES += ("threads",)
 _ALERTS = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
 _LITERAL = r"'((?:[^']|'')*)'"

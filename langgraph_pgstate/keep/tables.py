@@ -13,6 +13,8 @@ THREADS: Final = "threads"
 
 NOT_ARCHIVED: Final[Mapping[str, str]] = {
     "archived_threads": "says which archives have a copy of the thread",
+    "event_chains": "stay, to prove the events, also those in an archive",
+    "event_hashes": "as event_chains",
     "file_versions": "a file is of no thread; its versions name the thread that wrote them",
     "holds": "a thread that is held is not archived; one that is archived can be held",
     "journal": "moved into the tables first; a thread with rows in it is not archived",

@@ -212,6 +212,23 @@ def test_memories_keep_their_origin(state: PGState, dsn: str, schema: str, folde
     assert ask(dsn, query) == known
 
 
+def test_chained_events_are_proven_by_their_chain(state: PGState, dsn: str, schema: str, folder: Path) -> None:
+    """It stays, goes on while the thread is archived, and fits the events that come back."""
+    state.setup(audit=True)
+    make_rich_thread(state, "t")
+    state.threads.hold("t", "first", by="eve")
+    state.threads.release("t", "first", by="eve")
+    assert not state.audit.verify("t").problems
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    assert not state.audit.verify("t").problems
+    state.threads.hold("t", "second", by="eve")
+    assert not state.audit.verify("t").problems
+    state.archive.restore(["t"])
+    assert not state.audit.verify("t").problems
+    ask(dsn, f"DELETE FROM \"{schema}\".events WHERE thread_id = 't' AND payload ->> 'reason' = 'first'")
+    assert state.audit.verify("t").problems
+
+
 def test_each_tenant_has_its_own_archive(dsn: str, folder: Path) -> None:
     url = f"file://{folder}"
     with open_walled(dsn) as walled, walled.open(tenant="acme") as acme, walled.open(tenant="bolt") as bolt:
