@@ -197,12 +197,8 @@ def test_a_time_to_live_begins_anew(state: PGState, dsn: str, schema: str, folde
 
 def test_memories_keep_their_origin(state: PGState, dsn: str, schema: str, folder: Path) -> None:
     make_rich_thread(state, "t")
-    ask(
-        dsn,
-        f'INSERT INTO "{schema}".memories (namespace, key, version, value, created_at, updated_at, is_large,'
-        " is_unindexed, valid_from, thread_id, message_id) VALUES ('{m}', 'k', 1, '{}', now(), now(), false, false,"
-        " now(), 't', 'call')",
-    )
+    state.memory.put(("m",), "k", {"fact": "She books the Astoria."})
+    ask(dsn, f"UPDATE \"{schema}\".memories SET thread_id = 't', message_id = 'call'")
     query = f'SELECT thread_id, message_id, content FROM "{schema}".memory_messages'
     known = ask(dsn, query)
     assert known
