@@ -64,10 +64,11 @@ from langgraph_pgstate.runs import AsyncRuns, AsyncWebhooks, Runs, Webhooks
 from langgraph_pgstate.runs.options import KeySource, WebhookSettings
 from langgraph_pgstate.saver import AsyncPGStateSaver, PGStateSaver
 from langgraph_pgstate.schedules import AsyncSchedules, Schedules
+from langgraph_pgstate.schema import moving, tenancy
 from langgraph_pgstate.schema import setup as schemas
-from langgraph_pgstate.schema import tenancy
 from langgraph_pgstate.schema.queries import Queries, queries
 from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
+from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 from langgraph_pgstate.threads import AsyncThreads, Threads, prune
 from langgraph_pgstate.threads.expiry import ExpiryHook
 from langgraph_pgstate.threads.types import Progress
@@ -441,6 +442,60 @@ class PGState(_State):
         if self._memory_options:
             self.memory.setup_indexes()
 
+    def move_to_tenants(
+        self,
+        tenant: str | None = None,
+        *,
+        tenant_from: str | None = None,
+        otherwise: str | None = None,
+        namespace_part: int | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+        switch: bool = True,
+        progress: Callable[[TenancyProgress], None] | None = None,
+    ) -> TenancyMove:
+        """Move the rows of this schema to tenants that are kept apart, while the application goes on.
+
+        Safe to stop, and to repeat with the same arguments or none, which goes on where it was. Connect as the owner of
+        the tables.
+
+        Args:
+            tenant: The tenant of all rows.
+            tenant_from: Else where a thread's tenant is: `tenant_id`, `user_id` or `metadata.KEY`. Rows of no thread
+                have it themselves, if at all.
+            otherwise: The tenant of rows that have none by it.
+            namespace_part: Number of the label in namespaces of memories and files that is their tenant, from 1.
+            operators: Roles that see the rows of all tenants.
+            workers: Roles that may list the names of the tenants, besides the owner.
+            switch: Whether tenants are kept apart at the end. Else all is made ready for it, and nothing changes for
+                the application.
+            progress: Called after each batch.
+
+        Raises:
+            ConfigurationError: If arguments are not usable, or another move was begun.
+            TenantError: If rows have no tenant, or the server is older than PostgreSQL 15.
+            ConflictError: If transactions of others lock tables at each attempt to switch. Repeat it.
+        """
+        rule, roles = moving.rule_of(tenant, tenant_from, namespace_part), tenancy.roles_of("rls", operators, workers)
+        made = moving.move_to_tenants(
+            BlockingRunner(self._database.whole),
+            self._queries,
+            rule,
+            otherwise,
+            roles,
+            switch=switch,
+            progress=progress,
+        )
+        return run_blocking(made)
+
+    def undo_move_to_tenants(self) -> bool:
+        """Take back a move to tenants that has not ended, and return whether there was one. No row is lost.
+
+        Raises:
+            TenantError: If it has ended.
+        """
+        return run_blocking(moving.undo_move(BlockingRunner(self._database.whole), self._queries))
+
     def keeps_tenants_apart(self) -> bool:
         """Return whether the tables keep tenants apart, so that each call needs one. One round trip."""
         return self._database.run(tenancy.has_walls, self._queries)
@@ -745,6 +800,28 @@ class AsyncPGState(_State):
         await self.saver.setup(metadata_index=metadata_index, audit=audit, **tenants)
         if self._memory_options:
             await self.memory.setup_indexes()
+
+    async def move_to_tenants(
+        self,
+        tenant: str | None = None,
+        *,
+        tenant_from: str | None = None,
+        otherwise: str | None = None,
+        namespace_part: int | None = None,
+        operators: Sequence[str] = (),
+        workers: Sequence[str] = (),
+        switch: bool = True,
+        progress: Callable[[TenancyProgress], None] | None = None,
+    ) -> TenancyMove:
+        """Async twin of `PGState.move_to_tenants`."""
+        rule, roles = moving.rule_of(tenant, tenant_from, namespace_part), tenancy.roles_of("rls", operators, workers)
+        return await moving.move_to_tenants(
+            AsyncRunner(self._database.whole), self._queries, rule, otherwise, roles, switch=switch, progress=progress
+        )
+
+    async def undo_move_to_tenants(self) -> bool:
+        """Async twin of `PGState.undo_move_to_tenants`."""
+        return await moving.undo_move(AsyncRunner(self._database.whole), self._queries)
 
     async def keeps_tenants_apart(self) -> bool:
         """Async twin of `PGState.keeps_tenants_apart`."""

@@ -105,7 +105,7 @@ def options(
 
 
 _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
-    "Start": (schema.setup, schema.status, schema.migrate),
+    "Start": (schema.setup, schema.status, schema.migrate, schema.tenancy),
     "Run and serve": (serve.serve, queue.worker, inspect.inspect),
     "Threads": (
         threads.threads,

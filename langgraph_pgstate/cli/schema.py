@@ -63,6 +63,94 @@ def setup(
     console.print(f"schema {target.schema} is up to date, at version {state.version}")
 
 
+def tenancy(
+    ctx: typer.Context,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="The tenant of all rows.")
+    ] = None,
+    tenant_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            show_default=False,
+            help="Else where a thread's tenant is: tenant_id, user_id or metadata.KEY.",
+        ),
+    ] = None,
+    otherwise: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="The tenant of rows that have none by it.")
+    ] = None,
+    namespace_part: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Number of the label in namespaces of memories and files that is their tenant, from 1.",
+        ),
+    ] = None,
+    operators: Annotated[
+        list[str] | None,
+        typer.Option("--operators", metavar="ROLE", show_default=False, help="A role that sees all tenants."),
+    ] = None,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
+    ] = None,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Make all ready, and leave the switch to the next call.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take back a move that has not ended.")] = False,
+) -> None:
+    """Move tables that have rows to tenants. The application may run; repeat it after a stop."""
+    from langgraph_pgstate.schema.types import TenancyProgress
+
+    target: Target = ctx.obj
+    if target.tenant is not None:
+        raise ConfigurationError("a move is of all rows: give --tenant after the command, as their tenant")
+    if undo and (tenant, tenant_from, otherwise, namespace_part, operators, workers, prepare) != (
+        *(None,) * 6,
+        False,
+    ):
+        raise ConfigurationError("--undo takes no other options")
+    shown = ""
+
+    def show(progress: TenancyProgress) -> None:
+        nonlocal shown
+        now = progress.name if progress.step == "rows" else "keys"
+        if now != shown:
+            shown = now
+            errors.print(f"{progress.step}: {escape(progress.name)}" if progress.step == "rows" else "building keys")
+
+    with target.connect() as state:
+        if undo:
+            was_begun = state.undo_move_to_tenants()
+            if target.is_json:
+                print_json({"undone": was_begun})
+            else:
+                console.print("the move is taken back" if was_begun else "no move was begun")
+            return
+        done = state.move_to_tenants(
+            tenant,
+            tenant_from=tenant_from,
+            otherwise=otherwise,
+            namespace_part=namespace_part,
+            operators=operators or (),
+            workers=workers or (),
+            switch=not prepare,
+            progress=show,
+        )
+    if target.is_json:
+        print_json(as_json(done))
+        return
+    for name, number in sorted(done.left.items()):
+        console.print(f"[yellow]{count(number, 'row')} of {name} without a tenant:[/] name one by --otherwise")
+    standing = (
+        "are kept apart" if done.is_switched else "are ready to be kept apart: repeat the command without --prepare"
+    )
+    console.print(f"the tenants of schema {target.schema} {standing}")
+
+
 def migrate(
     ctx: typer.Context,
     to: Annotated[

@@ -70,7 +70,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
     if isinstance(error, pg.ObjectNotInPrerequisiteState) and error.diag.constraint_name == "pgstate_tenant":
-        return TenantError(f"{message}: tenants are kept apart from the beginning, in tables that are empty")
+        return TenantError(f"{message}: `pgstate tenancy`, or move_to_tenants, moves them while the application runs")
     if _is_of_tenants(error):
         return TenantError(
             f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another's: "

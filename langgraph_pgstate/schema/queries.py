@@ -35,7 +35,7 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import chain, zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from langgraph_pgstate.options import check_schema_name
 
@@ -219,7 +219,27 @@ def metadata_index(schema: str) -> str:
 
 def walls(schema: str) -> str:
     """Return SQL that keeps tenants apart; idempotent."""
-    return _in_schema(_read("wall.sql"), schema)
+    return wall_tenants(schema) + _in_schema(_read("wall.sql"), schema)
+
+
+def wall_tenants(schema: str) -> str:
+    """Return SQL that makes the table of tenants; idempotent."""
+    return _in_schema(_read("wall_tenants.sql"), schema)
+
+
+def move(schema: str, step: Literal["prepare", "rows", "lock", "end", "undo"]) -> str:
+    """Return SQL of a step of the move of rows to tenants."""
+    return _in_schema(_read(f"move_{step}.sql"), schema)
+
+
+def analyze(schema: str, table: str) -> str:
+    """Return SQL that gathers statistics of a table."""
+    return _in_schema(_read("move_analyze.sql").replace("/threads", f'/"{table}"'), schema)
+
+
+def drop_built_key(schema: str, name: str) -> str:
+    """Return SQL that drops an index which a move has left incomplete."""
+    return _in_schema(_read("move_drop.sql").replace("pgstate_move_key", f'"{name}"'), schema)
 
 
 def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:

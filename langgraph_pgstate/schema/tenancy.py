@@ -68,25 +68,62 @@ async def has_walls(db: Connection, queries: Queries) -> bool:
     return (await _get(db, queries)).exist
 
 
-async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES) -> None:
+class Key(NamedTuple):
+    """An index as it will be when tables keep tenants apart.
+
+    Attributes:
+        table_name: Its table.
+        index_name: Its name, which stays.
+        conname: The constraint that it serves.
+        definition: Definition of the constraint.
+        making: The statement that makes the index.
+    """
+
+    table_name: str
+    index_name: str
+    conname: str | None
+    definition: str | None
+    making: str
+
+
+async def list_keys(db: Connection, queries: Queries) -> list[Key]:
+    """Return the indexes of tables that do not keep tenants apart yet, as they will be."""
+    parameters = {"schema": f'"{queries.schema}"', "of_no_tenant": [*OF_NO_TENANT]}
+    return [Key(*row) for row in await db.fetch(queries.list_keys, parameters)]
+
+
+async def check_server(db: Connection, queries: Queries) -> None:
+    """Raise unless the server can keep tenants apart.
+
+    Raises:
+        TenantError: If it is too old.
+    """
+    if (version := (await _get(db, queries)).version) < _OLDEST:
+        raise TenantError(f"tenants need PostgreSQL 15 or newer, for views; this is {version // 10_000}")
+
+
+async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, *, is_moving: bool = False) -> None:
     """Keep the tenants of all tables apart, also of those that were made since. Safe to repeat; within a transaction.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         roles: Roles that see more than one tenant, besides those that do already.
+        is_moving: Whether all rows have a tenant already, and what was built for the keys is taken.
 
     Raises:
         TenantError: If the server is too old.
     """
-    if (version := (await _get(db, queries)).version) < _OLDEST:
-        raise TenantError(f"tenants need PostgreSQL 15 or newer, for views; this is {version // 10_000}")
+    await check_server(db, queries)
+    await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
+    keys = [key._asdict() for key in await list_keys(db, queries)]
     parameters = {
         "operators": json.dumps(roles.operators),
         "workers": json.dumps(roles.workers),
         "of_no_tenant": [*OF_NO_TENANT],
+        "keys": json.dumps(keys),
+        "is_moving": is_moving,
     }
-    await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
     await db.fetch(queries.plan_walls, parameters)
     await db.script(walls(queries.schema))
 
@@ -139,7 +176,8 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
     walls = await _get(db, queries)
     if not walls.exist:
         raise TenantError(
-            f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') once"
+            f"schema {queries.schema!r} does not keep tenants apart, or does not exist: call setup(tenancy='rls') "
+            "once, or `pgstate tenancy` if it has rows, and wait until that has ended"
         )
     if walls.are_passed:
         raise TenantError(

@@ -15,4 +15,30 @@ SELECT EXISTS (
 -- Name roles that are to see all tenants, or their names, and the tables that tenants share, for the walls that this
 -- transaction makes.
 SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgstate.workers', :workers::text, true),
-    set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true);
+    set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
+    set_config('pgstate.keys', :keys::text, true),
+    set_config('pgstate.is_moving', CASE WHEN :is_moving::boolean THEN 'on' ELSE 'off' END, true);
+
+-- name: list_keys
+-- Return the indexes of tables that do not keep tenants apart yet, and how they are where keys begin with the tenant:
+-- table, index, constraint, and definitions of the constraint and of the index.
+SELECT c.relname::text, x.relname::text, k.conname::text,
+    regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, '),
+    replace(
+        regexp_replace(pg_get_indexdef(i.indexrelid), 'USING btree \(', 'USING btree (pgstate_tenant, '),
+        ' ON ONLY ', ' ON '
+    )
+FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+    JOIN pg_catalog.pg_am m ON m.oid = x.relam
+    LEFT JOIN pg_catalog.pg_constraint k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u')
+WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND NOT c.relname::text = ANY(:of_no_tenant::text[]) AND NOT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'pgstate_tenant'
+    )
+    -- An index that begins with an id is selective without the tenant. With it, the planner would take each such index
+    -- for one by tenant, as long as it has no statistics.
+    AND m.amname = 'btree' AND pg_get_indexdef(i.indexrelid, 1, true) <> 'pgstate_tenant'
+    AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
+ORDER BY c.relname, x.relname;

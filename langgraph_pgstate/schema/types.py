@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,37 @@ class AppliedMigration:
     version: int
     name: str
     applied_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TenancyProgress:
+    """The progress of a move to tenants.
+
+    Attributes:
+        step: `rows`, which get their tenants, or `keys`, which are built.
+        name: The table or the key.
+        done: Blocks of the table that are done, or keys.
+        total: All of them.
+    """
+
+    step: Literal["rows", "keys"]
+    name: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenancyMove:
+    """What a move to tenants has done.
+
+    Attributes:
+        is_switched: Whether tenants are kept apart by now.
+        rows: Rows that got their tenants one by one, in this call.
+        tenants: Number of tenants.
+        left: How many rows of which tables have no tenant by the rule.
+    """
+
+    is_switched: bool
+    rows: int = 0
+    tenants: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)

@@ -1,22 +1,6 @@
--- Walls tenants off from each other, in all tables of the schema. Idempotent; run by setup, and for each table that is
--- made later. A table without a tenant column must be empty. Settings name roles and the tables that tenants share.
-CREATE OR REPLACE FUNCTION /*schema*/no_tenant() RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $function$
-BEGIN
-    RAISE EXCEPTION 'no tenant is named, and the tables of this schema keep tenants apart' USING
-        ERRCODE = 'insufficient_privilege', CONSTRAINT = 'pgstate_tenant',
-        HINT = 'Begin the transaction with: SELECT set_config(''pgstate.tenant'', ''the tenant'', true)';
-END
-$function$;
-COMMENT ON FUNCTION /*schema*/no_tenant() IS 'Raises: the transaction names no tenant in its setting pgstate.tenant.';
--- Tenants are known from their first use. Workers and maintain, which work for one tenant after the other, list them.
-CREATE TABLE IF NOT EXISTS /*schema*/tenants (
-    pgstate_tenant text COLLATE "C" NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (pgstate_tenant)
-);
-COMMENT ON TABLE /*schema*/tenants IS 'The tenants that were ever named. Each sees its own row.';
-COMMENT ON COLUMN /*schema*/tenants.pgstate_tenant IS 'name of the tenant';
-COMMENT ON COLUMN /*schema*/tenants.created_at IS 'time it was named first';
+-- Walls tenants off from each other, in all tables of the schema. Idempotent; run by setup, for each table that is made
+-- later, and at the end of a move. A table without a tenant column must be empty. Settings name roles, the tables that
+-- tenants share, the keys as they will be (`list_keys`), and whether rows were moved.
 DO $wall$
 DECLARE
     home pg_catalog.regnamespace := (
@@ -34,10 +18,12 @@ DECLARE
     );
     operators text;
     listers text;
-    keys text[] := '{}';
+    is_moving boolean := current_setting('pgstate.is_moving') = 'on';
+    references_of text[] := '{}';
     has_rows boolean;
     item record;
     part record;
+    leaf record;
 BEGIN
     SELECT string_agg(DISTINCT quote_ident(o.name), ', ') INTO operators FROM (
         SELECT pg_get_userbyid(r.role)::text AS name
@@ -54,17 +40,27 @@ BEGIN
         SELECT jsonb_array_elements_text(current_setting('pgstate.workers')::jsonb)
     ) AS o;
     FOR item IN
-        SELECT c.oid, c.oid::regclass::text AS name FROM pg_catalog.pg_class c
-        WHERE c.relnamespace = home AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        SELECT c.oid, c.oid::regclass::text AS name, c.relname::text AS plain_name, c.relkind, EXISTS (
+                SELECT 1 FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attname = 'pgstate_tenant' AND NOT a.attisdropped
+            ) AS has_column
+        FROM pg_catalog.pg_class c
+        WHERE c.relnamespace = home AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'tenants'
             AND NOT c.relname::text = ANY(current_setting('pgstate.of_no_tenant')::text[]) AND NOT EXISTS (
-                SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'pgstate_tenant'
+                SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'pgstate_tenant'
             )
         ORDER BY c.relname
     LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', item.name) INTO has_rows;
-        IF has_rows THEN
-            RAISE EXCEPTION 'table % has rows of no tenant', item.name USING
+        IF item.has_column AND NOT is_moving THEN
+            RAISE EXCEPTION 'the rows of this schema are being moved to tenants' USING
                 ERRCODE = 'object_not_in_prerequisite_state', CONSTRAINT = 'pgstate_tenant';
+        END IF;
+        IF NOT item.has_column THEN
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', item.name) INTO has_rows;
+            IF has_rows THEN
+                RAISE EXCEPTION 'table % has rows of no tenant', item.name USING
+                    ERRCODE = 'object_not_in_prerequisite_state', CONSTRAINT = 'pgstate_tenant';
+            END IF;
         END IF;
         -- References first: they hold the keys that they point to.
         FOR part IN
@@ -74,40 +70,64 @@ BEGIN
             FROM pg_catalog.pg_constraint k WHERE k.confrelid = item.oid AND k.contype = 'f' AND k.conparentid = 0
         LOOP
             EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', part.referrer, part.conname);
-            keys := keys || format(
-                'ALTER TABLE %s ADD CONSTRAINT %I %s', part.referrer, part.conname, part.definition
+            references_of := references_of || format(
+                'ALTER TABLE %s ADD CONSTRAINT %I %s%s', part.referrer, part.conname,
+                regexp_replace(part.definition, ' NOT VALID$', ''), CASE WHEN is_moving THEN ' NOT VALID' ELSE '' END
             );
         END LOOP;
-        EXECUTE format('ALTER TABLE %s ADD COLUMN pgstate_tenant text COLLATE pg_catalog."C" NOT NULL', item.name);
+        IF NOT item.has_column THEN
+            EXECUTE format('ALTER TABLE %s ADD COLUMN pgstate_tenant text COLLATE pg_catalog."C" NOT NULL', item.name);
+        END IF;
         EXECUTE format(
             'COMMENT ON COLUMN %s.pgstate_tenant IS %L', item.name,
             'tenant whose row it is, by the setting of the transaction that made it; only its transactions see it'
         );
         FOR part IN
-            SELECT k.conname, i.indexrelid::regclass::text AS name,
-                regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, ') AS definition,
-                replace(
-                    regexp_replace(pg_get_indexdef(i.indexrelid), 'USING btree \(', 'USING btree (pgstate_tenant, '),
-                    ' ON ONLY ', ' ON '
-                ) AS making
-            FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-                JOIN pg_catalog.pg_am m ON m.oid = c.relam
-                LEFT JOIN pg_catalog.pg_constraint k ON k.conindid = i.indexrelid AND k.contype IN ('p', 'u')
-            -- An index that begins with an id is selective without the tenant. With it, the planner would take each
-            -- such index for one by tenant, as long as it has no statistics.
-            WHERE i.indrelid = item.oid AND m.amname = 'btree'
-                AND (i.indisunique OR NOT pg_get_indexdef(i.indexrelid) ~ 'USING btree \(\w*_id\M')
+            SELECT k.* FROM jsonb_to_recordset(current_setting('pgstate.keys')::jsonb) AS k (
+                table_name text, index_name text, conname text, definition text, making text
+            )
+            WHERE k.table_name = item.plain_name
         LOOP
             IF part.conname IS NULL THEN
-                EXECUTE format('DROP INDEX %s', part.name);
-                EXECUTE part.making;
+                EXECUTE format('DROP INDEX %s.%I', home, part.index_name);
             ELSE
                 EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', item.name, part.conname);
+            END IF;
+            -- What a move has built is taken, and the index of a partitioned table is made of those of its partitions.
+            FOR leaf IN
+                SELECT c.oid::regclass::text AS name, i.indexrelid::regclass::text AS built,
+                    c.relname || substr(part.index_name, length(item.plain_name) + 1) AS index_name
+                FROM (
+                    SELECT item.oid AS relid WHERE item.relkind = 'r'
+                    UNION ALL
+                    SELECT t.relid FROM pg_partition_tree(item.oid) AS t WHERE t.isleaf
+                ) AS t
+                    JOIN pg_catalog.pg_class c ON c.oid = t.relid
+                    JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisvalid
+                    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+                WHERE is_moving AND x.relname = 'pgstate_move_' || left(
+                        encode(sha256(convert_to(c.relname || part.making, 'UTF8')), 'hex'), 24
+                    )
+            LOOP
+                IF part.conname IS NULL THEN
+                    EXECUTE format('ALTER INDEX %s RENAME TO %I', leaf.built, leaf.index_name);
+                ELSE
+                    EXECUTE format(
+                        'ALTER TABLE %s ADD CONSTRAINT %I %s USING INDEX %s', leaf.name, leaf.index_name,
+                        regexp_replace(part.definition, ' \(.*', ''), regexp_replace(leaf.built, '^.*\.', '')
+                    );
+                END IF;
+            END LOOP;
+            IF to_regclass(format('%s.%I', home, part.index_name)) IS NOT NULL THEN
+                CONTINUE;
+            ELSIF part.conname IS NULL THEN
+                EXECUTE part.making;
+            ELSE
                 EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I %s', item.name, part.conname, part.definition);
             END IF;
         END LOOP;
     END LOOP;
-    FOR item IN SELECT unnest(keys) AS making LOOP
+    FOR item IN SELECT unnest(references_of) AS making LOOP
         EXECUTE item.making;
     END LOOP;
     -- Policies last: a key that is made would see no row.

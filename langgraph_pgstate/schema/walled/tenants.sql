@@ -14,3 +14,7 @@ WHERE t.pgstate_tenant > :after::text COLLATE "C" ORDER BY t.pgstate_tenant LIMI
 -- name: has_strayed_rows
 -- Return whether a default partition has rows, or had some.
 SELECT pg_relation_size(to_regclass(:partition::text)) > 0;
+
+-- name: count_tenants
+-- Return the number of tenants that are known.
+SELECT count(*) FROM /*schema*/tenants;

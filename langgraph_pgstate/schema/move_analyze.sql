@@ -1,0 +1,2 @@
+-- Gathers statistics of a table, which is an example.
+ANALYZE /*schema*/threads;

@@ -1,0 +1,15 @@
+-- Checks the references that a move has made anew, beside reads and writes.
+DO $end$
+DECLARE
+    item record;
+BEGIN
+    FOR item IN
+        SELECT k.conrelid::regclass::text AS name, k.conname FROM pg_catalog.pg_constraint k
+        WHERE k.connamespace = (
+                SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = '/*schema*/threads'::regclass
+            ) AND k.contype = 'f' AND NOT k.convalidated AND k.conparentid = 0
+    LOOP
+        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', item.name, item.conname);
+    END LOOP;
+END
+$end$;
