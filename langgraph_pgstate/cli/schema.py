@@ -66,7 +66,7 @@ def setup(
 def tenancy(
     ctx: typer.Context,
     tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="The tenant of all rows.")
+        str | None, typer.Option("--to", metavar="NAME", show_default=False, help="The tenant of all rows.")
     ] = None,
     tenant_from: Annotated[
         str | None,
@@ -107,7 +107,7 @@ def tenancy(
 
     target: Target = ctx.obj
     if target.tenant is not None:
-        raise ConfigurationError("a move is of all rows: give --tenant after the command, as their tenant")
+        raise ConfigurationError("a move is of all rows: leave out --tenant, and name theirs by --to")
     if undo and (tenant, tenant_from, otherwise, namespace_part, operators, workers, prepare) != (
         *(None,) * 6,
         False,
