@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from langgraph_pgstate.encryption import CallableMasterKey, Encryption, LocalMasterKey
     from langgraph_pgstate.options import PoolSettings, RetryPolicy, ThreadKeys
     from langgraph_pgstate.record.options import RecorderSettings
     from langgraph_pgstate.runs.options import Backoff, DefaultAnswer, WebhookSettings
@@ -25,7 +26,10 @@ else:
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
             "AsyncWorker": "langgraph_pgstate.worker.worker",
             "Backoff": "langgraph_pgstate.runs.options",
+            "CallableMasterKey": "langgraph_pgstate.encryption",
             "DefaultAnswer": "langgraph_pgstate.runs.options",
+            "Encryption": "langgraph_pgstate.encryption",
+            "LocalMasterKey": "langgraph_pgstate.encryption",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
             "PoolSettings": "langgraph_pgstate.options",
@@ -47,7 +51,10 @@ __all__ = [
     "AsyncPGStateSaver",
     "AsyncWorker",
     "Backoff",
+    "CallableMasterKey",
     "DefaultAnswer",
+    "Encryption",
+    "LocalMasterKey",
     "PGState",
     "PGStateSaver",
     "PoolSettings",

@@ -44,6 +44,13 @@
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference has no target
     ├── UnreadableFormatError                this installation cannot read the format of intact stored bytes
+    ├── EncryptionError
+    │   ├── EncryptedError                   stored content is encrypted, and no key is given
+    │   ├── NotEncryptedError                stored content is not encrypted where only encrypted content is accepted
+    │   ├── DecryptionError                  stored content was changed, cut off, or moved from another row
+    │   ├── DataKeyError                     the data key of stored content is missing, or its master key is not given
+    │   ├── DataKeyDestroyedError            the data key of stored content was destroyed, and its content with it
+    │   └── KeyUnavailableError              the master key does not answer; what is cached goes on
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
     │   ├── ToolFailedError                  the tool failed before and is not run again
@@ -65,7 +72,7 @@ from __future__ import annotations
 
 import shlex
 from asyncio import InvalidStateError
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from itertools import zip_longest
@@ -868,6 +875,103 @@ class BudgetExceededError(PGStateError, RuntimeError):
         expected = f", and calls in progress are expected to cost {reserved.normalize():f}" if reserved else ""
         used, given = spent.normalize(), amount.normalize()
         super().__init__(f"{scope} {name!r} has spent {used:f} today (UTC){expected}; the budget is {given:f}")
+
+
+class EncryptionError(PGStateError):
+    """Stored content cannot be encrypted or decrypted."""
+
+
+class EncryptedError(EncryptionError):
+    """Stored content is encrypted, and this program has no keys. It was not changed.
+
+    Attributes:
+        where: The place of the content.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(f"{where} is encrypted: open it with encryption=Encryption(keys=...)")
+
+
+class NotEncryptedError(EncryptionError):
+    """Stored content is not encrypted where only encrypted content is accepted.
+
+    It was stored without encryption, or somebody has put it there.
+
+    Attributes:
+        where: The place of the content.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} is not encrypted, and was stored without encryption or by somebody else: "
+            "Encryption(..., accept_plain=True) accepts it while a schema is moved to encryption"
+        )
+
+
+class DecryptionError(EncryptionError):
+    """Stored content was changed, cut off, or moved from another row, column or table.
+
+    Attributes:
+        where: The place of the content.
+    """
+
+    def __init__(self, where: str, why: str = "it was changed, cut off, or moved from another row") -> None:
+        self.where, self.why = where, why
+        super().__init__(f"{where} does not decrypt: {why}")
+
+
+class DataKeyError(EncryptionError):
+    """The data key of stored content is missing, or is wrapped by a master key that is not given.
+
+    Attributes:
+        key_id: The data key.
+    """
+
+    def __init__(self, key_id: str, why: str) -> None:
+        self.key_id = key_id
+        super().__init__(f"data key {key_id} cannot be used: {why}")
+
+
+class DataKeyDestroyedError(EncryptionError):
+    """The data key of stored content was destroyed, so that the content cannot be read any more.
+
+    Attributes:
+        key_id: The data key.
+    """
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        super().__init__(f"data key {key_id} was destroyed, and what it encrypts cannot be read any more")
+
+
+class KeyUnavailableError(EncryptionError):
+    """The master key does not answer. Data keys that this process has cached go on; nothing was written.
+
+    Attributes:
+        master_id: The master key.
+    """
+
+    retryable = True
+
+    def __init__(self, master_id: str, why: str) -> None:
+        self.master_id = master_id
+        super().__init__(f"master key {master_id!r} does not answer: {why}")
+
+
+class MissingKeysError(EncryptionError):
+    """Data keys have to be loaded before an operation can go on. It is then run again; callers do not see this.
+
+    Attributes:
+        wanted: What is missing: pairs of `key`, `scope` or `thread` and its name.
+    """
+
+    retryable = True
+
+    def __init__(self, wanted: Collection[tuple[str, str]]) -> None:
+        self.wanted = frozenset(wanted)
+        super().__init__(f"{len(self.wanted)} data keys are not loaded")
 
 
 class DatabaseError(PGStateError):

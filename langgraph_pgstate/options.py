@@ -13,6 +13,8 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from langgraph_pgstate.encryption import Encryption
+
 DEFAULT_SCHEMA = "pgstate"
 # A b-tree entry may not exceed a third of a page, 2,704 bytes; what is left is for the tuple itself.
 MAX_KEY_BYTES = 2600
@@ -321,6 +323,8 @@ class SaverOptions(TypedDict, total=False):
         wait_timeout: Seconds that it waits.
         tombstones_for: How long late writes to a deleted thread are refused, and its id not used again unless it is
             revived: a day with a guard, not at all without one, by default.
+        encryption: Encrypts content under data keys that a master key wraps; see `Encryption`. By default nothing is
+            encrypted.
         cache_bytes: Memory for what was written and read last, so that it need not be fetched again: 128 MB by
             default; 0 for none, which costs each put a round trip more.
     """
@@ -340,6 +344,7 @@ class SaverOptions(TypedDict, total=False):
     on_busy: str
     wait_timeout: float
     tombstones_for: timedelta | None
+    encryption: Encryption | None
     cache_bytes: int
 
 

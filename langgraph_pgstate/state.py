@@ -34,6 +34,7 @@ from langgraph_pgstate.db.owning import AtExit, Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner
 from langgraph_pgstate.db.tenants import tenant_of
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
@@ -341,6 +342,7 @@ class PGState(_State):
         self._prepare(options)
         self._options: StateOptions = options
         self._tenants = {}
+        use_keys(database, options.get("encryption"), self._queries)
         self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self._recorder = Recorder(
             database,
@@ -728,6 +730,7 @@ class AsyncPGState(_State):
         self._prepare(options)
         self._options: StateOptions = options
         self._tenants = {}
+        use_keys(database, options.get("encryption"), self._queries)
         self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self._recorder = AsyncRecorder(
             database,

@@ -16,6 +16,8 @@ ORDER BY thread_id LIMIT :page_size;
 
 -- name: scan_checkpoints
 -- Return a page of a thread's checkpoints of all namespaces, in key order, after a cursor.
+-- opens: checkpoints.state if intact
+-- opens: checkpoints.metadata if intact
 SELECT checkpoint_ns, checkpoint_id, metadata::text, state, segment_ids FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND (checkpoint_ns, checkpoint_id) > (:cursor_ns::text, :cursor_id::text)
 ORDER BY checkpoint_ns, checkpoint_id
@@ -23,6 +25,7 @@ LIMIT :page_size;
 
 -- name: scan_segments
 -- Return segments of a thread after a cursor, as many as fit into a number of bytes, but at least one.
+-- opens: segments.data if intact
 SELECT segment_id, data FROM (
     SELECT segment_id, data,
         sum(octet_length(data)) OVER (ORDER BY segment_id) - octet_length(data) AS bytes_before
@@ -39,6 +42,7 @@ SELECT count(*) FROM /*schema*/segments WHERE thread_id = :thread_id;
 -- name: scan_writes
 -- Return a page of a thread's rows of pending writes, in key order, after a cursor, and whether their checkpoint is
 -- missing.
+-- opens: writes.data if intact
 SELECT checkpoint_ns, checkpoint_id, task_id, idx, data, NOT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id AND c.checkpoint_ns = writes.checkpoint_ns AND c.checkpoint_id = writes.checkpoint_id

@@ -8,6 +8,8 @@ FROM /*schema*/writes WHERE thread_id = :thread_id;
 
 -- name: get_rows
 -- Return some checkpoints of a namespace, without their segments.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
 SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
@@ -31,6 +33,7 @@ ON CONFLICT (thread_id) DO UPDATE SET
 
 -- name: import_segments
 -- Store segments; their frames are concatenated in one parameter.
+-- seals: segments.data by starts, lengths with segment_id = ids
 INSERT INTO /*schema*/segments (thread_id, segment_id, data)
 SELECT :thread_id, new.segment_id, substr(:data::bytea, new.start, new.length)
 FROM unnest(:ids::integer[], :starts::integer[], :lengths::integer[]) AS new (segment_id, start, length);
@@ -38,6 +41,8 @@ FROM unnest(:ids::integer[], :starts::integer[], :lengths::integer[]) AS new (se
 -- name: import_checkpoints
 -- Store checkpoints that were made elsewhere, with their original times; their states are concatenated in one
 -- parameter.
+-- seals: checkpoints.state from data in rows
+-- seals: checkpoints.metadata from rows.metadata
 INSERT INTO /*schema*/checkpoints AS stored (
     thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, source, step, created_at, revision,
     segment_ids, metadata, state
@@ -69,6 +74,7 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkp
 
 -- name: import_writes
 -- Store rows of pending writes that were made elsewhere; their data is concatenated in one parameter.
+-- seals: writes.data in rows
 INSERT INTO /*schema*/writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, data)
 SELECT :thread_id, :checkpoint_ns, r.checkpoint_id, r.task_id, r.idx, r.task_path,
     substr(:data::bytea, r.start, r.length)

@@ -8,6 +8,8 @@ LIMIT :page_size;
 
 -- name: upcast_checkpoint
 -- Give a checkpoint the values of a newer state version. Affects no row if it was written again after it was read.
+-- seals: checkpoints.state
+-- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
 WITH upcast AS (
     UPDATE /*schema*/checkpoints SET
         revision = :revision::bigint,

@@ -2,6 +2,9 @@
 -- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or is
 -- archived.
 -- Fails if the checkpoint exists, which takes less time than looking for it.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), noted AS (
@@ -20,6 +23,10 @@ FROM required;
 
 -- name: put_checkpoint_segments
 -- Store a checkpoint as `put_checkpoint` does, with new segments.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
+-- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), new_segments AS (
@@ -46,6 +53,9 @@ FROM required;
 -- name: put_checkpoint_on_base
 -- Store a checkpoint as `put_checkpoint` does, and lock its base, the checkpoint from which it inherits values, so that
 -- a concurrent prune keeps the base's segments. Affects no row if the base is missing or was written again.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
@@ -67,6 +77,10 @@ FROM required;
 
 -- name: put_checkpoint_on_base_segment
 -- Lock the base and store a checkpoint as `put_checkpoint_on_base` does, with one new segment.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
+-- seals: segments.data from new_data with segment_id = new_id
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
@@ -91,6 +105,10 @@ FROM required;
 
 -- name: put_checkpoint_on_base_segments
 -- Lock the base and store a checkpoint as `put_checkpoint_on_base` does, with several new segments.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
+-- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
@@ -121,6 +139,10 @@ FROM required;
 -- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the thread's
 -- row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is missing, and fails
 -- if the thread is archived.
+-- seals: checkpoints.state
+-- seals: checkpoints.metadata
+-- seals: journal.data from entry
+-- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
 WITH base AS MATERIALIZED (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text
@@ -201,6 +223,10 @@ WHERE found.count < cardinality(:base_ids::text[]);
 -- name: get_checkpoint
 -- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
 -- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks for.
+-- opens: checkpoints.state from data of kind 0, 3
+-- opens: checkpoints.metadata from c of kind 0, 3
+-- opens: segments.data with segment_id = n of kind 1
+-- opens: writes.data with task_id = a, idx = n of kind 2
 SELECT
     CASE WHEN parent_checkpoint_id IS NULL OR EXISTS (
         SELECT 1 FROM /*schema*/checkpoints p
@@ -232,6 +258,10 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkp
 -- name: get_latest_checkpoint
 -- Return the newest checkpoint of a namespace: its row (of kind 3 if its parent is missing), its segments and its
 -- pending writes. If the caller knows the revision, only the segments that it asks for.
+-- opens: checkpoints.state from data with checkpoint_id = a of kind 0, 3
+-- opens: checkpoints.metadata from c with checkpoint_id = a of kind 0, 3
+-- opens: segments.data with segment_id = n of kind 1
+-- opens: writes.data with checkpoint_id = c, task_id = a, idx = n of kind 2
 WITH head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, metadata, state, segment_ids, revision, state_version
     FROM /*schema*/checkpoints
@@ -254,7 +284,7 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
-SELECT 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+SELECT 2, w.task_id, w.task_path, w.checkpoint_id, w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
@@ -262,6 +292,10 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
 -- name: get_latest_checkpoints
 -- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread. Of
 -- threads that follow when there are so many bytes, only a row of kind 4.
+-- opens: checkpoints.state from data with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
+-- opens: checkpoints.metadata from c with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
+-- opens: segments.data with segment_id = n of kind 1
+-- opens: writes.data with checkpoint_id = c, task_id = a, idx = n, checkpoint_ns = '' of kind 2
 WITH newest AS (
     SELECT c.*, g.place FROM unnest(:thread_ids::text[]) WITH ORDINALITY AS g (thread_id, place), LATERAL (
         SELECT n.thread_id, n.checkpoint_id, n.parent_checkpoint_id, n.metadata, n.state, n.segment_ids, n.revision,
@@ -297,7 +331,7 @@ UNION ALL
 SELECT h.thread_id, 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM heads h JOIN /*schema*/segments s ON s.thread_id = h.thread_id AND s.segment_id = ANY(h.segment_ids)
 UNION ALL
-SELECT h.thread_id, 2, w.task_id, w.task_path, NULL, w.idx, w.data, NULL, NULL
+SELECT h.thread_id, 2, w.task_id, w.task_path, w.checkpoint_id, w.idx, w.data, NULL, NULL
 FROM heads h JOIN /*schema*/writes w ON w.thread_id = h.thread_id AND w.checkpoint_ns = ''
     AND w.checkpoint_id = h.checkpoint_id
 UNION ALL
@@ -306,6 +340,8 @@ SELECT m.thread_id, 4, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM measured m 
 -- name: get_values
 -- Return which of some checkpoints of a namespace exist, some segments of the thread, and the checkpoints' pending
 -- writes, all from one snapshot.
+-- opens: segments.data with segment_id = n of kind 1
+-- opens: writes.data with checkpoint_id = a, task_id = b, idx = n of kind 2
 SELECT 0 AS kind, c.checkpoint_id AS a, NULL AS b, NULL AS c, NULL::integer AS n, NULL::bytea AS data
 FROM /*schema*/checkpoints c
 WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
@@ -347,6 +383,8 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: get_bare_checkpoint
 -- Return a checkpoint of a namespace, or the newest, without segments and pending writes.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
 SELECT checkpoint_id, parent_checkpoint_id, metadata::text, state, segment_ids, revision, state_version
 FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
@@ -358,8 +396,11 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text
 
 -- name: list_in_namespace
 -- Return a page of one namespace's checkpoints, newest first, below a cursor; states only up to a number of bytes.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
+-- matches: checkpoints.metadata
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END AS state, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = :checkpoint_ns
@@ -379,8 +420,11 @@ LIMIT :page_size;
 
 -- name: list_in_thread
 -- Return a page of one thread's checkpoints of all namespaces, newest first, below a cursor.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
+-- matches: checkpoints.metadata
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END AS state, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = :thread_id AND p.checkpoint_ns = c.checkpoint_ns
@@ -402,9 +446,12 @@ LIMIT :page_size;
 -- Return a page of at most 50 of all threads' checkpoints, newest first, below a cursor. The collation selects the
 -- index made for it; the order is the same. The inner limit lets the planner use the index. Copies of a thread share
 -- ids, so ties are ordered by thread.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
+-- matches: checkpoints.metadata
 SELECT * FROM (
     SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-        CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
+        CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END AS state, segment_ids, state_version,
         (
             SELECT p.checkpoint_id FROM /*schema*/checkpoints p
             WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
@@ -426,8 +473,11 @@ LIMIT :page_size;
 
 -- name: list_of_run
 -- Return every checkpoint of one run in all threads, newest first, below a cursor, if only the run is known.
+-- opens: checkpoints.state
+-- opens: checkpoints.metadata
+-- matches: checkpoints.metadata
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata::text, created_at,
-    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END, segment_ids, state_version,
+    CASE WHEN octet_length(state) <= :state_bytes::integer THEN state END AS state, segment_ids, state_version,
     (
         SELECT p.checkpoint_id FROM /*schema*/checkpoints p
         WHERE p.thread_id = c.thread_id AND p.checkpoint_ns = c.checkpoint_ns
@@ -445,6 +495,7 @@ LIMIT :page_size;
 
 -- name: get_lineage
 -- Return the ancestors of a checkpoint, nearest first, with their state but no segments; at most `page_size` of them.
+-- opens: checkpoints.state
 WITH RECURSIVE lineage AS (
     SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version, 0 AS depth
     FROM /*schema*/checkpoints
@@ -459,11 +510,13 @@ SELECT checkpoint_id, parent_checkpoint_id, state, segment_ids, state_version FR
 
 -- name: get_states
 -- Return the state, without segments, of some checkpoints of a namespace.
+-- opens: checkpoints.state
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]);
 
 -- name: scan_states
 -- Return a page of a namespace's states without segments, newest first, below a cursor; of one state version, if given.
+-- opens: checkpoints.state
 SELECT checkpoint_id, state, segment_ids, revision FROM /*schema*/checkpoints
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns
     AND checkpoint_id < :cursor_id::text
@@ -473,6 +526,7 @@ LIMIT :page_size;
 
 -- name: get_outline
 -- Return a thread's checkpoints without their state, oldest first, to decide which to keep.
+-- leaves: checkpoints.metadata
 SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata::text,
     c.created_at < now() - :older_than::interval AS is_old,
     EXISTS (

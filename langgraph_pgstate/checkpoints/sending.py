@@ -77,6 +77,8 @@ async def put(
         ThreadArchivedError: If the thread is archived.
     """
     request = plan.request
+    if db.keys is not None:
+        db.keys.note_owner(request.address.thread_id, lambda: request.columns)
     # Inside the caller's transaction a failed statement would abort the transaction, so send the one that cannot
     # conflict.
     replaces = db.is_in_transaction

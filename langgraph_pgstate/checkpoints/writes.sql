@@ -1,6 +1,7 @@
 -- name: put_writes
 -- Store rows of pending writes, and return the idx of each row stored. Special channels (negative idx) replace existing
 -- rows, ordinary ones never do.
+-- seals: writes.data by starts, lengths with idx = idxs
 INSERT INTO /*schema*/writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, idx, task_path, run_id, data
 )
@@ -20,6 +21,7 @@ RETURNING idx;
 -- name: put_new_writes
 -- Store one row of ordinary writes, unless it exists; two concurrent calls conflict on the key. Without ON CONFLICT,
 -- which writes every row twice to the WAL.
+-- seals: writes.data
 WITH new AS MATERIALIZED (
     SELECT now() AS at WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/writes
@@ -36,6 +38,7 @@ RETURNING idx;
 
 -- name: get_task_writes
 -- Return the ordinary writes that one task has stored, locked until the transaction ends.
+-- opens: writes.data
 SELECT idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id
     AND task_id = :task_id AND idx >= 0
@@ -44,13 +47,15 @@ FOR UPDATE;
 
 -- name: get_writes
 -- Return the pending writes of some checkpoints of a namespace, in the order in which they are applied.
+-- opens: writes.data
 SELECT checkpoint_id, task_id, task_path, idx, data FROM /*schema*/writes
 WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[])
 ORDER BY task_path, task_id, created_at, idx;
 
 -- name: get_children_of_orphans
 -- Return the states of checkpoints whose parent is missing while old pending writes of the parent remain.
-SELECT DISTINCT c.parent_checkpoint_id, c.state, c.segment_ids
+-- opens: checkpoints.state
+SELECT DISTINCT c.parent_checkpoint_id, c.state, c.segment_ids, c.checkpoint_ns, c.checkpoint_id
 FROM /*schema*/writes w JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id::text AND c.checkpoint_ns = w.checkpoint_ns AND c.parent_checkpoint_id = w.checkpoint_id
 WHERE w.thread_id = :thread_id AND w.created_at < now() - :older_than::interval AND NOT EXISTS (

@@ -4,6 +4,7 @@
     raw      4 bytes xxh32 of the content, then the content
     zstd     a magicless zstd frame with its own checksum
     zstd+1   the same, compressed with dictionary 1
+    sealed   encrypted content, which is decrypted before it gets here (`encryption/cipher.py`)
     plain    no kind byte: a zstd frame with its own checksum, whose magic number begins with 0x28
 
 A large value is a plain frame, so that the compressor's output is used as it is, without copying it to add a byte.
@@ -25,14 +26,16 @@ from typing import Final
 import xxhash
 import zstandard
 
-from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
+from langgraph_pgstate.errors import CorruptStateError, EncryptedError, UnreadableFormatError
 
 RAW: Final = 0
 ZSTD: Final = 1
 ZSTD_DICTIONARY_1: Final = 2
+SEALED: Final = 3
+LISTED: Final = 4
 ZSTD_PLAIN: Final = 0x28
 # Kinds that later versions of this package may write.
-_LATER: Final = range(3, 0x20)
+_LATER: Final = range(5, 0x20)
 
 # Below this size a frame's overhead exceeds the bytes that compression saves.
 _MIN_COMPRESSED = 40
@@ -140,6 +143,19 @@ def _take_contexts() -> _Contexts:
         return _Contexts()
 
 
+class Unopened(bytes):
+    """Encrypted content that could not be decrypted, and the error that says why, which reading it raises."""
+
+    error: Exception
+
+    @classmethod
+    def of(cls, content: bytes, error: Exception) -> Unopened:
+        """Return content with its error."""
+        unopened = cls(content)
+        unopened.error = error
+        return unopened
+
+
 def pack(content: bytes) -> bytes:
     """Return content as a frame."""
     size = len(content)
@@ -193,6 +209,7 @@ def unpack(frame: bytes, where: str) -> bytes:
     Raises:
         CorruptStateError: If the frame is cut off or altered, or states more content than is ever stored in it.
         UnreadableFormatError: If a newer version of this package wrote it, or the installed zstandard cannot read it.
+        EncryptionError: If it is encrypted, and was not decrypted.
     """
     kind = frame[0] if frame else -1
     content: bytes
@@ -211,6 +228,8 @@ def unpack(frame: bytes, where: str) -> bytes:
             content = contexts.decompress(_checked(frame, _most_bytes(frame), where))
         elif kind == ZSTD:
             content = contexts.decompress(_checked(_MAGIC + frame[1:], _most_bytes(frame), where))
+        elif kind == SEALED:
+            raise frame.error if isinstance(frame, Unopened) else EncryptedError(where)
         elif kind in _LATER:
             raise UnreadableFormatError(where, f"frame kind {kind} needs a newer version of langgraph_pgstate")
         else:

@@ -7,10 +7,14 @@
 `[2, position, first, count, …]` is a list, as runs of elements of segments. `[3, position, count, …]` is a list whose
 runs are whole segments in consecutive positions, as in nearly all lists. A channel that has a version but no entry is
 empty. `extra` holds keys of the checkpoint that this version of LangGraph does not know.
+
+An encrypted state begins with the number and a digest of the row's `segment_ids`, which stand in clear beside it: so
+that nobody can give a list other segments, or put them in another order.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,10 +26,12 @@ import ormsgpack
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.lists import Run
 from langgraph_pgstate.codec.values import Fingerprints
-from langgraph_pgstate.errors import CorruptStateError, UnreadableFormatError
+from langgraph_pgstate.errors import CorruptStateError, DecryptionError, UnreadableFormatError
 
 FORMAT: Final = 1
 _ABSENT: Final = False
+_COUNT_BYTES: Final = 4
+_LISTED_BYTES: Final = 1 + _COUNT_BYTES + 16
 _MAX_RAW: Final = 4 * 1024
 # Every message contains this, and few other values do.
 _IN_DICTIONARY: Final = b"langchain_core.messages"
@@ -222,13 +228,38 @@ def encode_state(
     return frames.pack(content)
 
 
+def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
+    """Return a state to be encrypted, bound to the segments that its row names. A row may name more, after them."""
+    count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
+    return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data
+
+
+def _digest(segment_ids: Sequence[int]) -> bytes:
+    return hashlib.blake2b(str([*segment_ids]).encode(), digest_size=16).digest()
+
+
+def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
+    """Return a state that was bound to segments without that.
+
+    Raises:
+        DecryptionError: If its row names others.
+    """
+    count = int.from_bytes(data[1 : 1 + _COUNT_BYTES], "big")
+    if count > len(segment_ids) or _digest(segment_ids[:count]) != data[1 + _COUNT_BYTES : _LISTED_BYTES]:
+        raise DecryptionError(where, "its row names other segments than were stored with it")
+    return data[_LISTED_BYTES:]
+
+
 def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     """Return the state that `encode_state` was given.
 
     Raises:
         CorruptStateError: If the bytes are damaged.
         UnreadableFormatError: If a newer version of this package wrote them.
+        DecryptionError: If its row names other segments than it was encrypted with.
     """
+    if data[:1] == b"\x04":
+        data = _check_segments(data, segment_ids, where)
     try:
         fields = ormsgpack.unpackb(frames.unpack(data, where))
         if fields[0] != FORMAT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -16,8 +16,10 @@ from psycopg.rows import tuple_row
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.db.tenants import SETTING
+from langgraph_pgstate.encryption.contents import Contents
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.heavy import beside
+from langgraph_pgstate.heavy import HEAVY_BYTES, beside
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -72,10 +74,11 @@ class _Facts:
 class BlockingConnection:
     """A blocking psycopg connection for operations; its coroutines never suspend."""
 
-    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection")
+    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection", "keys")
 
     def __init__(self, connection: PsycopgConnection) -> None:
         self.connection = connection
+        self.keys: KeyRing | None = None
         self._statements = Statements(connection)
         # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
         self._names_tenant = False
@@ -106,17 +109,28 @@ class BlockingConnection:
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
+        contents = query.contents
+        if contents is not None and self.keys is not None:
+            parameters = contents.seal(self.keys, parameters)
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
+        names: Sequence[str] = ()
         if answer is not None:
-            return self._statements.rows(answer)
-        cursor = self._execute_walled(query, parameters)
-        rows = cursor.fetchall()
-        _free_result(cursor)
-        return rows
+            if contents is not None:
+                names = _names(answer)
+            rows = self._statements.rows(answer)
+        else:
+            cursor = self._execute_walled(query, parameters)
+            if contents is not None and cursor.pgresult is not None:
+                names = _names(cursor.pgresult)
+            rows = cursor.fetchall()
+            _free_result(cursor)
+        return rows if contents is None or not rows else _open(contents, self.keys, names, rows, parameters)
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
+        if query.contents is not None and self.keys is not None:
+            parameters = query.contents.seal(self.keys, parameters)
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -153,6 +167,8 @@ class BlockingConnection:
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
         """See `Connection`."""
+        if query.contents is not None and self.keys is not None:
+            parameters = query.contents.seal(self.keys, parameters)
         try:
             with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
@@ -167,6 +183,8 @@ class BlockingConnection:
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
+        if self.keys is not None:
+            statements = _seal_all(self.keys, statements)
         with self.connection.lock:
             answers = self.connection.wait(self._statements.execute_together(statements))
         if answers is not None:
@@ -177,18 +195,27 @@ class BlockingConnection:
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
         """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
+        contents, plain = statements[-1][0].contents, statements[-1][1]
+        if self.keys is not None:
+            statements = _seal_all(self.keys, statements)
         work = self._statements.execute_together(statements, after_commit)
         with self.connection.lock:
             answers = self.connection.wait(work)
+        names: Sequence[str] = ()
         if answers is not None:
-            return self._statements.rows(answers[-1])
+            if contents is not None:
+                names = _names(answers[-1])
+            rows = self._statements.rows(answers[-1])
+            return rows if contents is None else _open(contents, self.keys, names, rows, plain)
         cursor = (self._execute_together(statements))[-1]
+        if contents is not None and cursor.pgresult is not None:
+            names = _names(cursor.pgresult)
         rows = cursor.fetchall()
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
                 self._execute_walled(*after_commit)
-        return rows
+        return rows if contents is None else _open(contents, self.keys, names, rows, plain)
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
@@ -293,10 +320,11 @@ def run_blocking(operation: Awaitable[T]) -> T:
 class AsyncConnection:
     """An async psycopg connection for operations."""
 
-    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection")
+    __slots__ = ("_cursors", "_facts", "_names_tenant", "_statements", "connection", "keys")
 
     def __init__(self, connection: AsyncPsycopgConnection) -> None:
         self.connection = connection
+        self.keys: KeyRing | None = None
         self._statements = Statements(connection)
         # Whether this adapter has begun the transaction, or a savepoint, and named the tenant in it.
         self._names_tenant = False
@@ -327,17 +355,28 @@ class AsyncConnection:
 
     async def fetch(self, query: Query, parameters: Parameters) -> Rows:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
+        contents = query.contents
+        if contents is not None and self.keys is not None:
+            parameters = await _seal_beside(contents, self.keys, parameters)
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
+        names: Sequence[str] = ()
         if answer is not None:
-            return self._statements.rows(answer)
-        cursor = await self._execute_walled(query, parameters)
-        rows = await cursor.fetchall()
-        _free_result(cursor)
-        return rows
+            if contents is not None:
+                names = _names(answer)
+            rows = self._statements.rows(answer)
+        else:
+            cursor = await self._execute_walled(query, parameters)
+            if contents is not None and cursor.pgresult is not None:
+                names = _names(cursor.pgresult)
+            rows = await cursor.fetchall()
+            _free_result(cursor)
+        return rows if contents is None or not rows else await _open_beside(contents, self.keys, names, rows, parameters)
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
+        if query.contents is not None and self.keys is not None:
+            parameters = await _seal_beside(query.contents, self.keys, parameters)
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
         if answer is not None:
@@ -373,6 +412,8 @@ class AsyncConnection:
 
     async def execute_within(self, seconds: float, query: Query, parameters: Parameters) -> int:
         """See `Connection`."""
+        if query.contents is not None and self.keys is not None:
+            parameters = await _seal_beside(query.contents, self.keys, parameters)
         try:
             async with self.connection.lock:
                 work = within(seconds, self._statements.answer(query, parameters))
@@ -387,6 +428,8 @@ class AsyncConnection:
 
     async def execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[int]:
         """See `Connection`. A pipeline; cursors are used only if the direct path cannot run a statement."""
+        if self.keys is not None:
+            statements = await _seal_all_beside(self.keys, statements)
         async with self.connection.lock:
             answers = await self.connection.wait(self._statements.execute_together(statements))
         if answers is not None:
@@ -397,18 +440,27 @@ class AsyncConnection:
         self, statements: Sequence[tuple[Query, Parameters]], after_commit: tuple[Query, Parameters] | None = None
     ) -> Rows:
         """See `Connection`. As `execute_together`. Where cursors are used, `after_commit` takes a round trip more."""
+        contents, plain = statements[-1][0].contents, statements[-1][1]
+        if self.keys is not None:
+            statements = await _seal_all_beside(self.keys, statements)
         work = self._statements.execute_together(statements, after_commit)
         async with self.connection.lock:
             answers = await self.connection.wait(work)
+        names: Sequence[str] = ()
         if answers is not None:
-            return self._statements.rows(answers[-1])
+            if contents is not None:
+                names = _names(answers[-1])
+            rows = self._statements.rows(answers[-1])
+            return rows if contents is None else await _open_beside(contents, self.keys, names, rows, plain)
         cursor = (await self._execute_together(statements))[-1]
+        if contents is not None and cursor.pgresult is not None:
+            names = _names(cursor.pgresult)
         rows = await cursor.fetchall()
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
                 await self._execute_walled(*after_commit)
-        return rows
+        return rows if contents is None else await _open_beside(contents, self.keys, names, rows, plain)
 
     async def _execute_together(
         self, statements: Sequence[tuple[Query, Parameters]]
@@ -506,6 +558,61 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
         attributes[_ADAPTER] = kind(connection)  # type: ignore[call-arg]
     found: T = attributes[_ADAPTER]
     return found
+
+
+def _names(result: Any) -> list[str]:
+    """Return the names of a result's columns."""
+    return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+
+
+def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> list[tuple[Query, Parameters]]:
+    """Return statements with their content encrypted."""
+    return [
+        (query, parameters if query.contents is None else query.contents.seal(keys, parameters))
+        for query, parameters in statements
+    ]
+
+
+def _open(
+    contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters
+) -> Rows:
+    """Return rows with their content decrypted; without keys, raise if text is encrypted."""
+    if not contents.has_opens or not rows:
+        return rows
+    if keys is None:
+        contents.refuse_encrypted(names, rows)
+        return rows
+    return contents.open(keys, names, rows, parameters)
+
+
+async def _seal_beside(contents: Contents, keys: KeyRing, parameters: Parameters) -> Parameters:
+    """Encrypt content as `Contents.seal` does, beside the event loop if it is much."""
+    if _size_of(parameters.values()) > HEAVY_BYTES:
+        return await beside(contents.seal, keys, parameters)
+    return contents.seal(keys, parameters)
+
+
+async def _seal_all_beside(
+    keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]
+) -> list[tuple[Query, Parameters]]:
+    """Encrypt content as `_seal_all` does, beside the event loop if it is much."""
+    if sum(_size_of(parameters.values()) for query, parameters in statements if query.contents) > HEAVY_BYTES:
+        return await beside(_seal_all, keys, statements)
+    return _seal_all(keys, statements)
+
+
+async def _open_beside(
+    contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters
+) -> Rows:
+    """Decrypt content as `_open` does, beside the event loop if it is much."""
+    if keys is not None and sum(map(_size_of, rows)) > HEAVY_BYTES:
+        return await beside(_open, contents, keys, names, rows, parameters)
+    return _open(contents, keys, names, rows, parameters)
+
+
+def _size_of(values: Iterable[Any]) -> int:
+    """Return the bytes of the strings among some values."""
+    return sum(len(value) for value in values if isinstance(value, str | bytes))
 
 
 def _check_encoding(connection: PsycopgConnection | AsyncPsycopgConnection) -> None:

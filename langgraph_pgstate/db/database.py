@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -43,7 +44,8 @@ from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection, Read, read
 from langgraph_pgstate.db.retrying import Outage, Tries
 from langgraph_pgstate.db.translate import is_interrupt, is_read_only, translate, unknown_host
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, UnavailableError
+from langgraph_pgstate.encryption.keys import KeyRing, call_async, call_blocking
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, MissingKeysError, UnavailableError
 from langgraph_pgstate.options import PoolSettings, RetryPolicy
 
 T = TypeVar("T")
@@ -63,6 +65,10 @@ __all__ = [
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _ONCE = RetryPolicy(attempts=1)
+# For the connection on which a data key is stored while the caller's transaction is open.
+_OUTSIDE_SECONDS = 30.0
+# More than the keys that any operation misses one after the other; then they do not fit the cache.
+_MOST_LOADS = 50
 # psycopg sends BEGIN before it.
 _NOTHING = b""
 
@@ -93,10 +99,12 @@ class _Connected:
         owner: The object that closes the connections. It lives as long as the database.
         tenant: The tenant whose rows alone its operations see and write; `None` where tables do not keep tenants apart.
         known_tenants: Those for whom it is known that they do.
+        keys: The data keys by which content is encrypted; `None` for none.
     """
 
     owner: object = None
     tenant: str | None = None
+    keys: KeyRing | None = None
     _connector: Connector | AsyncConnector
     known_tenants: frozenset[str] = frozenset()
     _check: Check | None = None
@@ -327,7 +335,7 @@ class Database(_Connected):
             try:
                 with psycopg.Connection.connect(dsn, **options) as connection:
                     db = BlockingConnection(connection)
-                    db.tenant = self.tenant
+                    db.tenant, db.keys = self.tenant, self.keys
                     return run_blocking(self._walled(operation)(db, *args, **kwargs))
             except psycopg.Error as error:
                 raise translate(error, self.schema) from error
@@ -345,6 +353,7 @@ class Database(_Connected):
         # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
+        loads = 0
         while True:
             connected_at, in_transaction = None, False
             try:
@@ -359,10 +368,32 @@ class Database(_Connected):
                     self._release(db.connection, switched)
                 self._outage.since = None
                 return result
+            except MissingKeysError as error:
+                loads += 1
+                self._load_keys(error, loads)
+                continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
+
+    def _load_keys(self, error: MissingKeysError, loads: int = 1) -> None:
+        if self.keys is None or loads > _MOST_LOADS:
+            raise error
+        run_blocking(self.keys.load(_KeyLoader(self), error.wanted))
+
+    def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run an operation in a transaction of its own: on a new connection if the caller's transaction is open."""
+        single = self._single
+        if not self.is_borrowed or single is None or not single.is_in_transaction:
+            return self._run(None, None, operation)
+        try:
+            with psycopg.Connection.connect(self.dsn, **connection_options(self.dsn, None, _OUTSIDE_SECONDS)) as own:
+                db = BlockingConnection(own)
+                db.tenant = self.tenant
+                return run_blocking(operation(db))
+        except psycopg.Error as error:
+            raise translate(error, self.schema) from error
 
     def run_once(
         self,
@@ -371,7 +402,20 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation without retrying it."""
+        """Run an operation without retrying it, unless it misses data keys."""
+        try:
+            return self._run_once(operation, *args, **kwargs)
+        except MissingKeysError as error:
+            self._load_keys(error)
+        return self._run_once(operation, *args, **kwargs)
+
+    def _run_once(
+        self,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         operation = self._walled(operation)
         tries = self._tries(_ONCE, time.monotonic())
         try:
@@ -441,7 +485,7 @@ class Database(_Connected):
             db = self.acquire_single(busy_seconds)
         else:
             db = self._acquire_pooled(self._pool, tries, busy_seconds)
-        db.tenant = self.tenant
+        db.tenant, db.keys = self.tenant, self.keys
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -522,6 +566,7 @@ def join(connection: PsycopgConnection, like: Database) -> Database:
     Unless the connection is in autocommit mode, its transaction is opened now if it is not open; the caller commits it.
     """
     database = Database(connection, schema=like.schema)
+    database.keys = like.whole.keys
     if not connection.autocommit and is_idle(connection):
         connection.execute(_NOTHING)
     return database if like.tenant is None else database.for_tenant(like.tenant, like._check)
@@ -530,6 +575,7 @@ def join(connection: PsycopgConnection, like: Database) -> Database:
 async def join_async(connection: AsyncPsycopgConnection, like: AsyncDatabase) -> AsyncDatabase:
     """Async twin of `join`."""
     database = AsyncDatabase(connection, schema=like.schema)
+    database.keys = like.whole.keys
     if not connection.autocommit and is_idle(connection):
         await connection.execute(_NOTHING)
     return database if like.tenant is None else database.for_tenant(like.tenant, like._check)
@@ -668,7 +714,7 @@ class AsyncDatabase(_Connected):
             try:
                 async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
                     db = AsyncConnection(connection)
-                    db.tenant = self.tenant
+                    db.tenant, db.keys = self.tenant, self.keys
                     return await self._walled(operation)(db, *args, **kwargs)
             except psycopg.Error as error:
                 raise translate(error, self.schema) from error
@@ -685,6 +731,7 @@ class AsyncDatabase(_Connected):
         began, operation = time.monotonic(), self._walled(operation)
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
+        loads = 0
         while True:
             connected_at, in_transaction = None, False
             try:
@@ -699,10 +746,33 @@ class AsyncDatabase(_Connected):
                     await self._release(db.connection, switched)
                 self._outage.since = None
                 return result
+            except MissingKeysError as error:
+                loads += 1
+                await self._load_keys(error, loads)
+                continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
+
+    async def _load_keys(self, error: MissingKeysError, loads: int = 1) -> None:
+        if self.keys is None or loads > _MOST_LOADS:
+            raise error
+        await self.keys.load(_AsyncKeyLoader(self), error.wanted)
+
+    async def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Async twin of `Database.run_outside`."""
+        single = self._single
+        if not self.is_borrowed or single is None or not single.is_in_transaction:
+            return await self._run(None, None, operation)
+        options = connection_options(self.dsn, None, _OUTSIDE_SECONDS)
+        try:
+            async with await psycopg.AsyncConnection.connect(self.dsn, **options) as own:
+                db = AsyncConnection(own)
+                db.tenant = self.tenant
+                return await operation(db)
+        except psycopg.Error as error:
+            raise translate(error, self.schema) from error
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function returns, as `heavy.compute` does."""
@@ -716,6 +786,19 @@ class AsyncDatabase(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
+        try:
+            return await self._run_once(operation, *args, **kwargs)
+        except MissingKeysError as error:
+            await self._load_keys(error)
+        return await self._run_once(operation, *args, **kwargs)
+
+    async def _run_once(
+        self,
+        operation: Callable[Concatenate[Connection, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         operation = self._walled(operation)
         tries = self._tries(_ONCE, time.monotonic())
         try:
@@ -769,7 +852,7 @@ class AsyncDatabase(_Connected):
             db = await self.acquire_single(busy_seconds)
         else:
             db = await self._acquire_pooled(self._pool, tries, busy_seconds)
-        db.tenant = self.tenant
+        db.tenant, db.keys = self.tenant, self.keys
         connection = db.connection
         switched = not connection.autocommit and is_idle(connection)
         if switched:
@@ -847,6 +930,52 @@ class AsyncDatabase(_Connected):
             await finish(self._pool.drain())
 
 
+class _KeyLoader:
+    """What a key ring loads data keys by, on a blocking database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation without suspending."""
+        return self._database._run(None, None, operation, *args)
+
+    async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation in a transaction of its own without suspending."""
+        return self._database.run_outside(lambda db: operation(db, *args))
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Return what a function of a master key returns."""
+        return await call_blocking(function)
+
+    async def wait(self, future: Future[None]) -> None:
+        """Wait for what another thread does."""
+        future.result()
+
+
+class _AsyncKeyLoader:
+    """Async twin of `_KeyLoader`."""
+
+    def __init__(self, database: AsyncDatabase) -> None:
+        self._database = database
+
+    async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation."""
+        return await self._database._run(None, None, operation, *args)
+
+    async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation in a transaction of its own."""
+        return await self._database.run_outside(lambda db: operation(db, *args))
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Return what a function of a master key returns, called in a thread."""
+        return await call_async(function)
+
+    async def wait(self, future: Future[None]) -> None:
+        """Wait for what another task does. Cancelling this one does not cancel the other."""
+        await asyncio.shield(asyncio.wrap_future(future))
+
+
 class _OfTenant(_Connected):
     """The common part of both databases of a tenant. Connections, locks and outages are those of the base.
 
@@ -861,6 +990,8 @@ class _OfTenant(_Connected):
         self.__dict__.update(base.__dict__)
         # Kept, for its owner closes the connections.
         self.base, self.tenant, self._check = base, tenant, check
+        # A tenant has data keys of its own.
+        self.keys = None if base.keys is None else KeyRing(base.keys.encryption, base.keys.queries)
 
     @property
     def whole(self) -> Any:

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from langgraph_pgstate.encryption.contents import Contents
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.heavy import HEAVY_BYTES
 
 T = TypeVar("T")
@@ -70,15 +72,22 @@ class Query(Protocol):
         """Whether it is never prepared, so that each plan is made for its arguments."""
         ...
 
+    @property
+    def contents(self) -> Contents | None:
+        """What it does with content that may be encrypted."""
+        ...
+
 
 class Connection(Protocol):
     """One connection, for the duration of an operation.
 
     Attributes:
         tenant: The tenant that each transaction names first, whose rows alone it then sees; `None` for none.
+        keys: The data keys by which content is encrypted and decrypted; `None` for none.
     """
 
     tenant: str | None
+    keys: KeyRing | None
 
     def recall(self, name: str) -> Any:
         """Return what `remember` was given over this connection in the last ten seconds, or `None`."""

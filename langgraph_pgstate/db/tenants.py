@@ -38,6 +38,7 @@ class _Setting(NamedTuple):
     text: bytes
     parameters: tuple[str, ...]
     is_planned_each_time: bool = False
+    contents: None = None
 
 
 def _setting() -> _Setting:

@@ -5,6 +5,8 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/messages WHERE thread_id = :thread_id AND
 -- name: scan_conversations
 -- Return a page of a thread's checkpoints of the root namespace, oldest first, after a cursor, with the names of the
 -- DeltaChannels that have no snapshot there.
+-- opens: checkpoints.state with checkpoint_ns = ''
+-- leaves: checkpoints.metadata
 SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, ARRAY(
         SELECT jsonb_object_keys(c.metadata -> 'counters_since_delta_snapshot')
         WHERE jsonb_typeof(c.metadata -> 'counters_since_delta_snapshot') = 'object'

@@ -1,5 +1,6 @@
 -- name: put_entry
 -- Store a journal entry that no checkpoint accompanies.
+-- seals: journal.data from entry
 INSERT INTO /*schema*/journal (thread_id, entry_id, run_id, is_alone, data)
 VALUES (:thread_id::text, :entry_id::text, :run_id::text, true, :entry::bytea)
 ON CONFLICT (thread_id, entry_id) DO NOTHING;
@@ -7,6 +8,7 @@ ON CONFLICT (thread_id, entry_id) DO NOTHING;
 -- name: read_entries
 -- Return a page of the journal entries of some threads, ordered by the database's clock, because the clocks of
 -- processes may differ.
+-- opens: journal.data
 SELECT thread_id, entry_id, data FROM /*schema*/journal
 WHERE thread_id = ANY(:thread_ids::text[])
 ORDER BY thread_id, created_at, entry_id

@@ -45,6 +45,7 @@ from langgraph_pgstate.db.finishing import complete, entered_in_thread
 from langgraph_pgstate.db.owning import Opening
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import AsyncRunner, wait_on_loop
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.heavy import beside
 from langgraph_pgstate.leases import guards
@@ -114,6 +115,7 @@ class AsyncPGStateSaver(CommonSaver):
 
     def _use(self, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None) -> None:
         self._prepare(options, hook)
+        use_keys(database, options.get("encryption"), self._queries)
         self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self.lease_manager = AsyncLeaseManager(database, self._queries, self._guards)
         self._deletions = Shared()

@@ -39,6 +39,7 @@ from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.owning import AtExit
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import BlockingRunner
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import CorruptStateError, StaleHeadError
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.leases.manager import LeaseManager
@@ -110,6 +111,7 @@ class PGStateSaver(CommonSaver):
 
     def _use(self, database: Database, options: SaverOptions, hook: PutHook | None) -> None:
         self._prepare(options, hook)
+        use_keys(database, options.get("encryption"), self._queries)
         self._database = database = of_tenant(database, options.get("tenant"), self._queries)
         self.lease_manager = LeaseManager(database, self._queries, self._guards)
         self._resources = ExitStack()

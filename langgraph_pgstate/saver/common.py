@@ -228,6 +228,8 @@ class CommonSaver(BaseCheckpointSaver[str]):
     def _forget(self, *thread_ids: str) -> None:
         for thread_id in thread_ids:
             self._saver_cache.cache.discard_thread(thread_id)
+            if self._database.keys is not None:
+                self._database.keys.forget_thread(thread_id)
             # The thread's row may have been deleted, so the next put inserts it.
             self._saver_cache.touch_due.pop(thread_id, None)
             if self._hook is not None:

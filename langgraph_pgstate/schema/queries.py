@@ -16,6 +16,9 @@ preferred if its types fit better.
 A line `-- plan: at each call` below the purpose of a list with conditions like `:name IS NULL OR name = :name` has the
 server plan it for its arguments each time, so that an index serves the conditions that are given.
 
+Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
+what the statement does with content that may be encrypted; see `encryption/contents.py`.
+
 A condition that several statements have is written once, as that of a statement in a file of conditions:
 
     -- condition: is_wanted
@@ -30,19 +33,23 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import chain, zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
+from langgraph_pgstate.encryption.contents import Contents
 from langgraph_pgstate.options import check_schema_name
 
 _PACKAGE: Final = "langgraph_pgstate"
 _MARKER = "/*schema*/"
 _SCHEMA_NAME = "/*schema_name*/pgstate"
-_HEADER = re.compile(r"^-- name: (\w+)\n((?:-- (?!plan: ).*\n)+)(-- plan: at each call\n)?", re.MULTILINE)
+_DOES = "(?:seals|opens|matches|searches|leaves): "
+_HEADER = re.compile(
+    rf"^-- name: (\w+)\n((?:-- (?!plan: |{_DOES}).*\n)+)((?:-- {_DOES}.*\n)*)(-- plan: at each call\n)?", re.MULTILINE
+)
 _CONDITION = re.compile(r"^-- condition: (\w+)\n(?:-- .*\n)+SELECT FROM .* WHERE\s+([^;]*);", re.MULTILINE)
 _USED_CONDITION = re.compile(r"/\*(\w+)\*/true\b")
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
@@ -70,6 +77,7 @@ class NamedQuery(NamedTuple):
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
         is_planned_each_time: Whether it is never prepared, so that each plan is made for its arguments.
+        contents: What it does with content that may be encrypted; `None` if it has to do with none.
     """
 
     name: str
@@ -77,6 +85,7 @@ class NamedQuery(NamedTuple):
     text: bytes
     parameters: tuple[str, ...]
     is_planned_each_time: bool = False
+    contents: Contents | None = None
 
 
 Statement = tuple[NamedQuery, Mapping[str, Any]]
@@ -269,6 +278,24 @@ def drop_partition(schema: str, table: str, period: str) -> str:
     return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(table, period)), schema)
 
 
+def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
+    """Return SQL that reads a page of a thread's rows of a table, by key, after a cursor of all but the thread."""
+    text = _read("read_contents.sql").partition("\nSELECT")[2].strip()
+    listed, after = ", ".join([*keys, *columns]), ", ".join(keys[1:])
+    places = ", ".join(f"${number}" for number in range(2, len(keys) + 1))
+    text = text.replace("(thread_id) > ($2)", f"({after}) > ({places})" if after else "true")
+    text = text.replace("ORDER BY thread_id", f"ORDER BY {after or keys[0]}")
+    return _in_schema("SELECT " + text.replace("thread_id, title", listed).replace("threads", table), schema)
+
+
+def write_content(schema: str, table: str, keys: Sequence[str], column: str) -> str:
+    """Return SQL that stores a value of one row again."""
+    text = _read("write_content.sql").partition("\nUPDATE")[2].strip()
+    named = " AND ".join(f"{name} = ${number}" for number, name in enumerate(keys, 2))
+    text = text.replace("thread_id = $2 AND title = $3", f"{named} AND {column} = ${len(keys) + 2}")
+    return _in_schema("UPDATE " + text.replace("title", column).replace("threads", table), schema)
+
+
 def recording(schema: str, migration: Migration) -> str:
     """Return the statement that records a migration as applied, with its values as literals."""
     query = queries(schema).record_migration
@@ -311,7 +338,10 @@ def _sources(folder: str) -> dict[str, NamedQuery]:
         for header, following in zip_longest(headers, headers[1:]):
             name, body = header.group(1), text[header.end() : following.start() if following else len(text)]
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
-            found[name] = NamedQuery(name, purpose, body.strip().rstrip(";").encode(), (), bool(header.group(3)))
+            lines = [line.removeprefix("-- ") for line in header.group(3).splitlines()]
+            contents = Contents(lines) if lines else None
+            text_of = body.strip().rstrip(";").encode()
+            found[name] = NamedQuery(name, purpose, text_of, (), bool(header.group(4)), contents)
     return found
 
 

@@ -103,6 +103,21 @@ CREATE INDEX writes_run_id_idx ON /*schema*/writes (run_id) WHERE run_id IS NOT 
 CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_id, task_id)
     WHERE idx = -3 AND checkpoint_ns = '';
 
+-- Data keys, which encrypt content, wrapped by a master key that is not in the database. New content of a scope is
+-- encrypted under its current key. A destroyed key leaves its row, without which it would be taken for lost.
+CREATE TABLE /*schema*/data_keys (
+    key_id text COLLATE "C" NOT NULL,
+    scope text COLLATE "C" NOT NULL,
+    master_id text NOT NULL,
+    wrapped bytea,
+    is_current boolean NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    retired_at timestamptz,
+    destroyed_at timestamptz,
+    PRIMARY KEY (key_id)
+);
+CREATE UNIQUE INDEX data_keys_scope_idx ON /*schema*/data_keys (scope) WHERE is_current;
+
 -- Names of checkpoints, like "before refund". A prune keeps a checkpoint with a label.
 -- Nothing is deleted of a thread that has a row here. The application that holds it locks the thread's row for that.
 CREATE TABLE /*schema*/holds (
@@ -1155,6 +1170,17 @@ COMMENT ON COLUMN /*schema*/holds.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/holds.reason IS 'why it is held, like the number of a case';
 COMMENT ON COLUMN /*schema*/holds.held_by IS 'name of the person who holds it';
 COMMENT ON COLUMN /*schema*/holds.created_at IS 'time since which it is held';
+COMMENT ON TABLE /*schema*/data_keys IS
+    'Keys that encrypt content, each wrapped by a master key that is not in the database.';
+COMMENT ON COLUMN /*schema*/data_keys.key_id IS 'id of the key, which encrypted values begin with';
+COMMENT ON COLUMN /*schema*/data_keys.scope IS 'what it is the key of, such as a user; empty: all';
+COMMENT ON COLUMN /*schema*/data_keys.master_id IS 'master key that has wrapped it';
+COMMENT ON COLUMN /*schema*/data_keys.wrapped IS 'the key, encrypted by the master key; null: it was destroyed';
+COMMENT ON COLUMN /*schema*/data_keys.is_current IS 'whether new content of the scope is encrypted under it';
+COMMENT ON COLUMN /*schema*/data_keys.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/data_keys.retired_at IS 'time from which another key encrypts new content';
+COMMENT ON COLUMN /*schema*/data_keys.destroyed_at IS 'time it was destroyed: what it encrypts cannot be read any more';
+
 COMMENT ON TABLE /*schema*/labels IS 'Names of checkpoints. A prune keeps a checkpoint that has one.';
 COMMENT ON COLUMN /*schema*/labels.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/labels.checkpoint_ns IS 'empty for the root graph, parent:task|child:task for a subgraph';

@@ -26,6 +26,7 @@ from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.record.projections import projected
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.resealing import bind_copy
 from langgraph_pgstate.threads.creating import request_owner
 from langgraph_pgstate.threads.types import Branch, Label, LineageStep, ThreadOwner
 
@@ -256,6 +257,8 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
     """
     source_id, target_id = request.source_id, request.target_id
     await refuse_deleted(db, queries, target_id)
+    if db.keys is not None:
+        db.keys.note_copy(source_id, target_id, None if request.owner is None else orjson.loads(request.owner))
     # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
     async with db.transaction():
@@ -293,6 +296,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
+        await bind_copy(db, queries.schema, source_id, target_id)
         await _project(db, queries, codec, key, forked)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))

@@ -104,6 +104,10 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- Copy a checkpoint of the root namespace with its history, from one snapshot, under the same ids into another existing
 -- thread: ancestors, their subgraphs, writes and segments, messages, tool executions and labels. The results of its own
 -- superstep are copied only if it has no children; otherwise the fork runs that superstep itself.
+-- leaves: checkpoints.state
+-- leaves: checkpoints.metadata
+-- leaves: segments.data
+-- leaves: writes.data
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text
@@ -250,6 +254,7 @@ RETURNING thread_id, event_id;
 -- name: copy_projection
 -- Copy a thread's readable channels to its fork, if they are those of the checkpoint it was forked from. Return their
 -- names in either case, and whether they were copied.
+-- leaves: checkpoints.state
 WITH source AS (
     SELECT p.checkpoint_id, p.updated_at, p.state, NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c

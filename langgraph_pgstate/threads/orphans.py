@@ -41,7 +41,7 @@ async def sweep_thread(
     """
     parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(_ORPHAN_AGE, older_than or _ORPHAN_AGE)}
     children = await db.fetch(queries.get_children_of_orphans, parameters)
-    parameters["kept_ids"] = [parent_id for parent_id, *state in children if _may_be_old(thread_id, *state)]
+    parameters["kept_ids"] = [parent_id for parent_id, *state in children if _may_be_old(thread_id, *state[:2])]
     query = queries.count_orphan_writes if dry_run else queries.sweep_orphan_writes
     rows, size = (await db.fetch(query, parameters))[0]
     return rows, size

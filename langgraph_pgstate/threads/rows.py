@@ -15,6 +15,7 @@ from langgraph_pgstate.record import journal
 from langgraph_pgstate.record.budgets import gather_costs, keep_costs
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.resealing import bind_copy
 from langgraph_pgstate.threads.holds import refuse_held
 from langgraph_pgstate.threads.releasing import release_messages
 from langgraph_pgstate.threads.types import PruneResult
@@ -164,6 +165,8 @@ async def copy_thread(
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")
     await refuse_deleted(db, queries, target_id)
+    if db.keys is not None:
+        db.keys.note_copy(source_id, target_id, None if owner is None else json.loads(owner))
     key = {"source_id": source_id, "target_id": target_id}
     # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
     await journal.write(db, queries, [source_id])
@@ -181,3 +184,4 @@ async def copy_thread(
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)
+        await bind_copy(db, queries.schema, source_id, target_id)

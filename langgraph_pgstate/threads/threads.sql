@@ -90,6 +90,10 @@ LIMIT 1;
 -- Copy a thread under its ids, from one snapshot, with its messages, projection, labels and tool executions, so that
 -- the copy reuses results recorded before it was made. Runs, spans and events are not copied. Metadata that names the
 -- thread names the copy. An owner is an object with `metadata`, `user_id` and `tenant_id`; null for the source's.
+-- leaves: checkpoints.state
+-- leaves: checkpoints.metadata
+-- leaves: segments.data
+-- leaves: writes.data
 WITH source AS MATERIALIZED (
     SELECT agent,
         -- From the first moment: who may see the source need not see the copy.

@@ -3,6 +3,7 @@
 -- nodes of the tasks of the next superstep that have written, numbers of interrupts, and of those whose task has not
 -- gone on, the answered ones, the run that was interrupted, and the subgraphs that ran. The path of a task that was sent,
 -- or that handles an error, does not name its node: its span does, which began about then.
+-- leaves: checkpoints.metadata
 WITH RECURSIVE shown AS MATERIALIZED (
     (
         SELECT c.checkpoint_id, c.parent_checkpoint_id, c.step, c.source, c.created_at, c.run_id

@@ -55,6 +55,7 @@ DROP TABLE /*schema*/archives;
 DROP TABLE /*schema*/tombstones;
 DROP TABLE /*schema*/leases;
 DROP TABLE /*schema*/labels;
+DROP TABLE /*schema*/data_keys;
 DROP TABLE /*schema*/holds;
 DROP TABLE /*schema*/writes;
 DROP TABLE /*schema*/segments;

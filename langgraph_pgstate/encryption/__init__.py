@@ -1,0 +1,6 @@
+"""Encryption of content: data keys per tenant, user or thread, which a master key wraps."""
+
+from langgraph_pgstate.encryption.masters import CallableMasterKey, LocalMasterKey, MasterKey
+from langgraph_pgstate.encryption.options import Encryption, Subject
+
+__all__ = ["CallableMasterKey", "Encryption", "LocalMasterKey", "MasterKey", "Subject"]

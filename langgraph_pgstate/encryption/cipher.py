@@ -1,0 +1,179 @@
+"""Encryption of one value under a data key, bound to its row. No I/O.
+
+    bytes   `03 70 67 73` · data key (8 bytes) · nonce (12) · ciphertext and tag, by AES-256-GCM
+    text    `pgs1:` and base64 of the same without its first four bytes
+
+Associated data are table and column and the key of the row: a value that was moved to another row, column or table
+does not decrypt. Each thread, or other first part of a row's key, has a key of its own, derived from the data key by
+HMAC-SHA-256: so a data key may encrypt more values than random nonces of 12 bytes allow under one key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langgraph_pgstate.errors import ConfigurationError, DecryptionError
+
+MAGIC: Final = b"\x03pgs"
+TEXT_MAGIC: Final = "pgs1:"
+KEY_BYTES: Final = 32
+_ID_BYTES: Final = 8
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_START: Final = len(MAGIC)
+_NONCE_AT: Final = _START + _ID_BYTES
+_CONTENT_AT: Final = _NONCE_AT + _NONCE_BYTES
+_MOST_SUBKEYS: Final = 4096
+
+
+def aes_gcm(key: bytes) -> Any:
+    """Return AES-GCM under a key.
+
+    Raises:
+        ConfigurationError: If `cryptography` is not installed.
+    """
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise ConfigurationError(
+            "encryption needs the package cryptography: pip install 'langgraph-pgstate[encryption]'"
+        ) from error
+    return AESGCM(key)
+
+
+def decrypt(aead: Any, nonce: bytes, data: bytes, associated: bytes) -> bytes | None:
+    """Return what was encrypted; `None` if it was not by this key, or with other associated data."""
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        content: bytes = aead.decrypt(nonce, data, associated)
+    except InvalidTag:
+        return None
+    return content
+
+
+def new_key_id() -> str:
+    """Return the id of a new data key."""
+    return os.urandom(_ID_BYTES).hex()
+
+
+def is_sealed(value: Any) -> bool:
+    """Return whether a value is encrypted."""
+    return value.startswith(TEXT_MAGIC) if isinstance(value, str) else value[:_START] == MAGIC
+
+
+def key_id_of(value: bytes) -> str:
+    """Return the id of the data key of an encrypted value."""
+    return value[_START:_NONCE_AT].hex()
+
+
+def to_text(sealed: bytes) -> str:
+    """Return an encrypted value as text."""
+    return TEXT_MAGIC + base64.b64encode(sealed[_START:]).decode()
+
+
+def from_text(text: str, where: str) -> bytes:
+    """Return an encrypted value from its text.
+
+    Raises:
+        DecryptionError: If the text was changed.
+    """
+    try:
+        return MAGIC + base64.b64decode(text[len(TEXT_MAGIC) :], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DecryptionError(where) from error
+
+
+def where(column: str, parts: Sequence[Any]) -> str:
+    """Return the place of a value, for errors."""
+    return f"{column} of {', '.join(repr(part) for part in parts)}"
+
+
+class DataKey:
+    """A data key that was unwrapped.
+
+    Args:
+        id: Its id, 16 hexadecimal digits.
+        scope: What it is the key of.
+        secret: The key.
+    """
+
+    __slots__ = ("_raw_id", "_secret", "_subkeys", "id", "scope")
+
+    def __init__(self, id: str, scope: str, secret: bytes) -> None:
+        self.id, self.scope = id, scope
+        self._raw_id, self._secret = bytes.fromhex(id), secret
+        # The cipher and the key of nonces, by the first part of a row's key.
+        self._subkeys: dict[str, tuple[Any, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"<DataKey {self.id}>"
+
+    def seal(self, column: str, parts: Sequence[Any], content: bytes, *, is_stable: bool = False) -> bytes:
+        """Return content encrypted and bound to its row.
+
+        Args:
+            column: Table and column.
+            parts: The key of the row.
+            content: The content.
+            is_stable: Whether the result depends on the arguments alone: whoever sees it twice knows that it is equal.
+        """
+        associated = _associated(column, parts)
+        aead, nonces = self._of(parts[0])
+        if is_stable:
+            nonce = hmac.digest(nonces, associated + b"\0" + content, "sha256")[:_NONCE_BYTES]
+        else:
+            nonce = os.urandom(_NONCE_BYTES)
+        sealed: bytes = MAGIC + self._raw_id + nonce + aead.encrypt(nonce, content, associated)
+        return sealed
+
+    def open(self, column: str, parts: Sequence[Any], sealed: bytes) -> bytes:
+        """Return the content of an encrypted value.
+
+        Raises:
+            DecryptionError: If it was changed, cut off, or moved from another row.
+        """
+        content = None
+        if len(sealed) >= _CONTENT_AT + _TAG_BYTES:
+            aead, _ = self._of(parts[0])
+            content = decrypt(aead, sealed[_NONCE_AT:_CONTENT_AT], sealed[_CONTENT_AT:], _associated(column, parts))
+        if content is None:
+            raise DecryptionError(where(column, parts))
+        return content
+
+    def digest(self, purpose: str, content: bytes) -> str:
+        """Return an HMAC of content, to search for equal content."""
+        return hmac.digest(self._derived(f"digest\0{purpose}"), content, "sha256").hex()[:32]
+
+    def _of(self, part: Any) -> tuple[Any, bytes]:
+        subject = _text(part)
+        found = self._subkeys.get(subject)
+        if found is None:
+            if len(self._subkeys) >= _MOST_SUBKEYS:
+                self._subkeys.clear()
+            found = aes_gcm(self._derived(f"content\0{subject}")), self._derived(f"nonce\0{subject}")
+            self._subkeys[subject] = found
+        return found
+
+    def _derived(self, purpose: str) -> bytes:
+        return hmac.digest(self._secret, b"langgraph_pgstate\0" + purpose.encode("utf-8", "surrogatepass"), "sha256")
+
+
+def _associated(column: str, parts: Sequence[Any]) -> bytes:
+    # No part has NUL, because PostgreSQL stores none in text.
+    return "\0".join([column, *map(_text, parts)]).encode("utf-8", "surrogatepass")
+
+
+def _text(part: Any) -> str:
+    if type(part) is str:
+        return part
+    if isinstance(part, list | tuple):
+        return json.dumps(list(part))
+    # Not the text of any string that is stored: none begins so.
+    return f"\x01{part!r}" if part is None else str(part)

@@ -1,0 +1,530 @@
+"""What a statement does with content: the one place where content is encrypted on its way to the database, and
+decrypted on its way back.
+
+Lines below the purpose of a statement say it, with a column of `columns.py` each:
+
+    -- seals: segments.data from new_data with segment_id = new_id
+    -- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
+    -- seals: checkpoints.state from data in rows
+    -- seals: spans.input from rows.input
+    -- opens: writes.data from data with task_id = a, idx = n of kind 2
+    -- opens: segments.data if intact
+    -- matches: threads.metadata from metadata
+    -- searches: messages.content from query
+    -- leaves: checkpoints.state
+
+`from` names the parameter, or the column of the result: that of the content by default. A path leads to a key in the
+objects of a JSON parameter. `by` names the places and sizes of values that are passed as one byte string; `in`, a JSON parameter
+of objects that have them as `start` and `length`. `with` names
+where a part of the row's key is found, if not under its own name: in the object, the row, or a parameter, of which a
+list has one for each value. `of kind` chooses rows by their column `kind`. With `if intact`, a value that does not
+decrypt raises its error when it is read, and hides no other. `matches` is a filter on objects, and works for keys that
+stay readable or are searchable; `searches` does not work with encryption. `leaves` neither writes nor returns content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from langgraph_pgstate.codec import frames
+from langgraph_pgstate.codec.states import list_segments
+from langgraph_pgstate.encryption.cipher import TEXT_MAGIC, from_text, is_sealed, key_id_of, to_text, where
+from langgraph_pgstate.encryption.columns import CONTENTS, SEALED_KEY, Content
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    DataKeyDestroyedError,
+    DecryptionError,
+    EncryptedError,
+    EncryptionError,
+    MissingKeysError,
+)
+
+_LINE: Final = re.compile(
+    r"(?P<does>seals|opens|matches|searches|leaves): (?P<column>\w+\.\w+)(?: from (?P<source>[\w.]+))?"
+    r"(?: by (?P<starts>\w+), (?P<lengths>\w+))?(?: in (?P<rows>\w+))?"
+    r"(?: with (?P<keys>\w+ = (?:''|-?\w+)(?:, \w+ = (?:''|-?\w+))*))?"
+    r"(?: of kind (?P<kinds>\d+(?:, \d+)*))?(?P<lenient> if intact)?"
+)
+_SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
+_KIND: Final = "kind"
+
+
+class Cipher(Protocol):
+    """The keys of a database."""
+
+    def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
+        """Return a value encrypted under the current key of its row's scope."""
+        ...
+
+    def open(self, column: str, parts: Sequence[Any], value: bytes) -> bytes:
+        """Return the content of an encrypted value."""
+        ...
+
+    def current_id(self, column: str, parts: Sequence[Any]) -> str:
+        """Return the id of the data key that a value would be encrypted under."""
+        ...
+
+    def admit_plain(self, place: str) -> None:
+        """Raise unless values that are not encrypted are accepted."""
+        ...
+
+    def is_readable(self, column: str, key: str) -> bool:
+        """Return whether a key of an object stays readable because the application says so."""
+        ...
+
+    def is_searchable(self, key: str) -> bool:
+        """Return whether a key of metadata can be searched by its digest."""
+        ...
+
+    def digest(self, column: str, key: str, value: Any) -> str:
+        """Return the digest by which equal values of a key are found."""
+        ...
+
+
+class _Part(NamedTuple):
+    """What a statement does with one column."""
+
+    column: str
+    content: Content
+    path: tuple[str, ...]
+    starts: str | None
+    lengths: str | None
+    rows: str | None
+    keys: tuple[str, ...]
+    kinds: frozenset[int] | None
+    is_lenient: bool
+
+
+class Contents:
+    """What a statement does with content.
+
+    Args:
+        lines: The lines of its head.
+    """
+
+    __slots__ = ("_matches", "_opens", "_positions", "_seals", "_searches", "columns")
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
+        for line in lines:
+            match = _LINE.fullmatch(line)
+            if match is None or match["column"] not in CONTENTS:
+                raise ValueError(f"not a line of contents: {line!r}")
+            found[match["does"]].append(_part(match))
+        self.columns = frozenset(part.column for parts in found.values() for part in parts)
+        self._seals, self._opens = _by_source(found["seals"]), found["opens"]
+        self._matches, self._searches = found["matches"], found["searches"]
+        self._positions: dict[str, int] | None = None
+
+    @property
+    def has_opens(self) -> bool:
+        """Whether it returns content."""
+        return bool(self._opens)
+
+    def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a statement's parameters with their content encrypted.
+
+        Raises:
+            MissingKeysError: If data keys have to be loaded first.
+            ConfigurationError: If it searches in what is encrypted.
+        """
+        for part in self._searches:
+            if parameters.get(part.path[0]) is not None:
+                raise ConfigurationError(f"{part.column} cannot be searched, because it is encrypted")
+        changed: dict[str, Any] = {}
+        for name, parts in self._seals.items():
+            value = changed.get(name, parameters.get(name))
+            if value is None:
+                continue
+            part = parts[0]
+            if part.starts is not None and part.lengths is not None:
+                changed |= _seal_concatenated(cipher, part, parameters)
+            elif part.rows is not None:
+                changed |= _seal_laid_out(cipher, part, part.rows, {**parameters, **changed})
+            elif len(part.path) > 1:
+                changed[name] = _seal_json(cipher, parts, value, parameters)
+            elif type(value) is list:
+                changed[name] = [
+                    None if one is None else _seal_parameter(cipher, part, one, _at(parameters, number))
+                    for number, one in enumerate(value)
+                ]
+            else:
+                changed[name] = _seal_parameter(cipher, part, value, parameters.__getitem__)
+        for part in self._matches:
+            name = part.path[0]
+            value = parameters.get(name)
+            if type(value) is list:
+                changed[name] = [_matched(cipher, part, one) for one in value]
+            elif value is not None:
+                changed[name] = _matched(cipher, part, value)
+        return {**parameters, **changed} if changed else parameters
+
+    def open(
+        self, cipher: Cipher, names: Sequence[str], rows: Sequence[Any], parameters: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Return a statement's rows with their content decrypted.
+
+        Args:
+            cipher: The keys.
+            names: The columns of the result.
+            rows: The rows.
+            parameters: The statement's parameters.
+
+        Raises:
+            MissingKeysError: If data keys have to be loaded first.
+            EncryptionError: If a value does not decrypt, or is not encrypted.
+        """
+        places = self._places(names)
+        missing: set[tuple[str, str]] = set()
+        kind_at = places.get(_KIND)
+        opened = []
+        for row in rows:
+            changed: list[Any] | None = None
+            for part in self._opens:
+                if part.kinds is not None and (kind_at is None or row[kind_at] not in part.kinds):
+                    continue
+                at = places[part.path[0]]
+                if row[at] is None:
+                    continue
+
+                def find(name: str, row: Any = row) -> Any:
+                    place = places.get(name)
+                    # A result names the parts of its rows, and leaves out those that are one parameter.
+                    return parameters[name] if place is None else row[place]
+
+                try:
+                    value = _open_value(cipher, part, row[at], find)
+                except MissingKeysError as error:
+                    missing |= error.wanted
+                    continue
+                changed = [*row] if changed is None else changed
+                changed[at] = value
+            opened.append(row if changed is None else tuple(changed))
+        if missing:
+            raise MissingKeysError(missing)
+        return opened
+
+    def refuse_encrypted(self, names: Sequence[str], rows: Sequence[Any]) -> None:
+        """Raise if a row has encrypted text, for a program without keys. Bytes are refused where they are read.
+
+        Raises:
+            EncryptedError: If it has.
+        """
+        places = self._places(names)
+        for part in self._opens:
+            at = places[part.path[0]]
+            for row in rows:
+                value = row[at]
+                if isinstance(value, str) and (value.startswith((TEXT_MAGIC, _SEALED_TEXT)) or SEALED_KEY in value):
+                    raise EncryptedError(part.column)
+                if isinstance(value, dict) and SEALED_KEY in value:
+                    raise EncryptedError(part.column)
+
+    def _places(self, names: Sequence[str]) -> dict[str, int]:
+        # A statement's columns are the same each time.
+        if self._positions is None:
+            self._positions = {name: place for place, name in enumerate(names)}
+        return self._positions
+
+
+def _part(match: re.Match[str]) -> _Part:
+    column = match["column"]
+    content = CONTENTS[column]
+    given = dict(pair.split(" = ") for pair in (match["keys"] or "").split(", ") if pair)
+    return _Part(
+        column,
+        content,
+        tuple((match["source"] or column.partition(".")[2]).split(".")),
+        match["starts"],
+        match["lengths"],
+        match["rows"],
+        tuple(given.get(name, name) for name in content.key),
+        frozenset(map(int, match["kinds"].split(", "))) if match["kinds"] else None,
+        bool(match["lenient"]),
+    )
+
+
+def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
+    """Return the key of a value's row. Of its parts `''` and numbers stand for themselves."""
+    return [find(name) if name.isidentifier() else name.strip("'") for name in part.keys]
+
+
+def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    found: dict[str, list[_Part]] = {}
+    for part in parts:
+        found.setdefault(part.path[0], []).append(part)
+    return found
+
+
+def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
+    """Return a function that returns a parameter, or of a list the item at a place."""
+
+    def find(name: str) -> Any:
+        value = parameters[name]
+        return value[number] if type(value) is list else value
+
+    return find
+
+
+def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
+    keys = _keys(part, find)
+    content = part.content
+    if content.kind == "bytes":
+        if content.lists_segments:
+            value = list_segments(value, find("segment_ids"))
+        return cipher.seal(part.column, content, keys, value)
+    if content.kind == "text":
+        return _seal_text(cipher, part, keys, value.encode("utf-8", "surrogatepass"))
+    # JSON text.
+    if content.kind == "json":
+        return f'"{_seal_text(cipher, part, keys, value.encode())}"'
+    given = orjson.loads(value)
+    sealed = _seal_object(cipher, part, keys, given)
+    return value if sealed is given else orjson.dumps(sealed).decode()
+
+
+def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of values that are passed as one byte string."""
+    assert part.starts is not None
+    assert part.lengths is not None
+    data, values = parameters[part.path[0]], []
+    for number, (start, length) in enumerate(zip(parameters[part.starts], parameters[part.lengths], strict=True)):
+        values.append(_seal_parameter(cipher, part, data[start - 1 : start - 1 + length], _at(parameters, number)))
+    sizes = [*map(len, values)]
+    starts = [1 + before for before in accumulate(sizes[:-1], initial=0)] if sizes else []
+    return {part.path[0]: b"".join(values), part.starts: starts, part.lengths: sizes}
+
+
+def _seal_laid_out(cipher: Cipher, part: _Part, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of values that are passed as one byte string, whose places are in objects."""
+    rows, data, values, at = orjson.loads(parameters[name]), parameters[part.path[0]], [], 1
+    for row in rows:
+        value = data[row["start"] - 1 : row["start"] - 1 + row["length"]]
+        sealed = _seal_parameter(cipher, part, value, _among(row, parameters))
+        values.append(sealed)
+        row["start"], row["length"] = at, len(sealed)
+        at += len(sealed)
+    return {part.path[0]: b"".join(values), name: orjson.dumps(rows).decode()}
+
+
+def _among(row: Mapping[str, Any], parameters: Mapping[str, Any]) -> Callable[[str], Any]:
+    return lambda name: row[name] if name in row else parameters[name]
+
+
+def _seal_json(cipher: Cipher, parts: Sequence[_Part], value: Any, parameters: Mapping[str, Any]) -> str:
+    document = orjson.loads(value)
+    for part in parts:
+        for owner, find in _walk(document, part.path[1:], parameters.__getitem__):
+            inner = owner.get(part.path[-1])
+            if inner is not None:
+                owner[part.path[-1]] = _seal_inner(cipher, part, _keys(part, find), inner)
+    return orjson.dumps(document).decode()
+
+
+def _walk(
+    value: Any, path: Sequence[str], find: Callable[[str], Any]
+) -> Iterator[tuple[dict[str, Any], Callable[[str], Any]]]:
+    """Yield the objects at a path that may have its last key, and what finds a name in them and around them."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _walk(one, path, find)
+    elif isinstance(value, dict):
+
+        def found(name: str) -> Any:
+            return value[name] if name in value else find(name)
+
+        if len(path) == 1:
+            yield value, found
+        else:
+            yield from _walk(value.get(path[0]), path[1:], found)
+
+
+def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
+    """Return a value within JSON, encrypted."""
+    if part.content.kind == "object":
+        return _seal_object(cipher, part, keys, value)
+    if part.content.kind == "text":
+        return _seal_text(cipher, part, keys, value.encode("utf-8", "surrogatepass"))
+    return _seal_text(cipher, part, keys, _dumps(part, value))
+
+
+def _dumps(part: _Part, value: Any) -> bytes:
+    # SQL compares objects, whatever the order of their keys.
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
+
+
+def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes) -> str:
+    # Another version of zstd may compress to other bytes.
+    frame = frames.pack_raw(content) if part.content.is_stable else frames.pack(content)
+    return to_text(cipher.seal(part.column, part.content, keys, frame))
+
+
+def _seal_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
+    """Return an object with its keys encrypted, but for those that stay readable; the same if all do."""
+    if not isinstance(value, dict):
+        return value
+    hidden = {key: one for key, one in value.items() if not _is_readable(cipher, part, key)}
+    if not hidden:
+        return value
+    shown = {key: one for key, one in value.items() if key not in hidden}
+    shown |= {key: cipher.digest(part.column, key, one) for key, one in hidden.items() if cipher.is_searchable(key)}
+    return {**shown, SEALED_KEY: _seal_text(cipher, part, keys, _dumps(part, hidden))}
+
+
+def _is_readable(cipher: Cipher, part: _Part, key: str) -> bool:
+    return key != SEALED_KEY and (key in part.content.readable or cipher.is_readable(part.column, key))
+
+
+def _matched(cipher: Cipher, part: _Part, value: str) -> str:
+    """Return a filter on objects as JSON text, with digests of searchable keys.
+
+    Raises:
+        ConfigurationError: If it has a key that is neither readable nor searchable.
+    """
+    wanted = {}
+    for key, one in orjson.loads(value).items():
+        if _is_readable(cipher, part, key):
+            wanted[key] = one
+        elif cipher.is_searchable(key):
+            wanted[key] = cipher.digest(part.column, key, one)
+        else:
+            raise ConfigurationError(
+                f"{part.column} cannot be searched for {key!r}, because it is encrypted: name the key in "
+                "Encryption(readable=...), or in searchable= to find equal values by their digests"
+            )
+    return orjson.dumps(wanted).decode()
+
+
+def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
+    """Return a value of a result, decrypted; what `if intact` allows is returned with its error."""
+    if len(part.path) > 1:
+        for owner, inner_find in _walk(value, part.path[1:], find):
+            inner = owner.get(part.path[-1])
+            if inner is not None:
+                owner[part.path[-1]] = _open_value(cipher, part._replace(path=part.path[-1:]), inner, inner_find)
+        return value
+    keys = _keys(part, find)
+    if part.content.kind != "bytes":
+        try:
+            return _open_text(cipher, part, keys, value)
+        except DataKeyDestroyedError:
+            # What was erased reads as what is not there.
+            return None
+        except DecryptionError:
+            if part.is_lenient:
+                return None
+            raise
+    try:
+        return _opened(cipher, part, keys, value)
+    except MissingKeysError:
+        raise
+    except EncryptionError as error:
+        if not part.is_lenient:
+            raise
+        return frames.Unopened.of(value if is_sealed(value) else b"\x03", error)
+
+
+def _opened(cipher: Cipher, part: _Part, keys: Sequence[Any], value: bytes) -> bytes:
+    if is_sealed(value):
+        return cipher.open(part.column, keys, value)
+    cipher.admit_plain(where(part.column, keys))
+    return value
+
+
+def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
+    """Return text or JSON, decrypted; JSON text stays text."""
+    place = where(part.column, keys)
+    if part.content.kind == "object":
+        is_text = isinstance(value, str)
+        given = orjson.loads(value) if is_text else value
+        found = _open_object(cipher, part, keys, given, place)
+        return orjson.dumps(found).decode() if is_text and found is not given else found if not is_text else value
+    if isinstance(value, str) and value.startswith(TEXT_MAGIC):
+        text = frames.unpack(cipher.open(part.column, keys, from_text(value, place)), place)
+        return text.decode("utf-8", "surrogatepass") if part.content.kind == "text" else orjson.loads(text)
+    if part.content.kind == "json" and isinstance(value, str) and value.startswith(_SEALED_TEXT):
+        return frames.unpack(cipher.open(part.column, keys, from_text(value[1:-1], place)), place).decode()
+    cipher.admit_plain(place)
+    return value
+
+
+def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, place: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    sealed = value.get(SEALED_KEY)
+    if sealed is None:
+        if any(not _is_readable(cipher, part, key) for key in value):
+            cipher.admit_plain(place)
+        return value
+    if not isinstance(sealed, str) or not sealed.startswith(TEXT_MAGIC):
+        raise DecryptionError(place)
+    try:
+        hidden = orjson.loads(frames.unpack(cipher.open(part.column, keys, from_text(sealed, place)), place))
+    except DataKeyDestroyedError:
+        hidden = {}
+    return {**{key: one for key, one in value.items() if key != SEALED_KEY}, **hidden}
+
+
+def reseal(
+    cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any
+) -> Any:
+    """Return a stored value as it is to be stored: bound to its row, under the current data key. `None` if it is.
+
+    Args:
+        cipher: The keys.
+        column: Table and column.
+        keys: The key of its row.
+        others: Keys of rows from which it may have been copied.
+        value: The value as it is stored.
+
+    Raises:
+        DecryptionError: If it is bound to none of these rows.
+        NotEncryptedError: If it is not encrypted, and that is not accepted.
+    """
+    content = CONTENTS[column]
+    part = _Part(column, content, (column,), None, None, None, (), None, False)
+    sealed = _sealed_in(content, value, where(column, keys))
+    if sealed is not None:
+        found, is_own = _open_from(cipher, column, [keys, *others], sealed)
+        if is_own and key_id_of(sealed) == cipher.current_id(column, keys):
+            return None
+        again = cipher.seal(column, content, keys, found)
+        if content.kind == "bytes":
+            return again
+        return {**value, SEALED_KEY: to_text(again)} if content.kind == "object" else to_text(again)
+    if content.kind == "object":
+        given = _seal_object(cipher, part, keys, value)
+        if given is value:
+            return None
+        cipher.admit_plain(where(column, keys))
+        return given
+    cipher.admit_plain(where(column, keys))
+    if content.kind == "bytes":
+        return cipher.seal(column, content, keys, value)
+    return _seal_inner(cipher, part, keys, value)
+
+
+def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
+    """Return the encrypted bytes of a stored value, if it is encrypted."""
+    if content.kind == "bytes":
+        return value if is_sealed(value) else None
+    text = value.get(SEALED_KEY) if content.kind == "object" and isinstance(value, dict) else value
+    return from_text(text, place) if isinstance(text, str) and text.startswith(TEXT_MAGIC) else None
+
+
+def _open_from(
+    cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes
+) -> tuple[bytes, bool]:
+    """Return the content of a value that is bound to one of some rows, and whether it is the first."""
+    for number, keys in enumerate(places):
+        try:
+            return cipher.open(column, keys, sealed), number == 0
+        except DecryptionError:
+            if number == len(places) - 1:
+                raise
+    raise AssertionError

@@ -1,0 +1,45 @@
+-- name: get_data_keys
+-- Return some data keys by their ids.
+SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+WHERE key_id = ANY(:key_ids::text[]);
+
+-- name: get_current_data_key
+-- Return the data key of a scope that new content is encrypted under.
+SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+WHERE scope = :scope::text AND is_current;
+
+-- name: put_data_key
+-- Store a new data key, unless its scope has one that is current, or it is stored already.
+INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_current)
+VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, true)
+ON CONFLICT DO NOTHING;
+
+-- name: restore_data_key
+-- Store a data key again that the database has lost, as after a failover to a server that had not received it.
+INSERT INTO /*schema*/data_keys (key_id, scope, master_id, wrapped, is_current)
+VALUES (:key_id::text, :scope::text, :master_id::text, :wrapped::bytea, false)
+ON CONFLICT DO NOTHING;
+
+-- name: rewrap_data_key
+-- Store a data key as another master key has wrapped it, unless it was destroyed or wrapped again meanwhile.
+UPDATE /*schema*/data_keys SET wrapped = :wrapped::bytea, master_id = :master_id::text
+WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;
+
+-- name: list_data_keys
+-- Return a page of data keys after a cursor, but those that a master key has wrapped.
+SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
+WHERE key_id > :cursor_id::text AND master_id <> :master_id::text AND destroyed_at IS NULL
+ORDER BY key_id LIMIT :page_size;
+
+-- name: destroy_data_keys
+-- Destroy the data keys of a scope: what they encrypt can never be read again.
+UPDATE /*schema*/data_keys SET wrapped = NULL, is_current = false, destroyed_at = now()
+WHERE scope = :scope::text AND destroyed_at IS NULL;
+
+-- name: retire_data_key
+-- Let new content of a scope be encrypted under another data key, which is made at its next use.
+UPDATE /*schema*/data_keys SET is_current = false, retired_at = now() WHERE scope = :scope::text AND is_current;
+
+-- name: get_thread_owner
+-- Return the owner of a thread.
+SELECT agent, user_id, tenant_id FROM /*schema*/threads WHERE thread_id = :thread_id::text;

@@ -1,0 +1,452 @@
+"""The data keys of a database: cached, loaded and made.
+
+Whoever encrypts or decrypts looks a data key up in memory, and raises `MissingKeysError` if it is not there. The
+database then gives its connection back, has the keys loaded here, and runs the operation again. So the master key is
+never asked within a transaction, and while one caller asks, the others wait for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import orjson
+
+from langgraph_pgstate.encryption.cipher import KEY_BYTES, DataKey, key_id_of, new_key_id, where
+from langgraph_pgstate.encryption.columns import Content
+from langgraph_pgstate.encryption.masters import MasterKey
+from langgraph_pgstate.encryption.options import Encryption, Subject
+from langgraph_pgstate.errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    DataKeyDestroyedError,
+    DataKeyError,
+    KeyUnavailableError,
+    MissingKeysError,
+    NotEncryptedError,
+    PGStateError,
+)
+
+T = TypeVar("T")
+
+KEY: Final = "key"
+SCOPE: Final = "scope"
+THREAD: Final = "thread"
+
+# The scope of the key of digests, which is the same for all rows.
+_SEARCH: Final = "pgstate:search"
+_MOST_THREADS: Final = 100_000
+_NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
+# After this part of the time for which a key is cached, a master key that did not answer is asked again.
+_AGAIN: Final = 0.1
+
+_logger = logging.getLogger("langgraph_pgstate")
+
+
+class Runner(Protocol):
+    """Runs operations on a database, and functions of master keys."""
+
+    async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation."""
+        ...
+
+    async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
+        """Run an operation in a transaction of its own, also if the caller's is open."""
+        ...
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Return the result of a function that may block or return a coroutine."""
+        ...
+
+    async def wait(self, future: Future[None]) -> None:
+        """Wait for the end of what another caller does."""
+        ...
+
+
+class _Cached(NamedTuple):
+    """A data key in memory, and its row."""
+
+    key: DataKey
+    master_id: str
+    wrapped: bytes
+    until: float
+
+
+class KeyRing:
+    """The data keys of one database, or of one tenant of it. Safe to share between threads.
+
+    Args:
+        encryption: The option.
+        queries: The queries of the schema.
+    """
+
+    def __init__(self, encryption: Encryption, queries: Any) -> None:
+        self.encryption = encryption
+        self.queries = queries
+        self._lock = threading.Lock()
+        self._keys: OrderedDict[str, _Cached] = OrderedDict()
+        # The id of the current key of a scope, and until when it is known.
+        self._current: dict[str, tuple[str, float]] = {}
+        # By thread: its owner, the name of its data key, and until when they are known.
+        self._threads: dict[str, tuple[Subject, str, float]] = {}
+        self._destroyed: dict[str, float] = {}
+        self._loading: dict[tuple[str, str], Future[None]] = {}
+
+    # What encrypts and decrypts
+
+    def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
+        """Return a value encrypted under the current data key of its row's scope.
+
+        Raises:
+            MissingKeysError: If the key is not in memory.
+        """
+        return self._current_key(self._scope_of(column, parts)).seal(column, parts, value, is_stable=content.is_stable)
+
+    def open(self, column: str, parts: Sequence[Any], value: bytes) -> bytes:
+        """Return the content of an encrypted value.
+
+        Raises:
+            MissingKeysError: If its data key is not in memory.
+            DecryptionError: If it was changed, cut off, or moved from another row.
+            DataKeyDestroyedError: If its data key was destroyed.
+        """
+        return self._key(key_id_of(value)).open(column, parts, value)
+
+    def admit_plain(self, place: str) -> None:
+        """Raise unless values that are not encrypted are accepted.
+
+        Raises:
+            NotEncryptedError: If they are not.
+        """
+        if not self.encryption.accept_plain:
+            raise NotEncryptedError(place)
+
+    def is_readable(self, column: str, key: str) -> bool:
+        """Return whether a key of metadata stays readable."""
+        return column.endswith(".metadata") and key in self.encryption.readable
+
+    def is_searchable(self, key: str) -> bool:
+        """Return whether equal values of a key of metadata can be searched for."""
+        return key in self.encryption.searchable
+
+    def digest(self, column: str, key: str, value: Any) -> str:
+        """Return the digest by which equal values of a key are found.
+
+        Raises:
+            MissingKeysError: If the key of digests is not in memory.
+        """
+        return self._current_key(_SEARCH).digest(f"{column}\0{key}", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+    def current_id(self, column: str, parts: Sequence[Any]) -> str:
+        """Return the id of the data key that a value would be encrypted under.
+
+        Raises:
+            MissingKeysError: If the key is not in memory.
+        """
+        return self._current_key(self._scope_of(column, parts)).id
+
+    def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
+        """Remember the owner of a thread that this process does not know, if a config names one."""
+        if not self.encryption.asks_owner or self._scope_of_thread(thread_id) is not None:
+            return
+        found = owner()
+        if any(found.get(name) is not None for name in ("user_id", "tenant_id", "agent")):
+            self._note_thread(thread_id, found)
+
+    def note_copy(self, source_id: str, target_id: str, owner: Mapping[str, Any] | None) -> None:
+        """Remember the owner of a copy that is about to be stored: its own, or that of its source.
+
+        Raises:
+            MissingKeysError: If the owner of the source is not known.
+        """
+        if not self.encryption.asks_owner:
+            return
+        known = self._threads.get(source_id)
+        if known is None or known[2] <= time.monotonic():
+            raise MissingKeysError([(THREAD, source_id)])
+        found = {name: getattr(known[0], name) for name in ("agent", "user_id", "tenant_id")}
+        if owner is not None:
+            found |= {name: owner.get(name) for name in ("user_id", "tenant_id")}
+        self._note_thread(target_id, found)
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Forget the owner of a thread that was deleted."""
+        self._threads.pop(thread_id, None)
+
+    def _scope_of(self, column: str, parts: Sequence[Any]) -> str:
+        table = column.partition(".")[0]
+        if table in _NAMESPACED:
+            return self.encryption.scope_of(Subject(namespace=tuple(parts[0])))
+        thread_id = str(parts[0])
+        if not self.encryption.asks_owner:
+            return self.encryption.scope_of(Subject(thread_id=thread_id))
+        found = self._scope_of_thread(thread_id)
+        if found is None:
+            raise MissingKeysError([(THREAD, thread_id)])
+        return found
+
+    def _scope_of_thread(self, thread_id: str) -> str | None:
+        known = self._threads.get(thread_id)
+        return known[1] if known is not None and known[2] > time.monotonic() else None
+
+    def _note_thread(self, thread_id: str, owner: Mapping[str, Any]) -> None:
+        if len(self._threads) >= _MOST_THREADS:
+            self._threads.clear()
+        subject = Subject(thread_id, owner.get("user_id"), owner.get("tenant_id"), owner.get("agent"))
+        until = time.monotonic() + self.encryption.cache_seconds
+        self._threads[thread_id] = subject, self.encryption.scope_of(subject), until
+
+    def _key(self, key_id: str) -> DataKey:
+        found = self._keys.get(key_id)
+        now = time.monotonic()
+        if found is None or found.until <= now:
+            if self._destroyed.get(key_id, 0.0) > now:
+                raise DataKeyDestroyedError(key_id)
+            raise MissingKeysError([(KEY, key_id)])
+        return found.key
+
+    def _current_key(self, scope: str) -> DataKey:
+        key_id, until = self._current.get(scope, ("", 0.0))
+        found = self._keys.get(key_id)
+        if found is None or min(until, found.until) <= time.monotonic():
+            raise MissingKeysError([(SCOPE, scope)])
+        return found.key
+
+    # What loads and makes keys
+
+    async def load(self, runner: Runner, wanted: Collection[tuple[str, str]]) -> None:
+        """Load what an operation has missed. Callers that miss the same wait for the first.
+
+        Raises:
+            KeyUnavailableError: If the master key does not answer, and the data key is not in memory.
+            DataKeyError: If a data key does not exist, or its master key is not given.
+        """
+        for one in sorted(wanted):
+            with self._lock:
+                loading = self._loading.get(one)
+                mine: Future[None] | None = None
+                if loading is None:
+                    mine = self._loading[one] = Future()
+            if loading is not None:
+                await runner.wait(loading)
+                continue
+            assert mine is not None
+            error: Exception | None = None
+            try:
+                await self._load(runner, *one)
+            except Exception as raised:
+                error = raised
+                raise
+            finally:
+                with self._lock:
+                    del self._loading[one]
+                # A caller that was cancelled leaves the work to those who wait.
+                if error is None:
+                    mine.set_result(None)
+                else:
+                    mine.set_exception(error)
+
+    async def _load(self, runner: Runner, kind: str, name: str) -> None:
+        if kind == THREAD:
+            rows = await runner.run(_fetch, self.queries.get_thread_owner, {"thread_id": name})
+            agent, user_id, tenant_id = rows[0] if rows else (None, None, None)
+            self._note_thread(name, {"agent": agent, "user_id": user_id, "tenant_id": tenant_id})
+        elif kind == SCOPE:
+            await self._load_current(runner, name)
+        else:
+            rows = await runner.run(_fetch, self.queries.get_data_keys, {"key_ids": [name]})
+            cached = self._keys.get(name)
+            if rows:
+                await self._unwrap(runner, rows[0])
+            elif cached is not None:
+                await self._restore(runner, cached)
+            else:
+                raise DataKeyError(name, "it is not in the table of data keys")
+
+    async def _load_current(self, runner: Runner, scope: str) -> None:
+        rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
+        if not rows:
+            await self._make(runner, scope)
+            rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
+            if not rows:
+                # Destroyed or retired at this moment; the operation asks again.
+                return
+        await self._unwrap(runner, rows[0])
+        self._current[scope] = rows[0][0], self._keys[rows[0][0]].until
+
+    async def _make(self, runner: Runner, scope: str) -> None:
+        """Make a data key for a scope, unless another process does at the same time."""
+        lost = self._current.get(scope, ("", 0.0))[0]
+        if lost in self._keys and lost not in self._destroyed:
+            rows = await runner.run(_fetch, self.queries.get_data_keys, {"key_ids": [lost]})
+            if not rows:
+                await self._restore(runner, self._keys[lost])
+        key_id, secret = new_key_id(), os.urandom(KEY_BYTES)
+        master = self.encryption.masters[0]
+        wrapped = await self.ask(runner, master, master.wrap, secret, _context(key_id, scope))
+        parameters = {"key_id": key_id, "scope": scope, "master_id": master.id, "wrapped": wrapped}
+        # A key whose row is rolled back with the caller's transaction would be lost.
+        if await runner.run_outside(_execute, self.queries.put_data_key, parameters):
+            self._remember(DataKey(key_id, scope, secret), master.id, wrapped)
+
+    async def _restore(self, runner: Runner, cached: _Cached) -> None:
+        """Store a data key again that the database has lost."""
+        _logger.warning("data key %s is not in the database any more: it is stored again", cached.key.id)
+        row = {"key_id": cached.key.id, "scope": cached.key.scope}
+        given = {**row, "master_id": cached.master_id, "wrapped": cached.wrapped}
+        await runner.run_outside(_execute, self.queries.restore_data_key, given)
+        self._remember(cached.key, cached.master_id, cached.wrapped)
+
+    async def _unwrap(self, runner: Runner, row: Sequence[Any]) -> None:
+        key_id, scope, master_id, wrapped, is_destroyed = row
+        if is_destroyed:
+            with self._lock:
+                self._keys.pop(key_id, None)
+                if len(self._destroyed) >= _MOST_THREADS:
+                    self._destroyed.clear()
+                self._destroyed[key_id] = time.monotonic() + self.encryption.cache_seconds
+            return
+        cached = self._keys.get(key_id)
+        if cached is not None and cached.wrapped == wrapped and cached.until > time.monotonic():
+            return
+        master = next((one for one in self.encryption.masters if one.id == master_id), None)
+        if master is None:
+            raise DataKeyError(key_id, f"it is wrapped by the master key {master_id!r}, which is not among the keys=")
+        try:
+            secret = await self.ask(runner, master, master.unwrap, wrapped, _context(key_id, scope))
+        except KeyUnavailableError as error:
+            if cached is None:
+                raise
+            _logger.warning("%s; data key %s is used on", error, key_id)
+            self._remember(cached.key, cached.master_id, cached.wrapped, _AGAIN)
+            return
+        if len(secret) != KEY_BYTES:
+            raise DataKeyError(key_id, f"its master key returned {len(secret)} bytes")
+        is_same = cached is not None and cached.wrapped == wrapped
+        self._remember(cached.key if cached and is_same else DataKey(key_id, scope, secret), master_id, wrapped)
+
+    async def ask(
+        self, runner: Runner, master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]
+    ) -> bytes:
+        """Return what a function of a master key returns.
+
+        Raises:
+            KeyUnavailableError: If it raises.
+        """
+        try:
+            found = await runner.call(lambda: function(key, context))
+        except PGStateError:
+            raise
+        except Exception as error:
+            raise KeyUnavailableError(master.id, f"{type(error).__name__}: {error}") from error
+        if not isinstance(found, bytes | bytearray):
+            raise DataKeyError(context["key_id"], f"its master key returned {type(found).__name__}, not bytes")
+        return bytes(found)
+
+    def _remember(self, key: DataKey, master_id: str, wrapped: bytes, part: float = 1.0) -> None:
+        with self._lock:
+            until = time.monotonic() + self.encryption.cache_seconds * part
+            self._keys[key.id] = _Cached(key, master_id, wrapped, until)
+            self._keys.move_to_end(key.id)
+            while len(self._keys) > self.encryption.max_cached:
+                self._keys.popitem(last=False)
+
+    def forget_keys(self) -> None:
+        """Have all keys loaded again at their next use."""
+        with self._lock:
+            self._keys.clear()
+            self._current.clear()
+            self._threads.clear()
+            self._destroyed.clear()
+
+
+def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None:
+    """Have a database encrypt and decrypt content, if an option says so.
+
+    Raises:
+        ConfigurationError: If it does already by other keys, or the option is something else.
+    """
+    if encryption is None:
+        return
+    if not isinstance(encryption, Encryption):
+        raise ArgumentTypeError(f"encryption must be an Encryption, not {type(encryption).__name__}")
+    if database.keys is None:
+        database.keys = KeyRing(encryption, queries)
+    elif database.keys.encryption is not encryption:
+        raise ConfigurationError("encryption must be the one that the connections are used with already")
+
+
+async def call_blocking(function: Callable[[], Any]) -> Any:
+    """Return the result of a function; of a coroutine function, by an event loop of its own in a thread."""
+    found = function()
+    if not inspect.isawaitable(found):
+        return found
+
+    async def wait() -> Any:
+        return await found
+
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(wait()))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="pgstate-master-key")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+async def call_async(function: Callable[[], Any]) -> Any:
+    """Return the result of a function, called in a thread; a coroutine that it returns is awaited on the event loop."""
+    found = await asyncio.to_thread(function)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def rewrap(runner: Runner, ring: KeyRing, page_size: int = 1000) -> int:
+    """Wrap all data keys by the first master key, and return how many were. Safe to repeat and to interrupt."""
+    queries, masters = ring.queries, {master.id: master for master in ring.encryption.masters}
+    newest, cursor, changed = ring.encryption.masters[0], "", 0
+    while True:
+        page = {"cursor_id": cursor, "master_id": newest.id, "page_size": page_size}
+        rows = await runner.run(_fetch, queries.list_data_keys, page)
+        for key_id, scope, master_id, wrapped, _ in rows:
+            cursor = key_id
+            if master_id not in masters:
+                raise DataKeyError(key_id, f"it is wrapped by {master_id!r}, which is not among the keys=")
+            old, context = masters[master_id], _context(key_id, scope)
+            secret = await ring.ask(runner, old, old.unwrap, wrapped, context)
+            again = await ring.ask(runner, newest, newest.wrap, secret, context)
+            given = {"key_id": key_id, "master_id": newest.id, "wrapped": again, "before": wrapped}
+            changed += await runner.run(_execute, queries.rewrap_data_key, given)
+        if len(rows) < page_size:
+            return changed
+
+
+def _context(key_id: str, scope: str) -> dict[str, str]:
+    return {"key_id": key_id, "scope": scope}
+
+
+async def _fetch(db: Any, query: Any, parameters: Mapping[str, Any]) -> Any:
+    return await db.fetch(query, parameters)
+
+
+async def _execute(db: Any, query: Any, parameters: Mapping[str, Any]) -> int:
+    count: int = await db.execute(query, parameters)
+    return count
+
+
+__all__ = ["KEY", "SCOPE", "THREAD", "KeyRing", "call_async", "call_blocking", "rewrap", "use_keys"]

@@ -1,0 +1,164 @@
+"""Master keys, which wrap data keys. A master key never leaves its owner: a file, a variable, a service."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+from langgraph_pgstate.encryption.cipher import KEY_BYTES, aes_gcm, decrypt
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DataKeyError
+
+_NONCE_BYTES: Final = 12
+
+Context = Mapping[str, str]
+"""What a wrapped key is bound to: its id, and the scope whose key it is. Services log it."""
+
+
+@runtime_checkable
+class MasterKey(Protocol):
+    """A key that wraps data keys, such as one of a key management service.
+
+    `wrap` and `unwrap` may be coroutine functions. Others are called in a thread where there is an event loop. What they
+    raise is a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
+
+    Attributes:
+        id: Its name, stored with each data key that it wraps. Another key has another id.
+    """
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        ...
+
+    def wrap(self, data_key: bytes, context: Context) -> bytes | Awaitable[bytes]:
+        """Return a data key of 32 bytes, encrypted and bound to a context."""
+        ...
+
+    def unwrap(self, wrapped: bytes, context: Context) -> bytes | Awaitable[bytes]:
+        """Return the data key that `wrap` was given with the same context."""
+        ...
+
+
+class LocalMasterKey:
+    """A master key in this process: 32 bytes, of which its id is a digest.
+
+    Args:
+        secret: The key, as bytes, or as text of 64 hexadecimal digits or in base64.
+
+    Raises:
+        ConfigurationError: If it has not 32 bytes.
+    """
+
+    def __init__(self, secret: bytes | str) -> None:
+        key = secret if isinstance(secret, bytes) else _decoded(secret)
+        if len(key) != KEY_BYTES:
+            raise ConfigurationError(f"a master key must have {KEY_BYTES} bytes, got {len(key)}")
+        self._aead = aes_gcm(key)
+        self.id = f"local:{hashlib.sha256(b'langgraph_pgstate master' + key).hexdigest()[:16]}"
+
+    def __repr__(self) -> str:
+        return f"<LocalMasterKey {self.id}>"
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> LocalMasterKey:
+        """Read the key from a file: 32 bytes, or their text.
+
+        Raises:
+            ConfigurationError: If the file cannot be read, or has no key.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"the file of the master key cannot be read: {error}") from error
+        return cls(content if len(content) == KEY_BYTES else content.decode("ascii", "replace"))
+
+    @classmethod
+    def from_environment(cls, name: str = "PGSTATE_MASTER_KEY") -> LocalMasterKey:
+        """Read the key from an environment variable.
+
+        Raises:
+            ConfigurationError: If it is not set, or has no key.
+        """
+        text = os.environ.get(name)
+        if not text:
+            raise ConfigurationError(f"the environment variable {name} must have the master key")
+        return cls(text)
+
+    @staticmethod
+    def generate() -> str:
+        """Return a new key as text in base64, for a file or an environment variable."""
+        return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+    def wrap(self, data_key: bytes, context: Context) -> bytes:
+        """Return a data key, encrypted."""
+        nonce = os.urandom(_NONCE_BYTES)
+        wrapped: bytes = nonce + self._aead.encrypt(nonce, data_key, _associated(context))
+        return wrapped
+
+    def unwrap(self, wrapped: bytes, context: Context) -> bytes:
+        """Return a data key.
+
+        Raises:
+            DataKeyError: If this key has not wrapped it, or not with this context.
+        """
+        found = decrypt(self._aead, wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _associated(context))
+        if found is None:
+            raise DataKeyError(context.get("key_id", "?"), "it was not wrapped by this master key, or was changed")
+        return found
+
+
+class CallableMasterKey:
+    """A master key of two functions, which may be coroutine functions.
+
+    Args:
+        id: Its name.
+        wrap: Returns a data key encrypted.
+        unwrap: Returns the data key.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        wrap: Callable[[bytes, Context], bytes | Awaitable[bytes]],
+        unwrap: Callable[[bytes, Context], bytes | Awaitable[bytes]],
+    ) -> None:
+        self.id, self.wrap, self.unwrap = id, wrap, unwrap
+
+
+def master_of(given: object) -> MasterKey:
+    """Return a master key: as it is, or from `file:PATH` or `env:NAME`.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if isinstance(given, str):
+        kind, _, name = given.partition(":")
+        if kind == "file" and name:
+            return LocalMasterKey.from_file(name)
+        if kind == "env" and name:
+            return LocalMasterKey.from_environment(name)
+        raise ConfigurationError(
+            "a master key must have the form file:PATH or env:NAME, or be an object with id, wrap and unwrap"
+        )
+    if isinstance(given, MasterKey):
+        return given
+    raise ArgumentTypeError(f"a master key must have id, wrap and unwrap, not {type(given).__name__}")
+
+
+def _decoded(text: str) -> bytes:
+    text = text.strip()
+    try:
+        return bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        # Without the text, which is a secret.
+        raise ConfigurationError("a master key must be 64 hexadecimal digits, or base64") from error
+
+
+def _associated(context: Context) -> bytes:
+    return json.dumps(dict(context), sort_keys=True).encode()

@@ -1,0 +1,119 @@
+"""The option `encryption`: master keys, and which data keys there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.encryption.cipher import aes_gcm
+from langgraph_pgstate.encryption.masters import MasterKey, master_of
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
+
+_MOST_SCOPE_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is known of a row when its content is encrypted, to choose its data key.
+
+    Rows of a thread have the thread's id and its owner: as the config of the first put in this process names them, else
+    as the thread's row does. Other rows have a namespace at most.
+
+    Attributes:
+        thread_id: The thread.
+        user_id: The user of the thread.
+        tenant_id: The tenant of the thread.
+        agent: The agent of the thread.
+        namespace: The namespace of a memory or a file.
+    """
+
+    thread_id: str | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    agent: str | None = None
+    namespace: tuple[str, ...] = ()
+
+
+_SCOPES: Final[dict[str, Callable[[Subject], str]]] = {
+    "all": lambda subject: "",
+    "tenant": lambda subject: f"tenant:{subject.tenant_id}" if subject.tenant_id is not None else "",
+    "user": lambda subject: f"user:{subject.user_id}" if subject.user_id is not None else "",
+    "thread": lambda subject: f"thread:{subject.thread_id}" if subject.thread_id is not None else "",
+}
+
+
+class Encryption:
+    """Encryption of content, for `encryption=` of savers and states.
+
+    Values are encrypted by AES-256-GCM under data keys, which are stored wrapped by a master key. Where tables keep
+    tenants apart, each tenant has data keys of its own.
+
+    Args:
+        keys: The master key: an object with `id`, `wrap` and `unwrap`; `"file:PATH"` or `"env:NAME"` for a key of 32
+            bytes in a file or an environment variable. Of several, the first wraps new data keys, and the others unwrap
+            those that they have wrapped before.
+        scope: Which rows share a data key: all (by default), those of a `"tenant"`, a `"user"` or a `"thread"`; or a
+            function that returns the name of the key for a `Subject`. Names are stored in clear text.
+        readable: Keys of metadata that stay readable, besides those of LangGraph and of this package, so that threads
+            and checkpoints can be searched for them.
+        searchable: Keys of metadata whose equal values can be searched for. Who reads the tables sees which are equal.
+        accept_plain: Whether content that is not encrypted is read, while a schema is moved to encryption.
+        cache_for: How long a data key is used before the master key is asked again. Where the master key does not
+            answer then, the data key is used on.
+        max_cached: Data keys that are kept in memory at most.
+
+    Raises:
+        ConfigurationError: If an argument is not usable, or the package `cryptography` is not installed.
+    """
+
+    def __init__(
+        self,
+        keys: MasterKey | str | Sequence[MasterKey | str],
+        *,
+        scope: str | Callable[[Subject], str] | None = None,
+        readable: Collection[str] = (),
+        searchable: Collection[str] = (),
+        accept_plain: bool = False,
+        cache_for: timedelta = timedelta(minutes=5),
+        max_cached: int = 10_000,
+    ) -> None:
+        given: Sequence[Any] = [*keys] if isinstance(keys, list | tuple) else [keys]
+        self.masters = tuple(map(master_of, given))
+        if not self.masters:
+            raise ConfigurationError("keys must have at least one master key")
+        if len({master.id for master in self.masters}) < len(self.masters):
+            raise ConfigurationError("keys must have each master key once")
+        if not (scope is None or callable(scope) or scope in _SCOPES):
+            raise ConfigurationError(f"scope must be one of {', '.join(_SCOPES)}, or a function, got {scope!r}")
+        for name, names in (("readable", readable), ("searchable", searchable)):
+            if isinstance(names, str) or not all(isinstance(one, str) for one in names):
+                raise ArgumentTypeError(f"{name} must be keys of metadata, not {names!r}")
+        if not isinstance(cache_for, timedelta) or cache_for <= timedelta(0):
+            raise ConfigurationError(f"cache_for must be a timedelta of more than 0, not {cache_for!r}")
+        if type(max_cached) is not int or max_cached < 1:
+            raise ConfigurationError(f"max_cached must be at least 1, not {max_cached!r}")
+        # Says at once that the package is missing.
+        aes_gcm(bytes(32))
+        self._scope: Callable[[Subject], str] = scope if callable(scope) else _SCOPES[scope or "all"]
+        self.asks_owner = callable(scope) or scope in ("user", "tenant")
+        self.readable, self.searchable = frozenset(readable), frozenset(searchable)
+        self.accept_plain = accept_plain
+        self.cache_seconds, self.max_cached = cache_for.total_seconds(), max_cached
+
+    def __repr__(self) -> str:
+        return f"<Encryption {', '.join(master.id for master in self.masters)}>"
+
+    def scope_of(self, subject: Subject) -> str:
+        """Return the name of the data key of a row.
+
+        Raises:
+            ConfigurationError: If the function of the application returns no usable name.
+        """
+        found = self._scope(subject)
+        if not isinstance(found, str) or "\0" in found or len(found.encode("utf-8", "replace")) > _MOST_SCOPE_BYTES:
+            raise ConfigurationError(
+                f"scope must return a text of at most {_MOST_SCOPE_BYTES} bytes without NUL, got {found!r}"
+            )
+        return found
