@@ -50,7 +50,8 @@
     │   ├── DecryptionError                  stored content was changed, cut off, or moved from another row
     │   ├── DataKeyError                     the data key of stored content is missing, or its master key is not given
     │   ├── DataKeyDestroyedError            the data key of stored content was destroyed, and its content with it
-    │   └── KeyUnavailableError              the master key does not answer; what is cached goes on
+    │   ├── KeyUnavailableError              the master key does not answer; what is cached goes on
+    │   └── MissingKeysError                 data keys were not loaded; operations of this package load them themselves
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
     │   ├── ToolFailedError                  the tool failed before and is not run again

@@ -18,6 +18,7 @@ import typer.testing
 from hypothesis import settings
 from psycopg import sql
 from support import Restartable
+from support.encryption import encrypt_all
 from support.ledger import LEDGERS, Bench, open_bench
 from support.record import Parts, Record, open_parts
 from support.sessions import kept_sessions
@@ -42,6 +43,10 @@ _numbers = itertools.count(1)
 _VERSION = int(os.environ.get("PGSTATE_TEST_VERSION", "18"))
 _DEBIAN_BINARIES = Path(f"/usr/lib/postgresql/{_VERSION}/bin")
 
+
+if os.environ.get("PGSTATE_TEST_ENCRYPTED"):
+    # Every saver and state of the run encrypts, for `pytest tests/saver tests/threads tests/models`.
+    encrypt_all()
 
 # Tests of what is written once for both APIs; others are of what is written by hand for each.
 _WRITTEN_ONCE = (

@@ -34,7 +34,16 @@ from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, CorruptStateError, DatabaseError, PGStateError
+from langgraph_pgstate.encryption import Encryption
+from langgraph_pgstate.encryption.keys import use_keys
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DatabaseError,
+    DecryptionError,
+    NotEncryptedError,
+    PGStateError,
+)
 from langgraph_pgstate.files.indexing import make_file_index
 from langgraph_pgstate.langgraph_compat import SAFE_TYPES
 from langgraph_pgstate.memory.indexes import OpenIndex
@@ -63,6 +72,7 @@ class Admin:
         tenant: The tenant whose threads are worked on, where tenants are kept apart.
         serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
             it. Values are split into shared segments only for LangGraph's own serializer.
+        encryption: The encryption of the application's saver, if it has one.
 
     Example:
         >>> with Admin.open("postgresql://localhost/app") as admin:
@@ -76,9 +86,11 @@ class Admin:
         *,
         tenant: str | None = None,
         serde: SerializerProtocol | None = None,
+        encryption: Encryption | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         self._queries = queries(check_schema_name(database.schema))
+        use_keys(database, encryption, self._queries)
         self._database = of_tenant(database, tenant, self._queries)
         self._serde = serde
         self._codec = OpaqueCodec(serde)
@@ -93,6 +105,7 @@ class Admin:
         schema: str = DEFAULT_SCHEMA,
         tenant: str | None = None,
         serde: SerializerProtocol | None = None,
+        encryption: Encryption | None = None,
         prepare_threshold: int | None = DEFAULT_PREPARE_THRESHOLD,
         retry: RetryPolicy | None = None,
     ) -> Iterator[Self]:
@@ -106,7 +119,7 @@ class Admin:
         with Database.open(
             dsn, schema=schema, pool=False, prepare_threshold=prepare_threshold, retry=retry
         ) as database:
-            yield cls(database, tenant=tenant, serde=serde, retry=retry)
+            yield cls(database, tenant=tenant, serde=serde, encryption=encryption, retry=retry)
 
     @classmethod
     @contextmanager
@@ -547,7 +560,7 @@ class Admin:
         while True:
             try:
                 return source.run_once(lend)
-            except (CorruptStateError, ConfigurationError) as error:
+            except (CorruptStateError, ConfigurationError, DecryptionError, NotEncryptedError) as error:
                 return _failure(thread_id, error)
             except DatabaseError as error:
                 if (error.sqlstate or "").startswith(_DATA_ERRORS):

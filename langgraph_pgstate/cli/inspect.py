@@ -39,6 +39,7 @@ def inspect(
                 dsn,
                 schema=target.schema,
                 tenant=target.tenant,
+                encryption=target.encryption(),
                 serde=plain_serializer(),
                 pool=4,
                 recover_journal=False,

@@ -141,7 +141,8 @@ def _serve(
         target.check(dsn)
     pool = PoolSettings(max_size=2 * concurrency)
     options = {"inspector": True, **options, **given}
-    state_options: Any = {"schema": target.schema, "tenant": target.tenant, "pool": pool, **load_state_config(config)}
+    where = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
+    state_options: Any = {**where, "pool": pool, **load_state_config(config)}
     app = create_app(lambda: AsyncPGState.open(dsn, **state_options), graphs, **options)
     url = url_of(listener) + options.get("prefix", "")
     lines = (f"serving {', '.join(graphs)} at {url}", f"Inspector: {url}/ui", f"Studio: {_STUDIO}{url}")

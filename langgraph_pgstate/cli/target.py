@@ -24,6 +24,7 @@ from langgraph_pgstate.options import (
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from langgraph_pgstate import Encryption
     from langgraph_pgstate.admin.api import Admin
     from langgraph_pgstate.state import PGState, StateOptions
 
@@ -63,6 +64,16 @@ class Target:
         schema = f" --schema {shlex.quote(self.schema)}" if self.schema != DEFAULT_SCHEMA else ""
         tenant = "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
         return name + dsn + schema + tenant
+
+    def encryption(self) -> Encryption | None:
+        """Return the encryption that the environment describes.
+
+        Raises:
+            ConfigurationError: If it is not usable.
+        """
+        from langgraph_pgstate import Encryption
+
+        return Encryption.from_environment(os.environ)
 
     def with_environment(self) -> Target:
         """Return this target, or without a DSN that of the environment, which may have been loaded meanwhile."""
@@ -110,7 +121,7 @@ class Target:
 
         with (
             self.open(create=create) as dsn,
-            Admin.open(dsn, schema=self.schema, tenant=self.tenant, serde=serde) as admin,
+            Admin.open(dsn, schema=self.schema, tenant=self.tenant, serde=serde, encryption=self.encryption()) as admin,
         ):
             yield admin
 
@@ -137,7 +148,8 @@ class Target:
         """
         from langgraph_pgstate.state import PGState
 
-        given: Any = {"schema": self.schema, "tenant": self.tenant, "pool": False, **options}
+        where = {"schema": self.schema, "tenant": self.tenant, "encryption": self.encryption()}
+        given: Any = {**where, "pool": False, **options}
         with self.open() as dsn, PGState.open(dsn, **given) as state:
             state.check_schema()
             yield state

@@ -13,10 +13,10 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format, PipelineStatus
 from psycopg.rows import tuple_row
 
+from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
 from langgraph_pgstate.db.tenants import SETTING
-from langgraph_pgstate.encryption.contents import Contents
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.heavy import HEAVY_BYTES, beside
@@ -371,7 +371,9 @@ class AsyncConnection:
                 names = _names(cursor.pgresult)
             rows = await cursor.fetchall()
             _free_result(cursor)
-        return rows if contents is None or not rows else await _open_beside(contents, self.keys, names, rows, parameters)
+        return (
+            rows if contents is None or not rows else await _open_beside(contents, self.keys, names, rows, parameters)
+        )
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. A cursor is used only if the direct path cannot run the statement."""
@@ -573,9 +575,7 @@ def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> 
     ]
 
 
-def _open(
-    contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters
-) -> Rows:
+def _open(contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters) -> Rows:
     """Return rows with their content decrypted; without keys, raise if text is encrypted."""
     if not contents.has_opens or not rows:
         return rows

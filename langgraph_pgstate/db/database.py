@@ -54,9 +54,11 @@ P = ParamSpec("P")
 __all__ = [
     "AsyncConnectionPool",
     "AsyncDatabase",
+    "AsyncKeyLoader",
     "AsyncPsycopgConnection",
     "ConnectionPool",
     "Database",
+    "KeyLoader",
     "Observer",
     "PsycopgConnection",
     "join",
@@ -377,10 +379,10 @@ class Database(_Connected):
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
 
-    def _load_keys(self, error: MissingKeysError, loads: int = 1) -> None:
+    def _load_keys(self, error: MissingKeysError, loads: int) -> None:
         if self.keys is None or loads > _MOST_LOADS:
             raise error
-        run_blocking(self.keys.load(_KeyLoader(self), error.wanted))
+        run_blocking(self.keys.load(KeyLoader(self), error.wanted))
 
     def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation in a transaction of its own: on a new connection if the caller's transaction is open."""
@@ -403,11 +405,13 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation without retrying it, unless it misses data keys."""
-        try:
-            return self._run_once(operation, *args, **kwargs)
-        except MissingKeysError as error:
-            self._load_keys(error)
-        return self._run_once(operation, *args, **kwargs)
+        loads = 0
+        while True:
+            try:
+                return self._run_once(operation, *args, **kwargs)
+            except MissingKeysError as error:
+                loads += 1
+                self._load_keys(error, loads)
 
     def _run_once(
         self,
@@ -755,10 +759,10 @@ class AsyncDatabase(_Connected):
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
 
-    async def _load_keys(self, error: MissingKeysError, loads: int = 1) -> None:
+    async def _load_keys(self, error: MissingKeysError, loads: int) -> None:
         if self.keys is None or loads > _MOST_LOADS:
             raise error
-        await self.keys.load(_AsyncKeyLoader(self), error.wanted)
+        await self.keys.load(AsyncKeyLoader(self), error.wanted)
 
     async def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Async twin of `Database.run_outside`."""
@@ -786,11 +790,13 @@ class AsyncDatabase(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         """Async twin of `Database.run_once`."""
-        try:
-            return await self._run_once(operation, *args, **kwargs)
-        except MissingKeysError as error:
-            await self._load_keys(error)
-        return await self._run_once(operation, *args, **kwargs)
+        loads = 0
+        while True:
+            try:
+                return await self._run_once(operation, *args, **kwargs)
+            except MissingKeysError as error:
+                loads += 1
+                await self._load_keys(error, loads)
 
     async def _run_once(
         self,
@@ -930,7 +936,7 @@ class AsyncDatabase(_Connected):
             await finish(self._pool.drain())
 
 
-class _KeyLoader:
+class KeyLoader:
     """What a key ring loads data keys by, on a blocking database."""
 
     def __init__(self, database: Database) -> None:
@@ -938,7 +944,7 @@ class _KeyLoader:
 
     async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation without suspending."""
-        return self._database._run(None, None, operation, *args)
+        return self._database.run(operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation in a transaction of its own without suspending."""
@@ -953,15 +959,15 @@ class _KeyLoader:
         future.result()
 
 
-class _AsyncKeyLoader:
-    """Async twin of `_KeyLoader`."""
+class AsyncKeyLoader:
+    """Async twin of `KeyLoader`."""
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
 
     async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation."""
-        return await self._database._run(None, None, operation, *args)
+        return await self._database.run(operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation in a transaction of its own."""

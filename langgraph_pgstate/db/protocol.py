@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from langgraph_pgstate.encryption.contents import Contents
+from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.heavy import HEAVY_BYTES
 

@@ -1,4 +1,4 @@
-"""What of the tables is encrypted, and what stays readable: one list, by which statements encrypt and docs are written."""
+"""The columns that are encrypted, and those that stay readable: one list, for statements, tests and docs."""
 
 from __future__ import annotations
 

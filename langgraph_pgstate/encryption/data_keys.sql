@@ -36,10 +36,14 @@ ORDER BY key_id LIMIT :page_size;
 UPDATE /*schema*/data_keys SET wrapped = NULL, is_current = false, destroyed_at = now()
 WHERE scope = :scope::text AND destroyed_at IS NULL;
 
--- name: retire_data_key
--- Let new content of a scope be encrypted under another data key, which is made at its next use.
-UPDATE /*schema*/data_keys SET is_current = false, retired_at = now() WHERE scope = :scope::text AND is_current;
-
 -- name: get_thread_owner
 -- Return the owner of a thread.
 SELECT agent, user_id, tenant_id FROM /*schema*/threads WHERE thread_id = :thread_id::text;
+
+-- name: has_encrypted
+-- Return whether a thread has an encrypted state.
+-- leaves: checkpoints.state
+SELECT EXISTS (
+    SELECT 1 FROM /*schema*/checkpoints
+    WHERE thread_id = :thread_id::text AND substr(state, 1, 4) = '\x03706773'::bytea
+);

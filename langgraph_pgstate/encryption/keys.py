@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from langgraph_pgstate.encryption.cipher import KEY_BYTES, DataKey, key_id_of, new_key_id, where
+from langgraph_pgstate.encryption.cipher import KEY_BYTES, DataKey, key_id_of, new_key_id
 from langgraph_pgstate.encryption.columns import Content
 from langgraph_pgstate.encryption.masters import MasterKey
-from langgraph_pgstate.encryption.options import Encryption, Subject
+from langgraph_pgstate.encryption.options import MIN_CACHE_SECONDS, Encryption, Subject
 from langgraph_pgstate.errors import (
     ArgumentTypeError,
     ConfigurationError,
@@ -353,17 +353,17 @@ class KeyRing:
 
     def _remember(self, key: DataKey, master_id: str, wrapped: bytes, part: float = 1.0) -> None:
         with self._lock:
-            until = time.monotonic() + self.encryption.cache_seconds * part
+            until = time.monotonic() + max(MIN_CACHE_SECONDS, self.encryption.cache_seconds * part)
             self._keys[key.id] = _Cached(key, master_id, wrapped, until)
             self._keys.move_to_end(key.id)
             while len(self._keys) > self.encryption.max_cached:
                 self._keys.popitem(last=False)
 
-    def forget_keys(self) -> None:
-        """Have all keys loaded again at their next use."""
+    def expire(self) -> None:
+        """Have the master key asked for all keys at their next use."""
         with self._lock:
-            self._keys.clear()
-            self._current.clear()
+            self._keys = OrderedDict((id, cached._replace(until=0.0)) for id, cached in self._keys.items())
+            self._current = {scope: (id, 0.0) for scope, (id, _) in self._current.items()}
             self._threads.clear()
             self._destroyed.clear()
 
@@ -436,6 +436,14 @@ async def rewrap(runner: Runner, ring: KeyRing, page_size: int = 1000) -> int:
             return changed
 
 
+async def destroy_keys(db: Any, queries: Any, scope: str) -> int:
+    """Destroy the data keys of a scope, and return how many there were. What they encrypt can never be read again.
+
+    A process that has one in memory uses it until it is asked for again, after `cache_for` at the latest.
+    """
+    return await _execute(db, queries.destroy_data_keys, {"scope": scope})
+
+
 def _context(key_id: str, scope: str) -> dict[str, str]:
     return {"key_id": key_id, "scope": scope}
 
@@ -449,4 +457,4 @@ async def _execute(db: Any, query: Any, parameters: Mapping[str, Any]) -> int:
     return count
 
 
-__all__ = ["KEY", "SCOPE", "THREAD", "KeyRing", "call_async", "call_blocking", "rewrap", "use_keys"]
+__all__ = ["KEY", "SCOPE", "THREAD", "KeyRing", "call_async", "call_blocking", "destroy_keys", "rewrap", "use_keys"]

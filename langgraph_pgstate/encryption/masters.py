@@ -24,8 +24,8 @@ Context = Mapping[str, str]
 class MasterKey(Protocol):
     """A key that wraps data keys, such as one of a key management service.
 
-    `wrap` and `unwrap` may be coroutine functions. Others are called in a thread where there is an event loop. What they
-    raise is a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
+    `wrap` and `unwrap` may be coroutine functions. Others are called in a thread where there is an event loop. What
+    they raise becomes a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
 
     Attributes:
         id: Its name, stored with each data key that it wraps. Another key has another id.

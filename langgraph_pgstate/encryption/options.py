@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -12,6 +12,8 @@ from langgraph_pgstate.encryption.masters import MasterKey, master_of
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _MOST_SCOPE_BYTES: Final = 512
+MIN_CACHE_SECONDS: Final = 1.0
+"""A key that an operation has missed is there when the operation runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,8 @@ class Encryption:
         for name, names in (("readable", readable), ("searchable", searchable)):
             if isinstance(names, str) or not all(isinstance(one, str) for one in names):
                 raise ArgumentTypeError(f"{name} must be keys of metadata, not {names!r}")
-        if not isinstance(cache_for, timedelta) or cache_for <= timedelta(0):
-            raise ConfigurationError(f"cache_for must be a timedelta of more than 0, not {cache_for!r}")
+        if not isinstance(cache_for, timedelta) or cache_for.total_seconds() < MIN_CACHE_SECONDS:
+            raise ConfigurationError(f"cache_for must be a timedelta of at least a second, not {cache_for!r}")
         if type(max_cached) is not int or max_cached < 1:
             raise ConfigurationError(f"max_cached must be at least 1, not {max_cached!r}")
         # Says at once that the package is missing.
@@ -104,6 +106,30 @@ class Encryption:
 
     def __repr__(self) -> str:
         return f"<Encryption {', '.join(master.id for master in self.masters)}>"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Encryption | None:
+        """Return the encryption that environment variables describe, for commands; `None` if they name no key.
+
+        `PGSTATE_ENCRYPTION_KEYS` has master keys, like `env:NAME,file:PATH`; `PGSTATE_ENCRYPTION_SCOPE`,
+        `PGSTATE_ENCRYPTION_READABLE` and `PGSTATE_ENCRYPTION_SEARCHABLE` are as the arguments, lists with commas.
+
+        Raises:
+            ConfigurationError: If one is not usable.
+        """
+
+        def listed(name: str) -> list[str]:
+            return [one.strip() for one in environment.get(name, "").split(",") if one.strip()]
+
+        keys = listed("PGSTATE_ENCRYPTION_KEYS")
+        if not keys:
+            return None
+        return cls(
+            keys,
+            scope=environment.get("PGSTATE_ENCRYPTION_SCOPE") or None,
+            readable=listed("PGSTATE_ENCRYPTION_READABLE"),
+            searchable=listed("PGSTATE_ENCRYPTION_SEARCHABLE"),
+        )
 
     def scope_of(self, subject: Subject) -> str:
         """Return the name of the data key of a row.

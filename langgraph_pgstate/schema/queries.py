@@ -17,7 +17,7 @@ A line `-- plan: at each call` below the purpose of a list with conditions like 
 server plan it for its arguments each time, so that an index serves the conditions that are given.
 
 Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
-what the statement does with content that may be encrypted; see `encryption/contents.py`.
+what the statement does with content that may be encrypted; see `db/contents.py`.
 
 A condition that several statements have is written once, as that of a statement in a file of conditions:
 
@@ -40,7 +40,7 @@ from importlib.resources.abc import Traversable
 from itertools import chain, zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
-from langgraph_pgstate.encryption.contents import Contents
+from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.options import check_schema_name
 
 _PACKAGE: Final = "langgraph_pgstate"
@@ -280,20 +280,24 @@ def drop_partition(schema: str, table: str, period: str) -> str:
 
 def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
     """Return SQL that reads a page of a thread's rows of a table, by key, after a cursor of all but the thread."""
-    text = _read("read_contents.sql").partition("\nSELECT")[2].strip()
+    text = _without_comments("read_contents.sql")
     listed, after = ", ".join([*keys, *columns]), ", ".join(keys[1:])
     places = ", ".join(f"${number}" for number in range(2, len(keys) + 1))
     text = text.replace("(thread_id) > ($2)", f"({after}) > ({places})" if after else "true")
     text = text.replace("ORDER BY thread_id", f"ORDER BY {after or keys[0]}")
-    return _in_schema("SELECT " + text.replace("thread_id, title", listed).replace("threads", table), schema)
+    return _in_schema(text.replace("thread_id, title", listed).replace("threads", table), schema)
 
 
 def write_content(schema: str, table: str, keys: Sequence[str], column: str) -> str:
     """Return SQL that stores a value of one row again."""
-    text = _read("write_content.sql").partition("\nUPDATE")[2].strip()
+    text = _without_comments("write_content.sql")
     named = " AND ".join(f"{name} = ${number}" for number, name in enumerate(keys, 2))
     text = text.replace("thread_id = $2 AND title = $3", f"{named} AND {column} = ${len(keys) + 2}")
-    return _in_schema("UPDATE " + text.replace("title", column).replace("threads", table), schema)
+    return _in_schema(text.replace("title", column).replace("threads", table), schema)
+
+
+def _without_comments(name: str) -> str:
+    return "\n".join(line for line in _read(name).splitlines() if not line.startswith("--"))
 
 
 def recording(schema: str, migration: Migration) -> str:

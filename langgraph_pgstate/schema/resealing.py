@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, Final
 
+from langgraph_pgstate.db.contents import reseal
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, contents_of
-from langgraph_pgstate.encryption.contents import reseal
 from langgraph_pgstate.encryption.keys import KeyRing
-from langgraph_pgstate.schema.queries import NamedQuery, Statement, read_contents, write_content
+from langgraph_pgstate.errors import EncryptedError
+from langgraph_pgstate.schema.queries import NamedQuery, Queries, Statement, read_contents, write_content
 
 COPIED: Final = ("checkpoints", "segments", "writes")
 """The tables whose rows forks and copies of a thread bring along."""
@@ -20,21 +21,24 @@ _PAGE: Final = 100
 _INT4_MIN: Final = -(2**31)
 
 
-async def bind_copy(db: Connection, schema: str, source_id: str, target_id: str) -> None:
+async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
     """Bind the content of a copied thread to the copy, under the data key of its owner. In the copy's transaction.
 
     Args:
         db: The connection.
-        schema: The schema.
+        queries: The queries of the schema.
         source_id: The thread.
         target_id: The copy.
 
     Raises:
+        EncryptedError: If it is encrypted, and there are no keys.
         EncryptionError: If content does not decrypt.
     """
     if db.keys is not None:
         for table in COPIED:
-            await reseal_rows(db, db.keys, schema, table, target_id, source_id)
+            await reseal_rows(db, db.keys, queries.schema, table, target_id, source_id)
+    elif (await db.fetch(queries.has_encrypted, {"thread_id": target_id}))[0][0]:
+        raise EncryptedError(f"thread {source_id!r}")
 
 
 async def reseal_rows(
@@ -69,7 +73,8 @@ def _again(
     rows: Sequence[Sequence[Any]],
 ) -> list[Statement]:
     """Return the statements that store the values of a page again."""
-    names, found = KEYS[table], []
+    names = KEYS[table]
+    found: list[Statement] = []
     for row in rows:
         at = dict(zip((*names, *columns), row, strict=True))
         for column in columns:
@@ -81,7 +86,8 @@ def _again(
             if new is not None:
                 given = {f"{name}_": at[name] for name in names}
                 is_json = CONTENTS[f"{table}.{column}"].kind in ("json", "object")
-                given |= {name: json.dumps(one) if is_json else one for name, one in (("value", new), ("before", value))}
+                pair = {"value": new, "before": value}
+                given |= {name: json.dumps(one) for name, one in pair.items()} if is_json else pair
                 found.append((_writing(schema, table, column), given))
     return found
 

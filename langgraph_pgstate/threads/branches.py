@@ -296,7 +296,7 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
-        await bind_copy(db, queries.schema, source_id, target_id)
+        await bind_copy(db, queries, source_id, target_id)
         await _project(db, queries, codec, key, forked)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))

@@ -184,4 +184,4 @@ async def copy_thread(
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, key)
-        await bind_copy(db, queries.schema, source_id, target_id)
+        await bind_copy(db, queries, source_id, target_id)

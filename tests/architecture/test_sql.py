@@ -40,6 +40,7 @@ TABLES = (
     "segments",
     "writes",
     "migrations",
+    "data_keys",
     "projections",
     "runs",
     "spans",
@@ -242,7 +243,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
-                'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends',
+                'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends', 'data_keys',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
                 'memory_indexes', 'archives', 'files', 'file_texts', 'file_versions')
         """,

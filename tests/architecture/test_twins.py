@@ -26,6 +26,7 @@ WRITTEN_TWICE = {
     "Connector": "psycopg's connections",
     "Database": "the connections themselves",
     "Interrupts": "handles",
+    "KeyLoader": "the database",
     "Leases": "a block that holds a lease",
     "Memories": "notes, of which each has its own",
     "PGMemoryStore": "its connections, and a timer or a task that counts reads",

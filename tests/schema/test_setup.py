@@ -45,7 +45,7 @@ from langgraph_pgstate.schema.setup import get_status, migrate_to, setup_script
 pytestmark = pytest.mark.bare
 
 PERIOD = re.compile(r"\b(spans|stream_batches)_[0-9]{4}_[0-9]{2}")
-SAVER_TABLES = {"threads", "checkpoints", "segments", "writes"}
+SAVER_TABLES = {"threads", "checkpoints", "segments", "writes", "data_keys"}
 RECORD_TABLES = {
     "projections",
     "answers",

@@ -14,12 +14,12 @@ Lines below the purpose of a statement say it, with a column of `columns.py` eac
     -- leaves: checkpoints.state
 
 `from` names the parameter, or the column of the result: that of the content by default. A path leads to a key in the
-objects of a JSON parameter. `by` names the places and sizes of values that are passed as one byte string; `in`, a JSON parameter
-of objects that have them as `start` and `length`. `with` names
-where a part of the row's key is found, if not under its own name: in the object, the row, or a parameter, of which a
-list has one for each value. `of kind` chooses rows by their column `kind`. With `if intact`, a value that does not
-decrypt raises its error when it is read, and hides no other. `matches` is a filter on objects, and works for keys that
-stay readable or are searchable; `searches` does not work with encryption. `leaves` neither writes nor returns content.
+objects of a JSON parameter. `by` names the places and sizes of values that are passed as one byte string; `in`, a
+JSON parameter of objects that have them as `start` and `length`. `with` names where a part of the row's key is found,
+if not under its own name: in the object, the row, or a parameter, of which a list has one for each value. `of kind`
+chooses rows by their column `kind`. With `if intact`, a value that does not decrypt raises its error when it is read,
+and hides no other. `matches` is a filter on objects, and works for keys that stay readable or are searchable;
+`searches` does not work with encryption. `leaves` neither writes nor returns content.
 """
 
 from __future__ import annotations
@@ -470,9 +470,7 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
     return {**{key: one for key, one in value.items() if key != SEALED_KEY}, **hidden}
 
 
-def reseal(
-    cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any
-) -> Any:
+def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any) -> Any:
     """Return a stored value as it is to be stored: bound to its row, under the current data key. `None` if it is.
 
     Args:
@@ -517,9 +515,7 @@ def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
     return from_text(text, place) if isinstance(text, str) and text.startswith(TEXT_MAGIC) else None
 
 
-def _open_from(
-    cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes
-) -> tuple[bytes, bool]:
+def _open_from(cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes) -> tuple[bytes, bool]:
     """Return the content of a value that is bound to one of some rows, and whether it is the first."""
     for number, keys in enumerate(places):
         try:

@@ -1,0 +1,25 @@
+"""Encryption in tests: of all savers and states, and what of the database is to be searched for secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph_pgstate import Encryption, LocalMasterKey
+from langgraph_pgstate.encryption import keys
+
+MASTER = LocalMasterKey(bytes(range(32)))
+
+
+def encrypt_all() -> None:
+    """Give every database that a saver or a state uses an encryption, unless a test gives one."""
+    from langgraph_pgstate import state
+    from langgraph_pgstate.admin import api
+    from langgraph_pgstate.saver import aio, blocking
+
+    encryption = Encryption(MASTER, scope="user", readable=("score", "n", "customer", "number"))
+
+    def use_keys(database: Any, given: Encryption | None, queries: Any) -> None:
+        keys.use_keys(database, given or (encryption if database.keys is None else None), queries)
+
+    for module in (state, aio, blocking, api):
+        module.use_keys = use_keys  # type: ignore[attr-defined]
