@@ -93,7 +93,15 @@ def is_operation(node: ast.AST) -> bool:
 
 
 # They know of threads or tasks, or of runners.
-NOT_OPERATIONS = ("admin/maintenance", "db/", "encryption/keys", "leases/registry", "leases/taking", "runs/following")
+NOT_OPERATIONS = (
+    "admin/maintenance",
+    "db/",
+    "encryption/keys",
+    "encryption/keys",
+    "leases/registry",
+    "leases/taking",
+    "runs/following",
+)
 OPERATIONS = {
     name: tree
     for name, tree in MODULES.items()
