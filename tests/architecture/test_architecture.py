@@ -97,7 +97,6 @@ NOT_OPERATIONS = (
     "admin/maintenance",
     "db/",
     "encryption/keys",
-    "encryption/keys",
     "leases/registry",
     "leases/taking",
     "runs/following",
@@ -105,8 +104,7 @@ NOT_OPERATIONS = (
 OPERATIONS = {
     name: tree
     for name, tree in MODULES.items()
-    if not name.startswith(("admin/maintenance", "db/", "leases/registry", "leases/taking", "runs/following"))
-    and any(map(is_operation, tree.body))
+    if not name.startswith(NOT_OPERATIONS) and any(map(is_operation, tree.body))
 }
 
 
