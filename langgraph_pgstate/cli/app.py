@@ -16,7 +16,6 @@ from langgraph_pgstate.cli import (
     branches,
     checkpoints,
     export,
-    inspect,
     interrupts,
     ledger,
     limits,
@@ -106,7 +105,7 @@ def options(
 
 _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
     "Start": (schema.setup, schema.status, schema.migrate, schema.tenancy),
-    "Run and serve": (serve.serve, queue.worker, inspect.inspect),
+    "Run and serve": (serve.serve, queue.worker, serve.inspect),
     "Threads": (
         threads.threads,
         threads.conversation,

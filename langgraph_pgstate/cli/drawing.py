@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.markup import escape
     from rich.measure import Measurement
-    from rich.padding import Padding
     from rich.progress import Progress as ProgressBar
     from rich.style import Style
     from rich.table import Table
@@ -49,7 +48,6 @@ else:
     Console = _Lazy("rich.console", "Console")
     escape = _Lazy("rich.markup", "escape")
     Measurement = _Lazy("rich.measure", "Measurement")
-    Padding = _Lazy("rich.padding", "Padding")
     ProgressBar = _Lazy("rich.progress", "Progress")
     Style = _Lazy("rich.style", "Style")
     Table = _Lazy("rich.table", "Table")
@@ -61,7 +59,6 @@ else:
 __all__ = [
     "Console",
     "Measurement",
-    "Padding",
     "ProgressBar",
     "Style",
     "Table",

@@ -1,4 +1,4 @@
-"""The command `serve`."""
+"""The commands `serve` and `inspect`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import typer
 
 from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.export import exporting
-from langgraph_pgstate.cli.options import SERVER_PORT, GraphsArgument, OtlpContentOption, OtlpEndpointOption
+from langgraph_pgstate.cli.options import (
+    INSPECTOR_PORT,
+    SERVER_PORT,
+    GraphsArgument,
+    OtlpContentOption,
+    OtlpEndpointOption,
+)
 from langgraph_pgstate.cli.output import fail, log_to_terminal
 from langgraph_pgstate.cli.queue import leave
 from langgraph_pgstate.cli.target import Target
@@ -158,3 +164,42 @@ def url_of(listener: Any) -> str:
     """Return the address of a socket that listens, as a URL."""
     address, port = listener.getsockname()[:2]
     return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def inspect(
+    ctx: typer.Context,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
+    ] = INSPECTOR_PORT,
+) -> None:
+    """Show threads, runs and costs as pages in a browser. On this machine, until SIGTERM. It writes nothing."""
+    try:
+        from langgraph_pgstate.server.app import create_app
+        from langgraph_pgstate.server.serving import listen, run
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
+    from langgraph_pgstate.codec.serializer import plain_serializer
+    from langgraph_pgstate.state import AsyncPGState
+
+    target: Target = ctx.obj
+    if target.is_json:
+        raise ConfigurationError("a server prints no JSON; the pages do, with ?format=json")
+    with target.open() as dsn, listen("127.0.0.1", port) as listener:
+        target.check(dsn)
+        app = create_app(
+            lambda: AsyncPGState.open(
+                dsn,
+                schema=target.schema,
+                tenant=target.tenant,
+                encryption=target.encryption(),
+                serde=plain_serializer(),
+                pool=4,
+                recover_journal=False,
+            ),
+            {},
+            inspector=True,
+            read_only=True,
+        )
+        console.print(f"{url_of(listener)}/ui", soft_wrap=True, highlight=False)
+        code = run(app, listener, is_open=False)
+    leave(code)

@@ -1,4 +1,4 @@
-"""Access to pages: who asks, what the person may do, and what a response allows a browser to do."""
+"""Access to pages: who asks, what the person may do, their name, and what a response allows a browser to do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.hosts import is_local, is_loopback
@@ -147,3 +148,23 @@ def set_cookie(response: Response, request: Request, name: str, value: str) -> N
         httponly=True,
         samesite="strict",
     )
+
+
+async def ask_name(call: PageCall) -> Page:
+    """Show the form for the name."""
+    return Page("person.html", "Your name", {"name": call.person, "back": _back(call, call.query("back"))})
+
+
+async def keep_name(call: PageCall) -> Done:
+    """Keep the name in a cookie."""
+    if call.user is not None:
+        raise refuse(422, "the server knows your name: it authenticates you")
+    name = name_of(call.field("name") or "")
+    if name is None:
+        raise refuse(422, "a name has 1 to 80 printable characters")
+    return Done(_back(call, call.field("back")), {"name": name}, {PERSON_COOKIE: name})
+
+
+def _back(call: PageCall, path: str | None) -> str:
+    """Return the page to return to, which is always one of these pages."""
+    return own_path(call, path) or call.link("threads")

@@ -12,10 +12,9 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from langgraph_pgstate.checkpoints.types import Difference
-from langgraph_pgstate.inspector.formatting import cut
+from langgraph_pgstate.inspector.formatting import cut, view
 from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
-from langgraph_pgstate.inspector.values import view
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
 # Characters between the first and the last difference of two texts of which words are compared, and their words.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from langgraph_pgstate.inspector.formatting import cut
+from langgraph_pgstate.inspector.formatting import ValueView, cut, view
 from langgraph_pgstate.inspector.forms import Form, Review, call_title, form_for, said, title_of
-from langgraph_pgstate.inspector.values import ValueView, view
 from langgraph_pgstate.interrupts.types import AnsweredInterrupt
 from langgraph_pgstate.record.types import Event
 

@@ -10,6 +10,7 @@ from langgraph_pgstate.errors import AlreadyAnsweredError, ConfigurationError, N
 from langgraph_pgstate.inspector.callers import scope_of
 from langgraph_pgstate.inspector.changes import since, told_by
 from langgraph_pgstate.inspector.fields import FormError
+from langgraph_pgstate.inspector.formatting import ValueView, view
 from langgraph_pgstate.inspector.forms import (
     Form,
     answer_of,
@@ -25,7 +26,6 @@ from langgraph_pgstate.inspector.forms import (
 )
 from langgraph_pgstate.inspector.page import Done, Page, PageCall, own_path
 from langgraph_pgstate.inspector.rendering import wants_json
-from langgraph_pgstate.inspector.values import ValueView, view
 from langgraph_pgstate.interrupts.types import Answer, AnsweredInterrupt, InterruptedThread, PendingInterrupt
 from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.threads.types import Thread

@@ -13,10 +13,9 @@ from langgraph_pgstate.errors import ConfigurationError, NotFoundError, Serializ
 from langgraph_pgstate.inspector.callers import check_sees_memory, sees_memory
 from langgraph_pgstate.inspector.changes import told_by
 from langgraph_pgstate.inspector.differences import words_of
-from langgraph_pgstate.inspector.formatting import namespace_text
+from langgraph_pgstate.inspector.formatting import namespace_text, view
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.rendering import wants_json
-from langgraph_pgstate.inspector.values import view
 from langgraph_pgstate.memory import AsyncPGMemoryStore, Caused, MemoryVersion, StoredItem
 from langgraph_pgstate.memory.memories import CONTENT, NOTES
 from langgraph_pgstate.memory.notes import LISTS, TEXTS, markdown_of

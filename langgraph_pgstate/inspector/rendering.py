@@ -18,8 +18,7 @@ from starlette.responses import Response
 from langgraph_pgstate.inspector import formatting
 from langgraph_pgstate.inspector.drawing import draw
 from langgraph_pgstate.inspector.forms import OUTCOMES, VERBS, unsent
-from langgraph_pgstate.inspector.markdown import to_html
-from langgraph_pgstate.inspector.messages import gist, is_message
+from langgraph_pgstate.inspector.messages import gist, is_message, to_html
 from langgraph_pgstate.inspector.page import Link, Page, PageCall, address
 from langgraph_pgstate.server.json import answer
 

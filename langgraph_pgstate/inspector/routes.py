@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from langgraph_pgstate.inspector import (
+    access,
     actions,
     costs,
     database,
@@ -12,7 +13,6 @@ from langgraph_pgstate.inspector import (
     files,
     interrupts,
     memory,
-    person,
     queue,
     runs,
     thread,
@@ -100,8 +100,10 @@ PAGES: Final = (
     PageRoute("thread.ask_for_deletion", "GET", f"{_THREAD}/delete", actions.ask_for_deletion),
     PageRoute("thread.delete", "POST", f"{_THREAD}/delete", actions.delete, "The thread is deleted."),
     PageRoute("thread", "GET", _THREAD, thread.thread),
-    PageRoute("person", "GET", "/person", person.ask),
-    PageRoute("person.keep", "POST", "/person", person.keep, "Your name is kept by this browser.", needs_person=False),
+    PageRoute("person", "GET", "/person", access.ask_name),
+    PageRoute(
+        "person.keep", "POST", "/person", access.keep_name, "Your name is kept by this browser.", needs_person=False
+    ),
 )
 """All pages and actions."""
 

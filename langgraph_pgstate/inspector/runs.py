@@ -12,12 +12,12 @@ from starlette.responses import RedirectResponse, Response
 from langgraph_pgstate.errors import AlreadyDoneError
 from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of, sees_memory
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, told_by, within
+from langgraph_pgstate.inspector.formatting import view
 from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import time_of
 from langgraph_pgstate.inspector.tools import unknown_effects_of
-from langgraph_pgstate.inspector.values import view
 from langgraph_pgstate.record.runs import ORDERS, RANKED, STATUSES, SUMMED
 from langgraph_pgstate.record.types import Feedback, Run, RunSums, Span, Timeline, TimelineSpan
 from langgraph_pgstate.server.errors import missing, refuse

@@ -14,13 +14,13 @@ from langgraph_pgstate.inspector.callers import sees_memory
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.events import views_of
+from langgraph_pgstate.inspector.formatting import view, views
 from langgraph_pgstate.inspector.forms import said
 from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.memory import kept
 from langgraph_pgstate.inspector.messages import conversation, file_of
 from langgraph_pgstate.inspector.page import Page, PageCall
 from langgraph_pgstate.inspector.tools import is_outcome_unknown, unknown_effects, unknown_effects_of
-from langgraph_pgstate.inspector.values import view, views
 from langgraph_pgstate.langgraph_compat import is_anything_scheduled
 from langgraph_pgstate.record.types import Event
 from langgraph_pgstate.server.errors import missing, refuse

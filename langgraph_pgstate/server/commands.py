@@ -1,27 +1,109 @@
-"""Commands to a thread, in the protocol's second version."""
+"""Commands to a thread, in the protocol's second version, and their parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID, uuid5
 
 from langgraph.types import StateSnapshot
-from pydantic import ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
 from langgraph_pgstate.errors import PGStateError, UnavailableError
 from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.record.types import Run
-from langgraph_pgstate.server import parameters, runs
+from langgraph_pgstate.server import runs
 from langgraph_pgstate.server.assistants import open_graph
-from langgraph_pgstate.server.bodies import Body, RunCreate
+from langgraph_pgstate.server.bodies import Body, Goto, Json, Limit, RunCreate, Strategy
 from langgraph_pgstate.server.errors import STATUSES, sentences
 from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.threads import checkpoint_of, graph_of
 from langgraph_pgstate.server.translation import microseconds
 from langgraph_pgstate.threads.types import Thread
+
+
+class RunParams(Body):
+    """The parameters that commands which create a run have in common."""
+
+    config: Json | None = None
+    metadata: Json | None = None
+
+
+class RunStart(RunParams):
+    """Parameters of `run.start`."""
+
+    assistant_id: str
+    input: Any = None
+    multitask_strategy: Strategy = Field(
+        "enqueue", validation_alias=AliasChoices("multitaskStrategy", "multitask_strategy")
+    )
+
+
+class InputResponse(Body):
+    """The answer to one interrupt."""
+
+    interrupt_id: str
+    response: Any = None
+
+
+class InputRespond(RunParams):
+    """Parameters of `input.respond`: one answer, or several."""
+
+    responses: Annotated[list[InputResponse], Field(min_length=1)]
+    update: Json | list[tuple[str, Any]] | None = None
+    goto: Goto | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return {"responses": [value], **value} if isinstance(value, dict) and "responses" not in value else value
+
+
+class InjectedMessage(Body):
+    """A message to a graph."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["user", "system"]
+    content: str
+
+
+class InputInject(Body):
+    """Parameters of `input.inject`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    message: InjectedMessage
+
+
+class StateGet(Body):
+    """Parameters of `state.get`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    keys: list[str] | None = None
+
+
+class StateList(Body):
+    """Parameters of `state.listCheckpoints`."""
+
+    namespace: list[str] = Field(default_factory=list)
+    limit: Limit = 10
+    before: str | None = None
+
+
+class StateFork(RunParams):
+    """Parameters of `state.fork`."""
+
+    checkpoint_id: str
+    input: Any = None
+
+
+class AgentTree(Body):
+    """Parameters of `agent.getTree`."""
+
+    run_id: str | None = None
+
 
 MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
 """The modes whose events are kept of a run that a command starts."""
@@ -94,7 +176,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
     return {"error": _CODES.get(status, "unknown_error"), "message": str(error)}
 
 
-async def _start(call: Call, given: parameters.RunStart) -> _Answer:
+async def _start(call: Call, given: RunStart) -> _Answer:
     """Start a run; if the thread waits for an answer, the input is that answer."""
     thread_id = call.path("thread_id")
     body: dict[str, Any] = {"input": given.input, "multitask_strategy": given.multitask_strategy}
@@ -104,7 +186,7 @@ async def _start(call: Call, given: parameters.RunStart) -> _Answer:
     return await _run(call, given, given.assistant_id, body, if_not_exists="create")
 
 
-async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
+async def _respond(call: Call, given: InputRespond) -> _Answer:
     """Answer interrupts, each once, and go on."""
     thread = await call.thread("read")
     answers = {one.interrupt_id: one.response for one in given.responses}
@@ -123,17 +205,17 @@ async def _respond(call: Call, given: parameters.InputRespond) -> _Answer:
     return await _run(call, given, graph_of(call, thread), {"command": resume}, run_id)
 
 
-async def _inject(call: Call, given: parameters.InputInject) -> _Answer:
+async def _inject(call: Call, given: InputInject) -> _Answer:
     """Enqueue a run with a message, after the runs that the thread has."""
     if given.namespace:
         raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
     thread = await call.thread("read")
     input = {"messages": [await compute(given.message, given.message.model_dump)]}
-    await _run(call, parameters.RunParams(), graph_of(call, thread), {"input": input})
+    await _run(call, RunParams(), graph_of(call, thread), {"input": input})
     return _Answer({})
 
 
-async def _fork(call: Call, given: parameters.StateFork) -> _Answer:
+async def _fork(call: Call, given: StateFork) -> _Answer:
     """Start a run from a checkpoint."""
     thread = await call.thread("read")
     body = {"input": given.input, "checkpoint_id": given.checkpoint_id}
@@ -143,7 +225,7 @@ async def _fork(call: Call, given: parameters.StateFork) -> _Answer:
 
 async def _run(
     call: Call,
-    given: parameters.RunParams,
+    given: RunParams,
     assistant_id: str,
     body: Mapping[str, Any],
     run_id: str | None = None,
@@ -167,7 +249,7 @@ async def _run(
     return _Answer({"run_id": run.run_id}, run)
 
 
-async def _get_state(call: Call, given: parameters.StateGet) -> _Answer:
+async def _get_state(call: Call, given: StateGet) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     async with open_graph(call, graph_of(call, thread), thread) as graph:
@@ -181,7 +263,7 @@ async def _get_state(call: Call, given: parameters.StateGet) -> _Answer:
     return _Answer({"values": values, "checkpoint": {"id": place["checkpoint_id"], "ns": place["checkpoint_ns"]}})
 
 
-async def _list_checkpoints(call: Call, given: parameters.StateList) -> _Answer:
+async def _list_checkpoints(call: Call, given: StateList) -> _Answer:
     thread = await call.thread("read")
     config = config_at(thread.thread_id, checkpoint_ns="|".join(given.namespace))
     before: Any = None if given.before is None else {"configurable": {"checkpoint_id": given.before}}
@@ -200,7 +282,7 @@ def _summary(snapshot: StateSnapshot) -> dict[str, Any]:
     }
 
 
-async def _get_tree(call: Call, given: parameters.AgentTree) -> _Answer:
+async def _get_tree(call: Call, given: AgentTree) -> _Answer:
     """Return a run's status, and the subgraphs of its unfinished tasks."""
     thread = await call.thread("read")
     if given.run_id is not None:
@@ -237,11 +319,11 @@ async def _has_interrupts(call: Call, thread_id: str) -> bool:
 
 
 _COMMANDS: Final[Mapping[str, tuple[type[Body], Callable[[Any, Any], Awaitable[_Answer]]]]] = {
-    "run.start": (parameters.RunStart, _start),
-    "input.respond": (parameters.InputRespond, _respond),
-    "input.inject": (parameters.InputInject, _inject),
-    "state.get": (parameters.StateGet, _get_state),
-    "state.listCheckpoints": (parameters.StateList, _list_checkpoints),
-    "state.fork": (parameters.StateFork, _fork),
-    "agent.getTree": (parameters.AgentTree, _get_tree),
+    "run.start": (RunStart, _start),
+    "input.respond": (InputRespond, _respond),
+    "input.inject": (InputInject, _inject),
+    "state.get": (StateGet, _get_state),
+    "state.listCheckpoints": (StateList, _list_checkpoints),
+    "state.fork": (StateFork, _fork),
+    "agent.getTree": (AgentTree, _get_tree),
 }

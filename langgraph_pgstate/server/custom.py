@@ -19,7 +19,7 @@ from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.server.auth import Authority
 from langgraph_pgstate.server.errors import ServerBusyError, answer_busy
 from langgraph_pgstate.server.json import answer
-from langgraph_pgstate.server.openapi import DOCUMENT, document, merged
+from langgraph_pgstate.server.meta import DOCUMENT, document, merged
 from langgraph_pgstate.server.reading import BodyLimits, bytes_of, claiming, parsed, receive_limited
 
 if TYPE_CHECKING:

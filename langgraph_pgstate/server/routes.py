@@ -16,12 +16,11 @@ from langgraph_pgstate.server import (
     meta,
     runs,
     schemas,
-    statistics,
     store,
     thread_streams,
     threads,
 )
-from langgraph_pgstate.server.openapi import DOCUMENT
+from langgraph_pgstate.server.meta import DOCUMENT
 from langgraph_pgstate.server.service import Call
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -85,8 +84,8 @@ OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),
     Operation("openapi", "GET", DOCUMENT, meta.openapi, is_read=True, is_open=True, is_unlimited=True),
-    Operation("metrics", "GET", "/metrics", statistics.metrics, is_read=True, is_unlimited=True),
-    _read("analytics", "GET", "/analytics", statistics.analytics),
+    Operation("metrics", "GET", "/metrics", feedback.metrics, is_read=True, is_unlimited=True),
+    _read("analytics", "GET", "/analytics", feedback.analytics),
     _read("assistants.search", "POST", "/assistants/search", assistants.search, bodies.AssistantSearch),
     _read("assistants.count", "POST", "/assistants/count", assistants.count, bodies.AssistantCount),
     Operation("assistants.create", "POST", "/assistants", assistants.create, bodies.AssistantCreate),

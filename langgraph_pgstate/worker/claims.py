@@ -1,7 +1,9 @@
-"""The claims of one worker on its queues, and what it remembers of their limits."""
+"""The claims of one worker on its queues, what it remembers of their limits, and runs that are alone in a process."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,6 +14,49 @@ from langgraph_pgstate.process_identity import is_known_dead
 from langgraph_pgstate.runs import claiming
 from langgraph_pgstate.runs.types import ClaimedRun
 from langgraph_pgstate.schema.queries import Queries
+
+
+class Isolation:
+    """The workers of this process that run something, and the one whose run is alone. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all workers, with a new lock, for another thread may hold this one."""
+        self._lock = threading.Lock()
+        self._busy: set[object] = set()
+        self._alone: object = None
+
+    def enter(self, worker: object) -> bool:
+        """Remember that a worker begins to run something. Return false if another one has a run that is alone."""
+        with self._lock:
+            if self._alone not in (None, worker):
+                return False
+            self._busy.add(worker)
+            return True
+
+    def enter_alone(self, worker: object) -> bool:
+        """Remember that a worker begins a run that is alone. Return false if another one runs something."""
+        with self._lock:
+            if self._alone not in (None, worker) or self._busy - {worker}:
+                return False
+            self._busy.add(worker)
+            self._alone = worker
+            return True
+
+    def leave(self, worker: object) -> None:
+        """Remember that a worker runs nothing. Safe to repeat."""
+        with self._lock:
+            self._busy.discard(worker)
+            if self._alone is worker:
+                self._alone = None
+
+
+ISOLATION: Final = Isolation()
+# A child of this process runs none of its runs.
+os.register_at_fork(after_in_child=ISOLATION.reset)
+
 
 # Time after which a claim of another worker, which was in progress, is probably committed.
 _BUSY_SECONDS: Final = 0.01

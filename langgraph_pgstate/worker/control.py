@@ -29,11 +29,10 @@ from langgraph_pgstate.runs.types import ClaimedRun, RunKey
 from langgraph_pgstate.runs.webhooks import WebhookThread
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.tenancy import open_database, refuse_without_tenant
-from langgraph_pgstate.worker.claims import Claimer
+from langgraph_pgstate.worker.claims import ISOLATION, Claimer
 from langgraph_pgstate.worker.ending import Ender
 from langgraph_pgstate.worker.executing import RunExecution, RunOutcome, Stop, run_outcome
 from langgraph_pgstate.worker.followers import following
-from langgraph_pgstate.worker.isolation import ISOLATION
 from langgraph_pgstate.worker.left import LeftRuns
 from langgraph_pgstate.worker.settings import WorkerSettings, accepted_versions
 from langgraph_pgstate.worker.sweeps import Sweeps

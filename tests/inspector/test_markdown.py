@@ -7,7 +7,7 @@ import re
 import pytest
 from support.pages import HOSTILE
 
-from langgraph_pgstate.inspector.markdown import is_safe_image, is_safe_link, to_html
+from langgraph_pgstate.inspector.messages import is_safe_image, is_safe_link, to_html
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_pgstate.inspector.values import SHOWN, view, views
+from langgraph_pgstate.inspector.formatting import SHOWN, view, views
 
 
 def test_a_small_value_is_whole_and_folded() -> None:

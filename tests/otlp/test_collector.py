@@ -15,7 +15,7 @@ from support.otlp import Collector as Receiver
 from support.otlp import Reply, collecting
 
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.otlp.collector import Collector, endpoint_of, without_credentials
+from langgraph_pgstate.otlp.exporter import Collector, endpoint_of, without_credentials
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import GUARD_SECONDS, config_of, examples, holding, put_arguments, wait_until
 
 from langgraph_pgstate import AsyncPGStateSaver
-from langgraph_pgstate.saver.sharing import Shared
+from langgraph_pgstate.saver.aio import Shared
 
 
 class Work:

@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.language_models.chat_model_stream import ChatModelStream
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage, ToolMessage
 
-from langgraph_pgstate.server.blocks import MessageParts
+from langgraph_pgstate.server.translation import MessageParts
 
 MODEL = {"langgraph_node": "speak", "ls_model_type": "chat"}
 

@@ -22,7 +22,7 @@ from support.http import http, serving
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.server import reading
 from langgraph_pgstate.server.errors import Budget
-from langgraph_pgstate.server.openapi import document
+from langgraph_pgstate.server.meta import document
 
 STARTED: list[str] = []
 

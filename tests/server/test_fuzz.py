@@ -17,7 +17,7 @@ from psycopg import sql
 from support import examples
 from support.http import serving
 
-from langgraph_pgstate.server import AgentServer, parameters
+from langgraph_pgstate.server import AgentServer, commands
 from langgraph_pgstate.server.bodies import Body
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 
@@ -100,8 +100,8 @@ _QUERY = (
 )
 _HEADERS = ("last-event-id", "traceparent", "accept", "prefer")
 _PARAMETERS: tuple[type[Body], ...] = (
-    *(parameters.RunStart, parameters.InputRespond, parameters.InputInject, parameters.StateGet, parameters.StateList),
-    *(parameters.StateFork, parameters.AgentTree),
+    *(commands.RunStart, commands.InputRespond, commands.InputInject, commands.StateGet, commands.StateList),
+    *(commands.StateFork, commands.AgentTree),
 )
 # Without those of the record, to which another connection moves what was journalled before.
 _TABLES = (

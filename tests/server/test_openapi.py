@@ -7,7 +7,7 @@ import json
 from support.http import http, serving
 
 from langgraph_pgstate.server.json import to_json
-from langgraph_pgstate.server.openapi import document
+from langgraph_pgstate.server.meta import document
 from langgraph_pgstate.server.routes import OPERATIONS
 
 

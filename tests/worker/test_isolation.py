@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langgraph_pgstate.worker.isolation import Isolation
+from langgraph_pgstate.worker.claims import Isolation
 
 
 def test_a_run_is_alone_in_its_process() -> None:

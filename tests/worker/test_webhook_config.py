@@ -10,7 +10,7 @@ import pytest
 
 from langgraph_pgstate import WebhookSettings
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.worker.webhook_config import load_webhook_settings
+from langgraph_pgstate.worker.state_config import load_webhook_settings
 
 
 def load(directory: Path, webhooks: Any) -> WebhookSettings:
