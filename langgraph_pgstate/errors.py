@@ -488,7 +488,8 @@ class ThreadArchivedError(PGStateError):
         since = "" if archived_at is None else f" since {archived_at}"
         super().__init__(
             f"thread {thread_id!r} is archived{since}: restore it by `pgstate archive restore "
-            f"{shlex.quote(thread_id)}` or state.archive.restore, and repeat the call"
+            f"{shlex.quote(thread_id)}` or state.archive.restore, and repeat the call; "
+            "state.archive.delete deletes it for good"
         )
         self.thread_id, self.archive_id, self.archived_at = thread_id, archive_id, archived_at
 

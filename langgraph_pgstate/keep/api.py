@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Unpack
 
-from langgraph_pgstate.arguments import several, thread_ids_of
+from langgraph_pgstate.arguments import identifier, several, thread_ids_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Read
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.keep import archiving, restoring
+from langgraph_pgstate.keep import archiving, deleting, restoring
 from langgraph_pgstate.keep.objects import open_objects
-from langgraph_pgstate.keep.types import ArchivedThread, ArchiveReport, RestoreReport
+from langgraph_pgstate.keep.types import ArchivedThread, ArchiveReport, DeletionReport, RestoreReport
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.filters import ThreadSearch
@@ -156,6 +156,48 @@ class AsyncArchive:
                 progress(report)
         return report
 
+    async def delete(self, thread_ids: Sequence[str], *, by: str | None = None) -> DeletionReport:
+        """Delete threads from all archives, and archived threads with their stubs: for good. Safe to repeat.
+
+        Archives with other threads are written again without these. Threads that are in the database stay there.
+
+        Args:
+            thread_ids: The threads.
+            by: Name of the person who deletes them, for an event of the kind `action`.
+
+        Raises:
+            ThreadHeldError: If a thread is held. Nothing was deleted.
+            ArchiveError: If an archive with other threads is damaged. Nothing of it was deleted.
+            ArchiveUnavailableError: If an archive cannot be reached.
+            ConfigurationError: If an argument is invalid.
+        """
+        ids = thread_ids_of(several("thread_ids", thread_ids))
+        name = None if by is None else identifier("by", by)
+        report = DeletionReport()
+        for copies in await self._runner.run(deleting.find_copies, self._queries, ids):
+            tenant = self._runner.database.tenant
+            report += await deleting.delete_copies(self._runner, self._queries, copies, tenant, name)
+        return report
+
+    async def check(self, thread_ids: Sequence[str] | None = None) -> RestoreReport:
+        """Read archives, and verify them: those of given archived threads, or all that stubs name.
+
+        Raises:
+            ArchiveError: If one is damaged.
+            ArchiveUnavailableError: If one cannot be read.
+            NotFoundError: If a given thread is not archived.
+        """
+        if thread_ids is not None:
+            return await AsyncArchive.restore(self, thread_ids, dry_run=True)
+        report, cursor = RestoreReport(), None
+        while True:
+            page = await AsyncArchive.list(self, limit=1000, cursor=cursor)
+            if page.items:
+                report += await AsyncArchive.restore(self, [one.thread_id for one in page.items], dry_run=True)
+            cursor = page.next
+            if cursor is None:
+                return report
+
     async def list(
         self,
         *,
@@ -191,6 +233,8 @@ class Archive:
 
     put = blocking(AsyncArchive.put)
     restore = blocking(AsyncArchive.restore)
+    delete = blocking(AsyncArchive.delete)
+    check = blocking(AsyncArchive.check)
     list = blocking(AsyncArchive.list)
 
 

@@ -161,3 +161,31 @@ LIMIT :page_size;
 -- not archived.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE;
+
+-- name: find_copies
+-- Return the archives that have copies of some threads, each with all threads that it has copies of, and their owners.
+SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id
+FROM /*schema*/archives a JOIN /*schema*/archived_threads c ON c.archive_id = a.archive_id
+WHERE a.archive_id IN (
+    SELECT g.archive_id FROM /*schema*/archived_threads g WHERE g.thread_id = ANY(:thread_ids::text[])
+)
+ORDER BY a.archive_id, c.thread_id;
+
+-- name: move_stubs
+-- Let the stubs of threads in one archive name another one that has them, too.
+UPDATE /*schema*/threads SET archive_id = :new_archive_id::text
+WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text;
+
+-- name: clear_stubs
+-- Let threads be deleted whose archive is gone, and return them.
+UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL
+WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text
+RETURNING thread_id;
+
+-- name: delete_archived_threads
+-- Forget what an archive had.
+DELETE FROM /*schema*/archived_threads WHERE archive_id = :archive_id::text;
+
+-- name: delete_archive
+-- Forget an archive.
+DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text;

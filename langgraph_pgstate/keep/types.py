@@ -69,6 +69,31 @@ class RestoreReport:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionReport:
+    """What was deleted of archives.
+
+    Attributes:
+        threads: Archived threads that are nowhere any more.
+        copies: Copies of threads that archives have no more, also of threads that are in the database.
+        archives: Archives that were deleted.
+        rewritten: Archives that were written in their place, with their other threads.
+    """
+
+    threads: int = 0
+    copies: int = 0
+    archives: int = 0
+    rewritten: int = 0
+
+    def __add__(self, other: DeletionReport) -> DeletionReport:
+        return DeletionReport(
+            self.threads + other.threads,
+            self.copies + other.copies,
+            self.archives + other.archives,
+            self.rewritten + other.rewritten,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedThread:
     """A thread in an archive.
 

@@ -1,0 +1,153 @@
+"""Deletion of threads from archives.
+
+An archive with other threads is written again without those to delete, which needs no decompression. The stubs of the
+others name the new one before the old one is deleted. A process that is killed leaves rows that name what there is, so
+that the same call goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from langgraph_pgstate.codec.ids import new_entry_id
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import ThreadHeldError
+from langgraph_pgstate.keep.archiving import begin_archive, store
+from langgraph_pgstate.keep.objects import Objects, open_objects
+from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack
+from langgraph_pgstate.keep.restoring import read_manifest
+from langgraph_pgstate.keep.types import DeletionReport
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.holds import holds_of
+from langgraph_pgstate.threads.rows import delete_thread
+
+
+class Copies(NamedTuple):
+    """An archive with copies of threads to delete.
+
+    Attributes:
+        archive_id: The archive.
+        url: Where its objects are.
+        root: The digest of its manifest.
+        thread_ids: The threads.
+        others: Other threads that it has, with their owners.
+    """
+
+    archive_id: str
+    url: str
+    root: bytes
+    thread_ids: Sequence[str]
+    others: dict[str, str | None]
+
+
+async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[Copies]:
+    """Return the archives that have copies of some threads, also unfinished ones. One round trip.
+
+    Raises:
+        ThreadHeldError: If a thread is held.
+    """
+    for thread_id in thread_ids:
+        if holds := await holds_of(db, queries, thread_id):
+            raise ThreadHeldError(thread_id, holds[0].held_by, holds[0].reason, holds[0].created_at)
+    found: dict[str, Copies] = {}
+    for archive_id, url, root, thread_id, user_id in await db.fetch(queries.find_copies, {"thread_ids": [*thread_ids]}):
+        copies = found.setdefault(archive_id, Copies(archive_id, url, root, [], {}))
+        if thread_id in thread_ids:
+            copies = found[archive_id] = copies._replace(thread_ids=[*copies.thread_ids, thread_id])
+        else:
+            copies.others[thread_id] = user_id
+    return [*found.values()]
+
+
+async def delete_copies(
+    runner: Runner, queries: Queries, copies: Copies, tenant: str | None, by: str | None
+) -> DeletionReport:
+    """Delete threads from one archive, and their stubs if it is theirs. Safe to repeat.
+
+    Raises:
+        ArchiveError: If the archive is damaged, and other threads are in it. Nothing was deleted.
+        ArchiveUnavailableError: If it cannot be reached.
+    """
+    objects = open_objects(copies.url)
+    rewritten = 0
+    if copies.others:
+        found = await _read(runner, objects, copies, tenant)
+        kept = [] if found is None else [one for one in found[0].frames if one in copies.others]
+        if found is not None and kept:
+            data, manifest = await runner.compute(found, _repack, *found, kept)
+            size = len(data) + len(manifest.dump())
+            await runner.run(begin_archive, queries, objects.url, manifest, size, copies.others)
+            await store(runner, objects, manifest, data)
+            await runner.run(move_stubs, queries, copies.archive_id, manifest.archive_id, kept)
+            rewritten = 1
+    for ending in (PACK, MANIFEST):
+        await runner.wait_for(objects.delete, copies.archive_id + ending)
+    threads = await runner.run(end_archive, queries, copies.archive_id, copies.thread_ids, by)
+    return DeletionReport(threads, len(copies.thread_ids), 1, rewritten)
+
+
+async def _read(runner: Runner, objects: Objects, copies: Copies, tenant: str | None) -> tuple[Manifest, bytes] | None:
+    """Return an archive, verified; none if it was never stored whole, or is deleted already."""
+    names = await runner.wait_for(objects.list, "")
+    if copies.archive_id + MANIFEST not in names or copies.archive_id + PACK not in names:
+        return None
+    manifest = await read_manifest(runner, objects, copies.archive_id + MANIFEST, tenant, copies.root)
+    data = await runner.wait_for(objects.get, copies.archive_id + PACK)
+    await runner.compute(data, check_pack, manifest, data, f"{objects.url}/{copies.archive_id}{PACK}")
+    return manifest, data
+
+
+def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes, Manifest]:
+    """Return an archive with some threads of another one."""
+    pieces: list[bytes] = []
+    frames: dict[str, Frame] = {}
+    offset = 0
+    for thread_id in kept:
+        frame = manifest.frames[thread_id]
+        pieces.append(data[frame.offset : frame.offset + frame.bytes])
+        frames[thread_id] = frame._replace(offset=offset)
+        offset += frame.bytes
+    content = b"".join(pieces)
+    return content, replace(
+        manifest,
+        archive_id=new_entry_id(),
+        pack_bytes=len(content),
+        pack_sha256=hashlib.sha256(content).hexdigest(),
+        frames=frames,
+    )
+
+
+async def move_stubs(
+    db: Connection, queries: Queries, archive_id: str, new_archive_id: str, thread_ids: Sequence[str]
+) -> None:
+    """Let stubs of one archive name another one. One transaction; safe to repeat."""
+    async with db.transaction():
+        moved = {"archive_id": archive_id, "new_archive_id": new_archive_id, "thread_ids": [*thread_ids]}
+        await db.execute(queries.move_stubs, moved)
+        await db.execute(queries.complete_archive, {"archive_id": new_archive_id})
+
+
+async def end_archive(
+    db: Connection, queries: Queries, archive_id: str, thread_ids: Sequence[str], by: str | None
+) -> int:
+    """Delete the rows of an archive whose objects are gone, and the stubs of its threads. One transaction.
+
+    Returns:
+        The number of threads that are nowhere any more.
+
+    Raises:
+        ThreadHeldError: If a thread was held meanwhile. Its copy is gone, and its stub stays.
+    """
+    deleted = 0
+    async with db.transaction():
+        key = {"archive_id": archive_id, "thread_ids": [*thread_ids]}
+        for (thread_id,) in await db.fetch(queries.clear_stubs, key):
+            await delete_thread(db, queries, thread_id, by=by)
+            deleted += 1
+        await db.execute(queries.delete_archived_threads, {"archive_id": archive_id})
+        await db.execute(queries.delete_archive, {"archive_id": archive_id})
+    return deleted
