@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from langgraph_pgstate import __version__
 from langgraph_pgstate.cli import (
+    archive,
     audit,
     branches,
     checkpoints,
@@ -139,6 +140,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
     "Record": (record.runs, record.trace, record.tools, prices.cost, prices.prices, prices.price, export.export),
     "Maintenance": (
         record.maintain,
+        archive.archive,
         record.sweep,
         checkpoints.prune,
         checkpoints.check,

@@ -162,6 +162,11 @@ LIMIT :page_size;
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE;
 
+-- name: find_tombstones
+-- Return those of some threads that were deleted and whose ids must not be used again yet.
+SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
+WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
+
 -- name: find_copies
 -- Return the archives that have copies of some threads, each with all threads that it has copies of, and their owners.
 SELECT a.archive_id, a.url, a.root, c.thread_id, c.user_id

