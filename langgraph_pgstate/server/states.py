@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Delt
 from langgraph.types import StateSnapshot
 
 from langgraph_pgstate.checkpoints.getting import Latest
-from langgraph_pgstate.errors import DatabaseError
+from langgraph_pgstate.errors import DatabaseError, ThreadArchivedError
 from langgraph_pgstate.heavy import beside, room_beside
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.scopes import Comparisons, TooManyComparisonsError, contains
@@ -106,6 +106,12 @@ class ThreadState(NamedTuple):
     error: Exception | None = None
 
 
+def without_state(thread: Thread) -> ThreadState:
+    """Return a thread of which no state was read, with the reason if it is archived."""
+    at = thread.archived_at
+    return ThreadState(thread, error=None if at is None else ThreadArchivedError(thread.thread_id, "", at))
+
+
 async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[ThreadState, None]:
     """Yield threads with their newest states, in order.
 
@@ -123,7 +129,7 @@ async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[T
                     break
                 left.popleft()
                 if thread.thread_id not in latest.found:
-                    yield ThreadState(thread)
+                    yield without_state(thread)
                     continue
                 try:
                     graph = await graphs.of(thread, names[thread.thread_id])

@@ -21,7 +21,14 @@ from langgraph_pgstate.server.graphs import Graph, config_at
 from langgraph_pgstate.server.json import encode, extracted, page_headers, selected
 from langgraph_pgstate.server.pacing import answer_list
 from langgraph_pgstate.server.service import Call
-from langgraph_pgstate.server.states import ThreadState, are_projected, having_values, history, read_states
+from langgraph_pgstate.server.states import (
+    ThreadState,
+    are_projected,
+    having_values,
+    history,
+    read_states,
+    without_state,
+)
 from langgraph_pgstate.threads.types import Thread
 from langgraph_pgstate.worker.messages import with_messages
 
@@ -298,8 +305,9 @@ async def get_history(call: Call) -> Any:
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return a thread with its values and interrupts, unless neither is among the names that are wanted."""
-    snapshot = await _snapshot(call, thread) if _is_with_state(names) else None
-    return await _described(call, ThreadState(thread, snapshot), names)
+    if thread.archived_at is not None or not _is_with_state(names):
+        return await _described(call, without_state(thread), names)
+    return await _described(call, ThreadState(thread, await _snapshot(call, thread)), names)
 
 
 def _is_with_state(names: Sequence[str] | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -374,3 +374,32 @@ async def test_states_are_filtered_by_nested_metadata_of_their_runs(client: Lang
     assert await places({"tags": [1], "source": "loop"}) == [6, 7]
     assert await places({"tags": [1]}, before=whole[7]["checkpoint"]) == [8]
     assert await places({"order": {"city": "Prague"}}) == []
+
+
+async def test_an_archived_thread_is_found_and_says_how_it_is_restored(
+    client: LangGraphClient, server: AgentServer
+) -> None:
+    await client.threads.create(thread_id="t", metadata={"topic": "travel"}, graph_id="chat")
+    await client.runs.wait("t", "chat", input=HELLO)
+    values = (await client.threads.get_state("t"))["values"]
+    assert server.service is not None
+    archive = server.service.state.archive
+    assert (await archive.put(["t"], to="memory://of-a-server", idle_for=timedelta(0))).threads == 1
+    (found,) = await client.threads.search(metadata={"topic": "travel"})
+    assert found == await client.threads.get("t")
+    assert (found["values"], found["metadata"]["topic"]) == (None, "travel")
+    told: Any = found
+    assert "is archived since" in told["error"]["message"]
+    for call in (
+        lambda: client.threads.get_state("t"),
+        lambda: client.threads.get_history("t"),
+        lambda: client.threads.update_state("t", HELLO),
+        lambda: client.runs.create("t", "chat", input=HELLO),
+        lambda: client.threads.copy("t"),
+        lambda: client.threads.delete("t"),
+    ):
+        with pytest.raises(ConflictError, match="restore it by `pgstate archive restore t`"):
+            await call()
+    assert (await archive.restore(["t"])).threads == 1
+    assert (await client.threads.get_state("t"))["values"] == values
+    await client.runs.wait("t", "chat", input=HELLO)
