@@ -785,11 +785,15 @@ class AsyncPGState(_State):
             return self
         found: Self | None = self._tenants.get(name)
         if found is None:
-            made = self.over(self._database, {**self._options, "tenant": name})
-            made.saver.share_cache_of(self.saver, name)
+            made = self._made_for(name)
             made._resources.callback(self._tenants.pop, name, None)
             found = cast("Self", self._tenants.setdefault(name, made))
         return found
+
+    def _made_for(self, tenant: str) -> Self:
+        made = self.over(self._database, {**self._options, "tenant": tenant})
+        made.saver.share_cache_of(self.saver, tenant)
+        return made
 
     async def setup(
         self,
@@ -1028,3 +1032,8 @@ def core_of(state: PGState | AsyncPGState) -> Core:
     """Return the parts of a state that the worker, the server and the metrics use."""
     keys, memory = state._keys or ThreadKeys(), state._memory_options
     return Core(state._database, state._queries, state._codec, keys, state._project, memory, state._run_of)
+
+
+def tenant_state(state: AsyncPGState, tenant: str) -> AsyncPGState:
+    """Return a state of a tenant as `for_tenant` does, but a new one, which the caller closes."""
+    return state._made_for(state._check_tenant(tenant))

@@ -91,7 +91,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     if service.rate_limit is not None:
         service.rate_limit.check(request, access.user)
     token = token_of(request)
-    service = service.of(access.user)
+    service = service.of(access.user, request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
     # A refusal has the navigation, too.
     request.state.call = call

@@ -40,7 +40,8 @@ from langgraph_pgstate.server.reading import BodyLimit, BodyLimits, json_of
 from langgraph_pgstate.server.routes import OPERATIONS, Operation
 from langgraph_pgstate.server.service import Call, Service
 from langgraph_pgstate.server.store import open_memory
-from langgraph_pgstate.state import AsyncPGState, core_of
+from langgraph_pgstate.server.tenants import TenantParts, request_of
+from langgraph_pgstate.state import AsyncPGState, core_of, tenant_state
 from langgraph_pgstate.worker.graphs import graph_sources
 from langgraph_pgstate.worker.worker import AsyncWorker
 
@@ -147,9 +148,11 @@ class AgentServer(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request."""
-        await (super().__call__ if self._outer is None or scope["type"] == "lifespan" else self._outer)(
-            scope, receive, send
-        )
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        with request_of(scope):
+            await (super().__call__ if self._outer is None else self._outer)(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
@@ -177,7 +180,8 @@ class AgentServer(Starlette):
             service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
             service.headers, service.limits = self._headers, self._limits
             if is_walled:
-                service.open_tenant = partial(self._open_tenant, service, stack)
+                service.tenants = TenantParts(partial(self._open_tenant, service))
+                stack.push_async_callback(service.tenants.close)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
                 # Known until it has drained, so that `stop` can end that.
@@ -210,18 +214,19 @@ class AgentServer(Starlette):
                 "with state.for_tenant(...)"
             )
 
-    def _open_tenant(self, service: Service, stack: AsyncExitStack, tenant: str) -> Service:
-        """Return the part of a tenant, which lasts as long as the application."""
-        state = service.state.for_tenant(tenant)
+    def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
+        """Return the part of a tenant, which the stack closes."""
+        # Not that of `for_tenant`, which the application may use on.
+        state = tenant_state(service.state, tenant)
+        stack.push_async_callback(state.close)
         core = core_of(state)
         database: Any = core.database
         given = core.memory if self._memory is None else self._memory
         store = AsyncPGMemoryStore.over(database, core.queries, given, core.run_of, counts_reads=not self._is_read_only)
         stack.push_async_callback(store.close)
         sources = {name: source.with_store(store) for name, source in self._sources.items()}
-        return replace(
-            service, state=state, graphs=ServedGraphs(sources, state.saver), store=store, open_tenant=None, metrics=None
-        )
+        graphs = ServedGraphs(sources, state.saver)
+        return replace(service, state=state, graphs=graphs, store=store, tenants=None, metrics=None)
 
     def stop(self) -> None:
         """End open streams, and ask the worker to drain, or at the second call to stop at once.
@@ -312,7 +317,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
         body = await json_of(request, most)
     model = None if operation.body is None else operation.body.of(body)
     if not operation.is_open:
-        service = service.of(user)
+        service = service.of(user, request)
     found = await operation.handler(Call(service, request, model, user))
     if not isinstance(found, Response):
         found = Response(await encode(found), media_type="application/json")

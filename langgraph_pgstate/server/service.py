@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from langgraph_pgstate.server.graphs import Graph, ServedGraphs
 from langgraph_pgstate.server.headers import HeaderSelection
 from langgraph_pgstate.server.rates import RateLimit
 from langgraph_pgstate.server.reading import DEFAULT_LIMITS, BodyLimits
+from langgraph_pgstate.server.tenants import TenantParts
 from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.threads.types import Thread, ThreadOwner
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
@@ -58,8 +59,7 @@ class Service:
         limits: What bodies may have at most.
         stopping: Set when open streams are to end, because the process is about to.
         metrics: The metrics; made at the first request for them.
-        open_tenant: Opens the part of a tenant; `None` where tenants are not kept apart, or the state is one's.
-        tenants: The parts that are open.
+        tenants: The parts of tenants; `None` where they are not kept apart, or the state is one's.
     """
 
     state: AsyncPGState
@@ -72,27 +72,23 @@ class Service:
     limits: BodyLimits = DEFAULT_LIMITS
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
-    open_tenant: Callable[[str], Service] | None = None
-    tenants: dict[str, Service] = field(default_factory=dict)
+    tenants: TenantParts[Service] | None = None
 
-    def of(self, user: User | None) -> Service:
-        """Return the part of the tenant whose user calls, whose rows alone it reaches.
+    def of(self, user: User | None, request: Request) -> Service:
+        """Return the part of the tenant whose user calls, whose rows alone it reaches, until the request has ended.
 
         Raises:
             HTTPException: 403 if the user has no tenant.
         """
-        if self.open_tenant is None:
+        if self.tenants is None:
             return self
         tenant = None if user is None else tenant_of(user, core_of(self.state).keys)
         if tenant is None:
             raise refuse(403, "the user has no tenant")
-        found = self.tenants.get(tenant)
-        if found is None:
-            try:
-                found = self.tenants[tenant] = self.open_tenant(tenant)
-            except ConfigurationError as error:
-                raise refuse(403, "the user's tenant is not usable") from error
-        return found
+        try:
+            return self.tenants.take(tenant, request.scope)
+        except ConfigurationError as error:
+            raise refuse(403, "the user's tenant is not usable") from error
 
 
 def tenant_of(user: User, keys: ThreadKeys) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.tenants import Walled, open_walled
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import TenantError
 from langgraph_pgstate.server import create_app
+from langgraph_pgstate.server.tenants import TenantParts
 
 THREAD, OTHER = "7a5f2d0e-0000-4000-8000-000000000001", "7a5f2d0e-0000-4000-8000-000000000002"
 
@@ -94,6 +96,81 @@ async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None
                     assert page.status_code == 200
                     assert "sesame" not in page.text
                     assert (await browser.get(f"/ui/threads/{THREAD}")).status_code == 200
+
+
+def crowd() -> Any:
+    """A user of a tenant for each name."""
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str | None) -> Any:
+        return {"identity": "same", "tenant_id": authorization}
+
+    return auth
+
+
+async def test_parts_of_many_tenants_are_closed_but_for_the_last_and_those_in_use(
+    walled: Walled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TenantParts.__init__, "__defaults__", (3,))
+    opened: list[AsyncPGState] = []
+    closed: list[AsyncPGState] = []
+    over, close = AsyncPGState.over.__func__, AsyncPGState.close  # type: ignore[attr-defined]
+
+    def counted_over(cls: Any, *arguments: Any) -> Any:
+        opened.append(over(cls, *arguments))
+        return opened[-1]
+
+    async def counted_close(self: AsyncPGState) -> None:
+        await close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(AsyncPGState, "over", classmethod(counted_over))
+    monkeypatch.setattr(AsyncPGState, "close", counted_close)
+    async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
+        opened.clear()
+        app = create_app(state, {"chat": chat()}, auth=crowd(), worker=False)
+        async with app.lifespan(), http(app) as client:
+            before = len(asyncio.all_tasks())
+
+            async def serve(number: int) -> None:
+                headers = {"authorization": f"many{number}"}
+                body = {"thread_id": THREAD, "if_exists": "do_nothing", "metadata": {"of": number}}
+                assert (await client.post("/threads", json=body, headers=headers)).status_code == 200
+                found = (await client.post("/threads/search", json={}, headers=headers)).json()
+                assert [one["metadata"]["of"] for one in found] == [number]
+
+            async def wait(number: int) -> None:
+                headers = {"authorization": f"many{number}"}
+                run = await client.post(
+                    f"/threads/{THREAD}/runs", json={"assistant_id": "chat", "input": HELLO}, headers=headers
+                )
+                await client.get(f"/threads/{THREAD}/runs/{run.json()['run_id']}/join", headers=headers)
+
+            await serve(0)
+            waiting = asyncio.create_task(wait(0))
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                for number in range(1, 12):
+                    await serve(number)
+                await asyncio.gather(*(serve(number) for number in range(1, 12)))
+            parts = app.service.tenants._parts  # type: ignore[union-attr]
+            assert len(parts) == 3
+            # The one that a request uses, however long ago it came.
+            assert parts["many0"].users == 1
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert {part.users for part in parts.values()} == {0}
+            for number in range(1, 4):
+                await serve(number)
+            assert set(parts) == {"many1", "many2", "many3"}
+            for _ in range(200):
+                if len(opened) - len(closed) == 3:
+                    break
+                await asyncio.sleep(0.05)
+            assert len(opened) - len(closed) == 3
+            assert len(asyncio.all_tasks()) <= before + 3 * 2
+        assert len(opened) == len(closed) > 20
 
 
 async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> None:

@@ -1,0 +1,101 @@
+"""The parts of a server that serve one tenant each, of which the last used are kept open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("langgraph_pgstate.server")
+
+MOST_PARTS: Final = 200
+"""So many parts are kept open, and besides them those of requests in progress."""
+_USED: Final = "pgstate.tenant_parts"
+
+
+@dataclass(slots=True, eq=False)
+class _Part(Generic[T]):
+    """A part that is open.
+
+    Attributes:
+        content: What it is.
+        resources: Closes it.
+        users: Number of requests in progress that use it.
+    """
+
+    content: T
+    resources: AsyncExitStack
+    users: int = 0
+
+
+class TenantParts(Generic[T]):
+    """Parts by tenant. A part is closed if it is not used and others were used after it, and all at the end.
+
+    For one event loop.
+
+    Args:
+        open: Opens the part of a tenant. What it puts on the stack closes it.
+        most: Number of parts that are kept open.
+    """
+
+    def __init__(self, open: Callable[[str, AsyncExitStack], T], most: int = MOST_PARTS) -> None:
+        self._open, self._most = open, most
+        self._parts: OrderedDict[str, _Part[T]] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def take(self, tenant: str, scope: MutableMapping[str, Any]) -> T:
+        """Return the part of a tenant, which stays open until the request has ended.
+
+        Args:
+            tenant: The tenant.
+            scope: That of the request, within `request_of`.
+        """
+        part = self._parts.get(tenant)
+        if part is None:
+            resources = AsyncExitStack()
+            part = self._parts[tenant] = _Part(self._open(tenant, resources), resources)
+        self._parts.move_to_end(tenant)
+        part.users += 1
+        scope[_USED].append((self, part))
+        return part.content
+
+    def _give_back(self, part: _Part[T]) -> None:
+        part.users -= 1
+        if (surplus := len(self._parts) - self._most) <= 0:
+            return
+        # The first ones were used longest ago.
+        for tenant in [name for name, one in self._parts.items() if not one.users][:surplus]:
+            task = asyncio.get_running_loop().create_task(_close(tenant, self._parts.pop(tenant)))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all parts."""
+        while self._parts:
+            await _close(*self._parts.popitem())
+        await asyncio.gather(*self._closing)
+
+
+@contextmanager
+def request_of(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """Give back the parts that a request has taken, however it ends."""
+    used: list[tuple[TenantParts[Any], _Part[Any]]] = []
+    scope[_USED] = used
+    try:
+        yield
+    finally:
+        for parts, part in used:
+            parts._give_back(part)
+
+
+async def _close(tenant: str, part: _Part[Any]) -> None:
+    try:
+        await part.resources.aclose()
+    except Exception as error:
+        _log.warning("the part of tenant %r could not be closed as a whole: %s", tenant, error)
