@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Rows
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.schema.queries import Queries, drop_partition, open_default, partition
+from langgraph_pgstate.schema.queries import Queries, drop_partition, open_default, open_holds, partition
 from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queries
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -157,8 +157,7 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
 async def drop_months(db: Connection, queries: Queries, months: Sequence[str]) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    A month stays if a person holds one of its threads by now. Where tenants are kept apart, only their own
-    `list_old_months` sees that, and a hold that is put after it is too late.
+    A month stays if a person, of any tenant, holds one of its threads by now.
 
     Returns:
         The dropped months.
@@ -169,15 +168,20 @@ async def drop_months(db: Connection, queries: Queries, months: Sequence[str]) -
         async with db.transaction():
             # Whoever holds a thread meanwhile waits, and is too late for the spans of this month.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
-            if not is_walled and await _is_held(db, queries, month):
-                continue
-            await db.script(drop_partition(queries.schema, "spans", month))
-            dropped.append(month)
+            if is_walled:
+                await db.script(open_holds(queries.schema))
+            if not await _is_held(db, queries, month, of_all_tenants=is_walled):
+                await db.script(drop_partition(queries.schema, "spans", month))
+                dropped.append(month)
+            if is_walled:
+                await make_walls(db, queries)
     return dropped
 
 
-async def _is_held(db: Connection, queries: Queries, month: str) -> bool:
-    is_held: bool = (await db.fetch(queries.has_held_spans, {"month": month}))[0][0]
+async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenants: bool = False) -> bool:
+    walled = tenant_queries(queries.schema).has_held_spans_of_tenants
+    query = walled if of_all_tenants else queries.has_held_spans
+    is_held: bool = (await db.fetch(query, {"month": month}))[0][0]
     if is_held:
         _log.warning("the spans of %s stay: a person holds one of their threads", month)
     return is_held

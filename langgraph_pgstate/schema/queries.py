@@ -273,6 +273,11 @@ def open_default(schema: str, table: str) -> str:
     return _in_schema(_read("open_default.sql").replace("spans_default", f"{table}_default"), schema)
 
 
+def open_holds(schema: str) -> str:
+    """Return SQL that opens holds and spans to the owner, who asks whether any tenant holds a month."""
+    return _in_schema(_read("open_holds.sql"), schema)
+
+
 def drop_partition(schema: str, table: str, period: str) -> str:
     """Return SQL that drops a partition."""
     return _in_schema(_read("drop_partition.sql").replace("spans_2000_01", _partition(table, period)), schema)

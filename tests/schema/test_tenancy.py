@@ -28,6 +28,7 @@ from langgraph_pgstate.errors import (
     PGStateError,
     TenantError,
 )
+from langgraph_pgstate.schema.partitions import drop_months
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import Worker
 
@@ -515,7 +516,7 @@ def test_maintenance_serves_tenant_after_tenant(walled: Walled, names: tuple[str
 
 
 def test_a_month_stays_if_one_tenant_holds_a_thread_with_its_spans(walled: Walled, names: tuple[str, str]) -> None:
-    """Guard: whoever drops it sees no tenant's holds."""
+    """Guard: whoever drops it sees no tenant's holds, and a tenant may hold a thread after it was asked."""
     with walled.open() as state:
         for name in names:
             one = state.for_tenant(name)
@@ -529,6 +530,14 @@ def test_a_month_stays_if_one_tenant_holds_a_thread_with_its_spans(walled: Walle
             owner.maintain()
             assert "2021_01" not in owner.maintain(drop_older_than=1).months_dropped
             holder.threads.release("held", "case", by="eve")
+            holder.threads.hold("held", "later", by="eve")
+            # Whoever drops it has asked the tenants before.
+            assert owner._database.run(drop_months, queries(walled.schema), ["2021_01"]) == []
+            with pytest.raises(TenantError):
+                owner.threads.list()
+            with walled.open() as nobodys, pytest.raises(TenantError):
+                nobodys.spans.list("held")
+            holder.threads.release("held", "later", by="eve")
             assert "2021_01" in owner.maintain(drop_older_than=1).months_dropped
 
 

@@ -18,3 +18,14 @@ SELECT pg_relation_size(to_regclass(:partition::text)) > 0;
 -- name: count_tenants
 -- Return the number of tenants that are known.
 SELECT count(*) FROM /*schema*/tenants;
+
+-- name: has_held_spans_of_tenants
+-- Return whether a month, like `2026_01`, has spans of a thread that is held, for a role that sees those of all tenants.
+SELECT EXISTS (
+    SELECT 1 FROM (
+        SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,
+            (to_date(:month, 'YYYY_MM') + interval '1 month') AT TIME ZONE 'UTC' AS last_at
+    ) AS m, /*schema*/holds h
+        JOIN /*schema*/spans s ON s.pgstate_tenant = h.pgstate_tenant AND s.thread_id = h.thread_id
+    WHERE s.started_at >= m.first_at AND s.started_at < m.last_at
+);
