@@ -1,7 +1,7 @@
 -- condition: meets_filter
 -- Whether the value of an item meets all conditions of a filter: of a field that is missing, as if it were null.
 SELECT FROM /*schema*/memories m WHERE
-NOT EXISTS (
+(cardinality(:paths::text[]) = 0 OR NOT EXISTS (
     SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
     WHERE NOT coalesce(CASE f.operator
         WHEN '$eq' THEN coalesce(jsonb_extract_path(m.value, VARIADIC f.path::text[]), 'null') = f.operand::jsonb
@@ -14,7 +14,7 @@ NOT EXISTS (
                 ELSE jsonb_extract_path(m.value, VARIADIC f.path::text[]) <= f.operand::jsonb
             END
     END, false)
-);
+));
 
 -- condition: is_wanted
 -- Whether an item has not expired and is of one of some kinds, if they are given; a star stands for any.

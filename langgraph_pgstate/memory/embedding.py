@@ -8,11 +8,13 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from langchain_core.embeddings import Embeddings
 
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.memory.gathering import Gathering
 
 _log = logging.getLogger(__name__)
 
@@ -31,17 +33,24 @@ class Embedder(Protocol):
 
 
 class AsyncEmbedder:
-    """Asks a model on the event loop."""
+    """Asks a model on the event loop; what several tasks ask for at once is one question."""
 
     def __init__(self, model: Embeddings) -> None:
         self._model = model
+        self._together = Gathering(self._embed, lambda texts: [object() for _ in texts], most=_BATCH, patience=0)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Return the embedding of each text."""
-        found: list[Vector] = []
+        return await self._together(texts)
+
+    async def _embed(self, calls: Sequence[Sequence[str]]) -> list[list[Vector]]:
+        texts, found = [*chain.from_iterable(calls)], []
         for start in range(0, len(texts), _BATCH):
-            found += await self._model.aembed_documents([*texts[start : start + _BATCH]])
-        return found
+            found += await self._model.aembed_documents(texts[start : start + _BATCH])
+        if len(found) != len(texts):
+            raise ValueError(f"the embedding model returned {len(found)} embeddings of {len(texts)} texts")
+        left = iter(found)
+        return [[*islice(left, len(one))] for one in calls]
 
 
 class BlockingEmbedder:

@@ -31,8 +31,8 @@ MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
 # Embeddings of which those without an item are looked for together.
 _PAGE: Final = 10_000
-# Items up to which a put is planned without regard to their number.
-_FEW: Final = 20
+FEW: Final = 20
+"""Items up to which a put is planned without regard to their number."""
 # pgvector's greatest `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
 # Items and embeddings from which on it takes milliseconds to make the parameters of a put.
@@ -79,6 +79,48 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Items that one caller stores.
+
+    Attributes:
+        puts: The items.
+        embedded: Their embeddings in each index.
+        is_unindexed: Whether embeddings are missing because a model failed.
+        origin: What stores them.
+    """
+
+    puts: Sequence[Put]
+    embedded: Sequence[Embedded]
+    is_unindexed: bool
+    origin: Origin
+
+    @property
+    def names(self) -> list[tuple[Namespace, str]]:
+        """Namespace and key of each item."""
+        return [(one.namespace, one.key) for one in self.puts]
+
+    def fits(self, other: Batch) -> bool:
+        """Return whether another one can be stored by the same statements."""
+        indexes = [one.index for one in self.embedded], [one.index for one in other.embedded]
+        return self.is_unindexed == other.is_unindexed and indexes[0] == indexes[1]
+
+
+def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Origin]]:
+    """Return the items of several batches that fit each other, their embeddings, and the origin of each."""
+    puts: list[Put] = []
+    embedded = [Embedded(one.index) for one in batches[0].embedded]
+    origins: list[Origin] = []
+    for batch in batches:
+        for mine, theirs in zip(embedded, batch.embedded, strict=True):
+            mine.numbers += [len(puts) + number for number in theirs.numbers]
+            mine.fields += theirs.fields
+            mine.vectors += theirs.vectors
+        puts += batch.puts
+        origins += [batch.origin] * len(batch.puts)
+    return puts, embedded, origins
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
     """The properties of a memory beside its value; an item of the store has none."""
 
@@ -92,6 +134,9 @@ class Traits:
     duplicates: int = 0
 
 
+NO_TRAITS: Final = Traits()
+
+
 async def put(
     db: Connection,
     queries: Queries,
@@ -100,7 +145,7 @@ async def put(
     *,
     language: str,
     history: int,
-    origin: Origin,
+    origin: Origin | Sequence[Origin],
     traits: Traits,
     is_unindexed: bool,
     expected_version: int | None = None,
@@ -114,7 +159,7 @@ async def put(
         embedded: Their embeddings in each index.
         language: Configuration of PostgreSQL's full text.
         history: Number of earlier versions kept.
-        origin: What stores them.
+        origin: What stores them, or each of them.
         traits: What they have beside their values.
         is_unindexed: Whether embeddings are missing because a model failed. They also are if there is an index that is
             none of `embedded`, of a process with other options.
@@ -129,7 +174,6 @@ async def put(
         "history": history,
         "is_unindexed": is_unindexed,
         "index_names": [one.index.index.name for one in embedded],
-        **origin._asdict(),
         "kind": traits.kind,
         "user_id": traits.user_id,
         "agent": traits.agent,
@@ -140,11 +184,12 @@ async def put(
         "duplicates": traits.duplicates,
         "expected_version": expected_version,
     }
-    build = partial(_statements, queries, puts, embedded, given)
+    origins = [origin] * len(puts) if isinstance(origin, Origin) else origin
+    build = partial(_statements, queries, puts, embedded, origins, given)
     has_many = len(puts) + sum(len(one.vectors) for one in embedded) > _MANY
     statements = await db.compute(build) if has_many else build()
     if not db.is_in_transaction:
-        planning = "force_generic_plan" if len(puts) <= _FEW else "force_custom_plan"
+        planning = "force_generic_plan" if len(puts) <= FEW else "force_custom_plan"
         statements.insert(0, (queries.set_planning, {"mode": planning}))
     for _ in range(_ATTEMPTS):
         if len(statements) == 1:
@@ -159,7 +204,11 @@ async def put(
 
 
 def _statements(
-    queries: Queries, puts: Sequence[Put], embedded: Sequence[Embedded], given: Mapping[str, Any]
+    queries: Queries,
+    puts: Sequence[Put],
+    embedded: Sequence[Embedded],
+    origins: Sequence[Origin],
+    given: Mapping[str, Any],
 ) -> list[Statement]:
     """Return the statements that store items and their embeddings."""
     keys = {"namespaces": [literal(one.namespace) for one in puts], "keys": [one.key for one in puts]}
@@ -170,6 +219,11 @@ def _statements(
         "ttls": [-1.0 if one.ttl is None else one.ttl for one in puts],
         "words": [words_of(one.texts) for one in puts],
         "index_fields": ["" if one.index_fields is None else literal(one.index_fields) for one in puts],
+        "changed_by": [one.changed_by or "" for one in origins],
+        "thread_ids": [one.thread_id or "" for one in origins],
+        "run_ids": [one.run_id or "" for one in origins],
+        "checkpoint_ids": [one.checkpoint_id or "" for one in origins],
+        "message_ids": [one.message_id or "" for one in origins],
     }
     statements: list[Statement] = [(queries.put_memories, parameters)]
     for one in embedded:

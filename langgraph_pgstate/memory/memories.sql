@@ -7,10 +7,15 @@ WITH clock AS MATERIALIZED (
 ), given AS MATERIALIZED (
     SELECT g.namespace::text[] COLLATE "C" AS namespace, g.key COLLATE "C" AS key, g.content::jsonb AS value,
         make_interval(secs => nullif(g.ttl, -1::float8)) AS ttl, to_tsvector(:language::text::regconfig, nullif(g.words, '')) AS words,
-        nullif(g.index_fields, '')::text[] AS index_fields
+        nullif(g.index_fields, '')::text[] AS index_fields, nullif(g.changed_by, '') AS changed_by,
+        nullif(g.thread_id, '') AS thread_id, nullif(g.run_id, '') AS run_id, nullif(g.checkpoint_id, '') AS checkpoint_id,
+        nullif(g.message_id, '') AS message_id
     FROM unnest(
-        :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :words::text[], :index_fields::text[]
-    ) AS g (namespace, key, content, ttl, words, index_fields)
+        :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :words::text[], :index_fields::text[],
+        :changed_by::text[], :thread_ids::text[], :run_ids::text[], :checkpoint_ids::text[], :message_ids::text[]
+    ) AS g (
+        namespace, key, content, ttl, words, index_fields, changed_by, thread_id, run_id, checkpoint_id, message_id
+    )
 ), old AS MATERIALIZED (
     SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.valid_from,
         m.changed_by, m.thread_id, m.run_id, m.checkpoint_id, m.message_id,
@@ -52,8 +57,8 @@ WITH clock AS MATERIALIZED (
             SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.name = ANY(:index_names::text[])
         )),
         :kind::text, :user_id::text, :agent::text, :tenant_id::text, :importance::real, :digest::text,
-        :duplicates::integer, greatest(c.at, o.valid_from), :changed_by::text, :thread_id::text, :run_id::text,
-        :checkpoint_id::text, :message_id::text
+        :duplicates::integer, greatest(c.at, o.valid_from), g.changed_by, g.thread_id, g.run_id, g.checkpoint_id,
+        g.message_id
     FROM given g CROSS JOIN clock c LEFT JOIN old o ON o.namespace OPERATOR(pg_catalog.=) g.namespace AND o.key = g.key
     WHERE coalesce(coalesce(o.version, 0) = :expected_version, true)
     ORDER BY g.namespace, g.key
@@ -241,11 +246,11 @@ WITH terms AS MATERIALIZED (
     SELECT c.namespace, c.key, CASE WHEN c.score IS NOT NULL THEN rank() OVER (ORDER BY c.score DESC NULLS LAST) END AS words_rank,
         coalesce(c.score, CASE WHEN :query = '' THEN 1::float8 ELSE 0::float8 END)
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
-        * power(0.5::float8, coalesce(
+        * CASE WHEN cardinality(:half_life_kinds::text[]) = 0 THEN 1::float8 ELSE power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
-                / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
+                / (SELECT h.seconds FROM unnest(:half_life_kinds, :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
-        )) AS fused, c.updated_at
+        )) END AS fused, c.updated_at
     FROM scores c
     ORDER BY fused DESC, c.updated_at DESC, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Literal, Self, TypeVar, Unpack
+from itertools import chain, islice
+from typing import Any, Final, Literal, Self, TypeVar, Unpack
 from uuid import uuid4
 
 from langgraph.store.base import (
@@ -47,8 +48,9 @@ from langgraph_pgstate.memory.embedding import (
     is_model_error,
     report_failure,
 )
+from langgraph_pgstate.memory.gathering import Gathering
 from langgraph_pgstate.memory.indexes import OpenIndex, drop_index, open_indexes, setup_indexes, stored_indexes
-from langgraph_pgstate.memory.items import Embedded, Mode, Put, Search, Traits
+from langgraph_pgstate.memory.items import FEW, NO_TRAITS, Batch, Embedded, Mode, Put, Search, Traits, joined
 from langgraph_pgstate.memory.namespaces import Namespace, check_size, labels_of, literal, range_of
 from langgraph_pgstate.memory.options import MemoryOptions, Settings, minutes_of, settings_of
 from langgraph_pgstate.memory.origins import Origin, current_origin
@@ -64,6 +66,10 @@ from langgraph_pgstate.schema.queries import queries as queries_of
 from langgraph_pgstate.schema.tenancy import of_tenant
 
 T = TypeVar("T")
+
+# Seconds that puts, or gets, wait for others that are being run, and gets of one statement.
+_PATIENCE: Final = 0.02
+_GETS: Final = 100
 
 
 class _Sorted:
@@ -90,6 +96,9 @@ class _Store(BaseStore):
     _accesses: Accesses
     _run_of: RunOf | None = None
     _counts_reads: bool = True
+    # Puts and gets of several tasks at once; `None` if each is run alone.
+    _puts: Gathering[Batch, None] | None = None
+    _gets: Gathering[Sequence[tuple[Namespace, str]], list[Row | None]] | None = None
 
     def _prepare(self, queries: Queries, options: MemoryOptions, embedder: Callable[[Any], Embedder]) -> None:
         self.queries, self.settings, self._open = queries, settings_of(options), None
@@ -224,6 +233,9 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     def _use(self, database: AsyncDatabase, queries: Queries, options: MemoryOptions) -> None:
         self._prepare(queries, options, AsyncEmbedder)
         self.runner, self._whole = AsyncRunner(database), AsyncRunner(database.whole)
+        if not database.is_borrowed:
+            self._puts = Gathering(self._store, lambda batch: batch.names, most=FEW, patience=_PATIENCE)
+            self._gets = Gathering(self._get, lambda keys: [object() for _ in keys], most=_GETS, patience=_PATIENCE)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._flushing: set[asyncio.Task[Any]] = set()
         with suppress(RuntimeError):
@@ -278,7 +290,8 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         found: list[Result] = [None] * len(given)
         if sorted.gets:
             keys = [(tuple(op.namespace), op.key) for _, op in sorted.gets]
-            rows = await self.runner.run(items.get, self.queries, keys)
+            is_alone = self._gets is None or len(keys) > FEW
+            rows = (await self._get([keys]))[0] if is_alone else await self._gets(keys)  # type: ignore[misc]
             for (number, op), row in zip(sorted.gets, rows, strict=True):
                 if row is not None:
                     found[number] = items.item_of(row)
@@ -290,7 +303,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         for number, parameters in sorted.listings:
             found[number] = await self.runner.run(items.list_namespaces, self.queries, parameters)
         if puts := [one for one in sorted.puts.values() if one is not None]:
-            await self._put(puts, current_origin(self._run_of), Traits())
+            await self._put(puts, current_origin(self._run_of), NO_TRAITS)
         if deletions := [key for key, one in sorted.puts.items() if one is None]:
             await self._delete(deletions)
         return found
@@ -376,18 +389,36 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 
     @recorded("upsert_memory", lambda puts, *_: (puts[0].key if len(puts) == 1 else None, None))
     async def _put(self, puts: Sequence[Put], origin: Origin, traits: Traits) -> None:
-        embedded, is_unindexed = await self._embed(puts)
-        await self.runner.run(
-            items.put,
-            self.queries,
-            puts,
-            embedded,
-            language=self.settings.language,
-            history=self.settings.history,
-            origin=origin,
-            traits=traits,
-            is_unindexed=is_unindexed,
-        )
+        batch = Batch(puts, *(await self._embed(puts)), origin)
+        if self._puts is None or traits != NO_TRAITS or len(puts) > FEW:
+            await self._store([batch], traits)
+        else:
+            await self._puts(batch)
+
+    async def _store(self, batches: Sequence[Batch], traits: Traits = NO_TRAITS) -> list[None]:
+        """Store items: those that fit each other together."""
+        left = [*batches]
+        while left:
+            together = [one for one in left if one.fits(left[0])]
+            puts, embedded, origins = joined(together)
+            await self.runner.run(
+                items.put,
+                self.queries,
+                puts,
+                embedded,
+                language=self.settings.language,
+                history=self.settings.history,
+                origin=origins,
+                traits=traits,
+                is_unindexed=left[0].is_unindexed,
+            )
+            left = [one for one in left if not one.fits(together[0])]
+        return [None] * len(batches)
+
+    async def _get(self, calls: Sequence[Sequence[tuple[Namespace, str]]]) -> list[list[Row | None]]:
+        """Return the rows of items, each where it was asked for."""
+        rows = iter(await self.runner.run(items.get, self.queries, [*chain.from_iterable(calls)]))
+        return [[*islice(rows, len(keys))] for keys in calls]
 
     async def _embed(self, puts: Sequence[Put]) -> tuple[list[Embedded], bool]:
         """Return embeddings of puts in each index, and whether some are missing because a model failed."""
@@ -625,6 +656,8 @@ class PGMemoryStore(Memories, _Store):
     _find = AsyncPGMemoryStore._find
     _embed_query = AsyncPGMemoryStore._embed_query
     _put = AsyncPGMemoryStore._put
+    _store = AsyncPGMemoryStore._store
+    _get = AsyncPGMemoryStore._get
     _delete = AsyncPGMemoryStore._delete
     _embed = AsyncPGMemoryStore._embed
     _indexes = AsyncPGMemoryStore._indexes

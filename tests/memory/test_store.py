@@ -21,6 +21,7 @@ from langgraph_pgstate import PGState
 from langgraph_pgstate.errors import BlockingCallError, ConfigurationError, SerializationError
 from langgraph_pgstate.memory import AsyncPGMemoryStore, PGMemoryStore, items, memories, remembering
 from langgraph_pgstate.memory import store as store_module
+from langgraph_pgstate.memory.origins import Origin
 
 USER = ("users", "ann")
 CONFIG: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
@@ -518,3 +519,71 @@ def noted(function: Any, on_the_loop: list[str]) -> Any:
         return function(*given, **options)
 
     return call
+
+
+@pytest.mark.bare
+async def test_what_tasks_store_at_once_is_each_ones_own(
+    dsn: str, indexed: PGMemoryStore, connection: psycopg.Connection
+) -> None:
+    """It is stored and embedded together: with the origin of each, and what fails, fails alone."""
+    asked = 0
+
+    def counted(texts: Sequence[str]) -> list[list[float]]:
+        nonlocal asked
+        asked += 1
+        if any("poison" in text for text in texts):
+            raise ValueError("the model takes no poison")
+        return [vector[:3] if "short" in text else vector for text, vector in zip(texts, embed(texts), strict=True)]
+
+    class State(TypedDict, total=False):
+        name: str
+        seen: str | None
+
+    async def remember(state: State, *, store: BaseStore) -> State:
+        await store.aput(where, state["name"], {"text": state["name"]})
+        found = await store.aget(where, state["name"])
+        return {"seen": found and found.value["text"]}
+
+    where, schema, index = ("at once",), indexed.schema, {**INDEX, "embed": counted}
+    names = [*(f"tea {number}" for number in range(20)), "poison"]
+    configs: Any = [{"configurable": {"thread_id": f"t {name}", "user_id": f"u {name}"}} for name in names]
+    async with AsyncPGMemoryStore.from_conn_string(dsn, schema=schema, index=index) as store:
+        graph: Any = StateGraph(State).add_node("remember", remember).add_edge(START, "remember").compile(store=store)
+        given = zip(names, configs, strict=True)
+        found = await asyncio.gather(*(graph.ainvoke({"name": name}, config) for name, config in given))
+        assert [one["seen"] for one in found] == names
+        puts = [store.aput(where, "same", {"text": f"{n}"}) for n in range(5)]
+        refused = store.aput(where, "short", {"text": "short"})
+        results = await asyncio.gather(*puts, refused, return_exceptions=True)
+        assert [type(one) for one in results] == [type(None)] * 5 + [ConfigurationError]
+        assert [one.value["text"] for one in await store.history(where, "same")] == ["4", "3", "2", "1", "0"]
+        await store.adelete(where, "same")
+    query = """
+        SELECT m.key, m.thread_id, m.changed_by, m.is_unindexed, v.embedding::real[]
+        FROM memories m LEFT JOIN memory_vectors_1 v USING (namespace, key)
+        WHERE m.namespace = '{at once}' ORDER BY m.key
+    """
+    for name, row in zip(sorted(names), rows(connection, schema, query), strict=True):
+        vector = None if name == "poison" else pytest.approx(embed([name])[0])
+        assert row == (name, f"t {name}", f"u {name}", name == "poison", vector)
+    assert asked < len(names)
+
+
+def test_batches_that_are_joined_keep_their_embeddings() -> None:
+    index: Any = "index"
+
+    def batch(*keys: str) -> items.Batch:
+        puts = [items.Put(USER, key, "{}", None, None, []) for key in keys]
+        numbers = [*range(1, len(keys) + 1)]
+        embedded = items.Embedded(index, numbers, ["text"] * len(keys), [[len(key)] for key in keys])
+        return items.Batch(puts, [embedded], False, Origin(thread_id=keys[0]))
+
+    puts, (embedded,), origins = items.joined([batch("a", "bb"), batch("ccc")])
+    assert [
+        (puts[number - 1].key, vector) for number, vector in zip(embedded.numbers, embedded.vectors, strict=True)
+    ] == [
+        ("a", [1]),
+        ("bb", [2]),
+        ("ccc", [3]),
+    ]
+    assert [one.thread_id for one in origins] == ["a", "a", "ccc"]

@@ -172,11 +172,11 @@ WITH terms AS MATERIALIZED (
         (coalesce(1::float8 / (10 + c.vector_rank)::float8, 0::float8)
             + coalesce(c.share / (10 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
-        * power(0.5::float8, coalesce(
+        * CASE WHEN cardinality(:half_life_kinds::text[]) = 0 THEN 1::float8 ELSE power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
-                / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
+                / (SELECT h.seconds FROM unnest(:half_life_kinds, :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
-        )) AS fused
+        )) END AS fused
     FROM ranks c
     ORDER BY fused DESC, c.distance, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer
@@ -285,11 +285,11 @@ WITH terms AS MATERIALIZED (
         (coalesce(1::float8 / (10 + c.vector_rank)::float8, 0::float8)
             + coalesce(c.share / (10 + c.words_rank)::float8, 0::float8))
         * (1::float8 + :importance_weight::float8 * (coalesce(c.importance, 0.5::real)::float8 - 0.5::float8))
-        * power(0.5::float8, coalesce(
+        * CASE WHEN cardinality(:half_life_kinds::text[]) = 0 THEN 1::float8 ELSE power(0.5::float8, coalesce(
             extract(epoch FROM now() - c.updated_at)::float8
-                / (SELECT h.seconds FROM unnest(:half_life_kinds::text[], :half_lives::float8[]) AS h (kind, seconds)
+                / (SELECT h.seconds FROM unnest(:half_life_kinds, :half_lives::float8[]) AS h (kind, seconds)
                     WHERE h.kind = c.kind), 0::float8
-        )) AS fused
+        )) END AS fused
     FROM ranks c
     ORDER BY fused DESC, c.distance, c.namespace, c.key
     LIMIT :page_size::integer OFFSET :offset::integer

@@ -1,0 +1,125 @@
+"""Calls of an event loop that are run together: many small ones take as long as few large ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class Gathering(Generic[C, R]):
+    """Calls that are run alone if they come one by one, and together if they come at once.
+
+    A caller that is cancelled before its call is run takes it back; afterwards the call goes on.
+
+    Args:
+        run: Runs calls, and returns the result of each. If it fails, each of several calls is run alone, unless the
+            error is one that each would get.
+        names: Returns what a call is about; calls about the same thing are run one after another, in their order. The
+            number of names is the size of a call.
+        most: Size of the calls that are run together. A greater one is run alone.
+        patience: Seconds that calls wait for the end of a run, to be run together; at 0 only those of one turn of the
+            event loop are.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[C]], Awaitable[Sequence[R]]],
+        names: Callable[[C], Iterable[Hashable]],
+        *,
+        most: int,
+        patience: float,
+    ) -> None:
+        self._run, self._names, self._most, self._patience = run, names, most, patience
+        self._waiting: list[tuple[C, asyncio.Future[R]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        # The end of the run that calls wait for, unless it takes too long.
+        self._waited_for: asyncio.TimerHandle | None = None
+        self._is_beginning = False
+
+    async def __call__(self, call: C) -> R:
+        """Run a call, maybe together with others, and return its result."""
+        if self._patience and self._waited_for is None and not self._waiting:
+            with self._waiting_for():
+                return (await self._run([call]))[0]
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, future))
+        self._begin()
+        return await future
+
+    @contextmanager
+    def _waiting_for(self) -> Iterator[None]:
+        """Let calls wait for the end of a run."""
+        timer = None
+        if self._patience:
+            timer = self._waited_for = asyncio.get_running_loop().call_later(self._patience, self._go_on)
+        try:
+            yield
+        finally:
+            if timer is not None and self._waited_for is timer:
+                timer.cancel()
+                self._go_on()
+
+    def _go_on(self) -> None:
+        self._waited_for = None
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._waiting and self._waited_for is None and not self._is_beginning:
+            self._is_beginning = True
+            # Of no caller: one may be cancelled.
+            task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-gathered")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self) -> None:
+        self._is_beginning = False
+        taken = self._take()
+        with self._waiting_for():
+            if not self._patience:
+                self._begin()
+            if taken:
+                await self._run_all(taken)
+
+    def _take(self) -> list[tuple[C, asyncio.Future[R]]]:
+        """Return the calls that wait longest, as far as they may be run together."""
+        taken: list[tuple[C, asyncio.Future[R]]] = []
+        left: list[tuple[C, asyncio.Future[R]]] = []
+        named: set[Hashable] = set()
+        size = 0
+        for one in self._waiting:
+            if one[1].done():
+                continue
+            names = {*self._names(one[0])}
+            if left or (taken and size + len(names) > self._most) or not named.isdisjoint(names):
+                left.append(one)
+                continue
+            taken.append(one)
+            named |= names
+            size += len(names)
+        self._waiting = left
+        return taken
+
+    async def _run_all(self, taken: Sequence[tuple[C, asyncio.Future[R]]]) -> None:
+        try:
+            results = await self._run([call for call, _ in taken])
+        except Exception as error:
+            if len(taken) > 1 and not getattr(error, "retryable", False):
+                for one in taken:
+                    await self._run_all([one])
+                return
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(error)
+        except BaseException:
+            for _, future in taken:
+                future.cancel()
+            raise
+        else:
+            for (_, future), result in zip(taken, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
