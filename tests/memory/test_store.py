@@ -579,11 +579,6 @@ def test_batches_that_are_joined_keep_their_embeddings() -> None:
         return items.Batch(puts, [embedded], False, Origin(thread_id=keys[0]))
 
     puts, (embedded,), origins = items.joined([batch("a", "bb"), batch("ccc")])
-    assert [
-        (puts[number - 1].key, vector) for number, vector in zip(embedded.numbers, embedded.vectors, strict=True)
-    ] == [
-        ("a", [1]),
-        ("bb", [2]),
-        ("ccc", [3]),
-    ]
+    keys = [puts[number - 1].key for number in embedded.numbers]
+    assert [*zip(keys, embedded.vectors, strict=True)] == [("a", [1]), ("bb", [2]), ("ccc", [3])]
     assert [one.thread_id for one in origins] == ["a", "a", "ccc"]
