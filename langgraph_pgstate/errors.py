@@ -31,6 +31,7 @@
     ├── ThreadArchivedError                  the thread is in an archive, and must be restored first
     ├── ArchiveError                         an archive is missing or damaged
     │   └── ArchiveUnavailableError          the objects of an archive cannot be reached
+    ├── ThreadInUseError                     a process runs the thread, so its messages cannot be redacted
     ├── ThreadExistsError                    a thread is to be created under the id of another one
     ├── AssistantExistsError                 an assistant is to be created under the id of another one
     ├── AssistantInUseError                  an assistant has schedules that the caller may not delete with it
@@ -510,6 +511,24 @@ class ArchiveUnavailableError(ArchiveError):
     """The objects of an archive cannot be reached, or not be written."""
 
     retryable = True
+
+
+class ThreadInUseError(PGStateError):
+    """A process runs the thread: it has in its memory what is to be redacted, and would store it again.
+
+    Attributes:
+        thread_id: The thread.
+        why: How it is used.
+    """
+
+    retryable = True
+
+    def __init__(self, thread_id: str, why: str) -> None:
+        super().__init__(
+            f"nothing is redacted in thread {thread_id!r}: {why}. End its run, or wait for its end, and call it again"
+        )
+        self.thread_id = thread_id
+        self.why = why
 
 
 class ThreadExistsError(PGStateError):

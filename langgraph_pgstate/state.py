@@ -38,7 +38,7 @@ from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
-from langgraph_pgstate.keep import Archive, AsyncArchive
+from langgraph_pgstate.keep import Archive, AsyncArchive, AsyncPrivacy, Privacy
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -310,6 +310,7 @@ class PGState(_State):
         messages: Conversations, what a model is shown of them, and full-text search.
         events: The audit trail.
         audit: Chains of events by hashes, if `setup(audit=True)` has turned them on.
+        privacy: Export and erasure of what is stored about a person.
         prices: Prices of tokens.
         leases: Leases of threads.
 
@@ -588,6 +589,11 @@ class PGState(_State):
     def audit(self) -> Audit:
         """Chains of events by hashes."""
         return Audit(self._fresh, self._queries)
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        """Export and erasure of what is stored about a person."""
+        return Privacy(self._fresh, self._queries, self._codec, self.tenant)
 
     @cached_property
     def prices(self) -> Prices:
@@ -916,6 +922,11 @@ class AsyncPGState(_State):
     def audit(self) -> AsyncAudit:
         """Chains of events by hashes."""
         return AsyncAudit(self._fresh, self._queries)
+
+    @cached_property
+    def privacy(self) -> AsyncPrivacy:
+        """Export and erasure of what is stored about a person."""
+        return AsyncPrivacy(self._fresh, self._queries, self._codec, self.tenant)
 
     @cached_property
     def prices(self) -> AsyncPrices:

@@ -250,6 +250,18 @@ def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> byte
     return data[_LISTED_BYTES:]
 
 
+def open_state(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
+    """Return what is in the frame of a state.
+
+    Raises:
+        CorruptStateError: If the frame is damaged.
+        DecryptionError: If its row names other segments than it was encrypted with.
+    """
+    if data[:1] == b"\x04":
+        data = _check_segments(data, segment_ids, where)
+    return frames.unpack(data, where)
+
+
 def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     """Return the state that `encode_state` was given.
 
@@ -258,10 +270,8 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
         UnreadableFormatError: If a newer version of this package wrote them.
         DecryptionError: If its row names other segments than it was encrypted with.
     """
-    if data[:1] == b"\x04":
-        data = _check_segments(data, segment_ids, where)
     try:
-        fields = ormsgpack.unpackb(frames.unpack(data, where))
+        fields = ormsgpack.unpackb(open_state(data, segment_ids, where))
         if fields[0] != FORMAT:
             raise UnreadableFormatError(where, f"format {fields[0]} needs a newer version of langgraph_pgstate")
         _, v, ts, versions, seen, updated, entries, extra, exact_metadata = fields

@@ -145,7 +145,7 @@ def message_row(message: BaseMessage) -> dict[str, Any]:
     return {
         "role": _safe(message.type),
         "agent": _safe(message.name),
-        "content": _safe(_text_of(message.content)),
+        "content": _safe(text_of(message.content)),
         "tool_calls": _safe([{"name": call["name"], "args": call["args"], "id": call["id"]} for call in calls] or None),
         "tool_call_id": _safe(call_id),
         "input_tokens": _tokens(usage.get("input_tokens")),
@@ -163,9 +163,9 @@ def _tokens(count: Any) -> int | None:
     return count if type(count) is int and 0 <= count < 2**63 else None
 
 
-def _text_of(content: Any) -> str | None:
-    """Return the text of a message's content, without images and other media."""
-    if isinstance(content, str):
+def text_of(content: Any) -> str | None:
+    """Return the text of a message's content, without images and other media; `None` if there is none."""
+    if isinstance(content, str) or content is None:
         return content
     parts = [
         part if isinstance(part, str) else part["text"]

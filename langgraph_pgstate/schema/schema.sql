@@ -822,6 +822,21 @@ CREATE TABLE /*schema*/event_chain_ends (
     PRIMARY KEY (chain_id)
 );
 
+-- Erasures, and their receipts, which name no person. While one is going on, `subject` is a salted hash by which the
+-- same call finds it again, and `counts` the rows that are erased so far, counted by the transactions that erase them.
+CREATE TABLE /*schema*/erasures (
+    erasure_id text COLLATE "C" NOT NULL,
+    kind text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    ended_at timestamptz,
+    salt bytea,
+    subject bytea,
+    counts jsonb NOT NULL DEFAULT '{}',
+    receipt jsonb,
+    PRIMARY KEY (erasure_id)
+);
+CREATE INDEX erasures_started_at_idx ON /*schema*/erasures (started_at DESC, erasure_id);
+
 -- Recorded entries that are not in the tables yet: one row with each checkpoint, in its transaction, with the runs,
 -- spans, events and messages that belong to it. A writer moves it within a second, also after a crash. Deleting a row
 -- and writing its entries is one transaction, so it is done once. `is_alone`: written without a checkpoint, like the
@@ -1728,6 +1743,16 @@ COMMENT ON COLUMN /*schema*/event_chain_ends.number IS 'number of its last entry
 COMMENT ON COLUMN /*schema*/event_chain_ends.hash IS 'hash of its last entry';
 COMMENT ON COLUMN /*schema*/event_chain_ends.reason IS 'deleted, or erased and the id of the receipt';
 COMMENT ON COLUMN /*schema*/event_chain_ends.ended_at IS 'time its events were deleted';
+
+COMMENT ON TABLE /*schema*/erasures IS 'Erasures, and their receipts, which name no person.';
+COMMENT ON COLUMN /*schema*/erasures.erasure_id IS 'random id';
+COMMENT ON COLUMN /*schema*/erasures.kind IS 'user, thread or message';
+COMMENT ON COLUMN /*schema*/erasures.started_at IS 'start';
+COMMENT ON COLUMN /*schema*/erasures.ended_at IS 'end; null: it is not finished, and the same call goes on with it';
+COMMENT ON COLUMN /*schema*/erasures.salt IS 'random, for subject; null once it is finished';
+COMMENT ON COLUMN /*schema*/erasures.subject IS 'SHA-256 of the salt and of what is erased; null once it is finished';
+COMMENT ON COLUMN /*schema*/erasures.counts IS 'rows that were erased or redacted, by table';
+COMMENT ON COLUMN /*schema*/erasures.receipt IS 'receipt with its signature; null until it is finished';
 
 COMMENT ON TABLE /*schema*/journal IS
     'Recorded entries that are not in the other tables yet. A writer moves each entry once, also after a crash.';

@@ -46,8 +46,12 @@ from langgraph_pgstate.files.paths import place_of
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts.answers import request_answer
 from langgraph_pgstate.interrupts.pending import request_interrupted
-from langgraph_pgstate.keep import archiving
+from langgraph_pgstate.keep import archiving, erasing
+from langgraph_pgstate.keep.erasing import EraseRequest
+from langgraph_pgstate.keep.exporting import START
 from langgraph_pgstate.keep.packing import pack, unpack
+from langgraph_pgstate.keep.redacting import Redaction
+from langgraph_pgstate.keep.redaction import clear_runs
 from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
@@ -360,6 +364,10 @@ def test_operations_know_nothing_of_loops_threads_and_clocks() -> None:
     assert {name: found for name, tree in OPERATIONS.items() if (found := imported(tree) & known)} == {}
 
 
+async def clear_runs_of(db: Any, queries: Any, erasure_id: str | None) -> Any:
+    return await clear_runs(db, queries, "t", ["run"])
+
+
 class Bench:
     """A connection with a thread of three checkpoints, for running any operation by hand."""
 
@@ -389,6 +397,11 @@ class Bench:
 
     def plan(self) -> Any:
         return plan_put(self.codec, request_put(self.codec, *put_arguments(self.config, 9)), None)
+
+    def erasing(self) -> Any:
+        request = EraseRequest("user", "eve")
+        run_blocking(erasing.begin(self.db, self.queries, "erasure", request))
+        return "erasure", request, None
 
     def chained(self) -> tuple[()]:
         run_blocking(self.db.execute(self.queries.begin_chaining, {}))
@@ -727,6 +740,20 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.deleting.move_stubs": lambda bench: ("a", "b", ["t"]),
     "keep.deleting.end_archive": lambda bench: ("a", ["t"], "eve"),
     "keep.restoring.find_archives": lambda bench: (["t"],),
+    "keep.exporting.next_thread": lambda bench: ("eve", ""),
+    "keep.exporting.thread_page": lambda bench: ("t", START),
+    "keep.exporting.user_page": lambda bench: ("eve", START),
+    "keep.exporting.newest_state": lambda bench: (bench.codec, "t"),
+    "keep.erasing.begin": lambda bench: ("erasure", EraseRequest("user", "eve")),
+    "keep.erasing.find_open": lambda bench: (EraseRequest("user", "eve"),),
+    "keep.erasing.finish": lambda bench: bench.erasing(),
+    "keep.erasing.in_erasure": lambda bench: ("erasure", clear_runs_of),
+    "keep.redaction.lock_unused": lambda bench: ("t",),
+    "keep.redaction.find_message_ids": lambda bench: ("t",),
+    "keep.redaction.find_versions": lambda bench: ("t", frozenset({"m"})),
+    "keep.redaction.has_message": lambda bench: ("t", "m"),
+    "keep.redaction.redact_thread": lambda bench: ("t", Redaction(frozenset({"m"}), ("a text of some length",))),
+    "keep.redaction.clear_runs": lambda bench: ("t", ["run"]),
     "keep.restoring.store_threads": lambda bench: (bench.tables(), "a", *bench.unpacked()),
     "leases.guards.sweep": lambda bench: (),
     "leases.holding.take": lambda bench: ("t", "holder", 60.0),

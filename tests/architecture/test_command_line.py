@@ -19,7 +19,7 @@ pytestmark = pytest.mark.smoke
 # What commands use of the package: its objects, what they take and return, and the programs that they start.
 ALLOWED = re.compile(
     r"langgraph_pgstate(\.cli\..*|\.cli|\.errors|\.options|\..*\.(options|types))?$|"
-    r"langgraph_pgstate\.(state|admin\.api|memory\.memories|runs|threads|otlp|metrics|process_identity)$|"
+    r"langgraph_pgstate\.(state|admin\.api|memory\.memories|runs|threads|otlp|keep|metrics|process_identity)$|"
     r"langgraph_pgstate\.(db\.(dsn|embedded)|codec\.serializer|otlp\.exporter)$|"
     r"langgraph_pgstate\.(server|worker)\..*"
 )
@@ -27,6 +27,7 @@ ALLOWED = re.compile(
 OBJECTS = {
     "langgraph_pgstate.runs": {"Runs", "RunHandle"},
     "langgraph_pgstate.threads": {"Threads"},
+    "langgraph_pgstate.keep": {"Privacy"},
     "langgraph_pgstate.state": {"AsyncPGState", "PGState", "StateOptions"},
     "langgraph_pgstate.admin.api": {"Admin"},
     "langgraph_pgstate.memory.memories": {"ROOT", "namespace_of", "owner_of"},

@@ -54,6 +54,7 @@ TABLES = (
     "event_chains",
     "event_hashes",
     "event_chain_ends",
+    "erasures",
     "prices",
     "journal",
     "queue",
@@ -243,7 +244,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
         WHERE c.relnamespace = %s::regnamespace AND (i.indisunique OR i.indisprimary OR i.indisexclusion)
             AND c.relkind IN ('r', 'p') AND c.relname NOT IN (
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
-                'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends', 'data_keys',
+                'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends', 'erasures', 'data_keys',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
                 'memory_indexes', 'archives', 'files', 'file_texts', 'file_versions')
         """,

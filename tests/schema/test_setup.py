@@ -68,7 +68,7 @@ QUEUE_TABLES = {
     *("queue_limits", "queue_keys", "budgets", "deleted_costs", "webhooks", "assistants", "assistant_versions"),
 }
 FILE_TABLES = {"files", "file_texts", "file_versions"}
-AUDIT_TABLES = {"event_chaining", "event_chains", "event_hashes", "event_chain_ends"}
+AUDIT_TABLES = {"event_chaining", "event_chains", "event_hashes", "event_chain_ends", "erasures"}
 MEMORY_TABLES = {"memories", "memory_versions", "large_namespaces", "memory_indexes"}
 KEEP_TABLES = {"archives", "archived_threads"}
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | AUDIT_TABLES | MEMORY_TABLES | KEEP_TABLES

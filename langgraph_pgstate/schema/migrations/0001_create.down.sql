@@ -19,6 +19,7 @@ DROP TABLE /*schema*/deleted_costs;
 DROP TABLE /*schema*/budgets;
 DROP TABLE /*schema*/prices;
 DROP TABLE /*schema*/journal;
+DROP TABLE /*schema*/erasures;
 DROP TABLE /*schema*/event_chain_ends;
 DROP TABLE /*schema*/event_hashes;
 DROP TABLE /*schema*/event_chains;

@@ -1,0 +1,133 @@
+"""The command `privacy`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from langgraph_pgstate.cli.drawing import console, escape
+from langgraph_pgstate.cli.options import LimitOption, YesOption
+from langgraph_pgstate.cli.output import (
+    as_json,
+    count,
+    format_time,
+    new_table,
+    one_of,
+    print_json,
+    print_json_page,
+    show,
+)
+from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
+
+ACTIONS: Final = ("export", "erase", "receipts", "verify")
+
+
+def privacy(
+    ctx: typer.Context,
+    action: Annotated[
+        str, typer.Argument(metavar="ACTION", help="export, erase, receipts or verify.", callback=one_of(*ACTIONS))
+    ],
+    receipt: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE", show_default=False, exists=True, dir_okay=False, help="With verify: the receipt."
+        ),
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="ID", help="The user.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; with --message, that of it.")] = None,
+    message: Annotated[str | None, typer.Option(metavar="ID", help="Only this message of the thread.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, dir_okay=False, help="With export and erase: write it there."),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            show_default=False,
+            exists=True,
+            dir_okay=False,
+            help="The key of receipts: a secret, or a key for Ed25519 as PEM.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With erase: only count.")] = False,
+    limit: LimitOption = 20,
+    yes: YesOption = False,
+) -> None:
+    """Export or erase what is stored about a user, with receipts.
+
+    The exit code is 1 if something stays, or a receipt does not hold.
+    """
+    target: Target = ctx.obj
+    what: dict[str, Any] = {"user_id": user, "thread_id": thread, "message_id": message}
+    secret = None if key is None else key.read_bytes().strip()
+    if action == "verify":
+        _verify(target, receipt, secret, what)
+        return
+    with target.connect() as state:
+        if action == "export":
+            if user is None:
+                raise ConfigurationError("say whose data to export: --user ID")
+            with ExitStack() as stack:
+                file = typer.get_binary_stream("stdout") if to is None else stack.enter_context(to.open("wb"))
+                for line in state.privacy.export(user_id=user):
+                    file.write(line + b"\n")
+            return
+        if action == "receipts":
+            page = state.privacy.receipts(limit=limit)
+            if target.is_json:
+                print_json_page(page.items, page.next)
+                return
+            table = new_table("receipt", "what", "began", "ended", "rows")
+            for one in page.items:
+                times = format_time(one.started_at), "" if one.ended_at is None else format_time(one.ended_at)
+                table.add_row(*map(escape, (one.erasure_id, one.kind, *times, f"{sum(one.counts.values()):,}")))
+            show(table, len(page.items), "receipt", page.next)
+            return
+        if not (dry_run or yes):
+            found = state.privacy.erase(**what, key=secret, dry_run=True)
+            typer.confirm(f"Erase {count(found.rows, 'row')}? They do not come back", abort=True, err=True)
+        done = state.privacy.erase(**what, key=secret, dry_run=dry_run)
+    if to is not None and done.receipt is not None:
+        to.write_text(_text(done.receipt))
+    if target.is_json:
+        print_json(as_json(done) | {"is_complete": done.is_complete})
+        raise typer.Exit(int(not done.is_complete))
+    table = new_table("table", "rows")
+    for name, rows in done.counts.items():
+        table.add_row(escape(name), f"{rows:,}")
+    if done.counts:
+        console.print(table)
+    console.print(f"{'would erase' if dry_run else 'erased'} {count(done.rows, 'row')}")
+    for kept in done.kept:
+        console.print(f"[bold red]left:[/] {escape(kept.thread_id)}: {escape(kept.why)}")
+    if done.receipt is not None:
+        console.print(f"receipt {escape(str(done.receipt['receipt_id']))}, signature {done.receipt['algorithm']}")
+    raise typer.Exit(int(not done.is_complete))
+
+
+def _text(receipt: Any) -> str:
+    return json.dumps(dict(receipt), indent=2) + "\n"
+
+
+def _verify(target: Target, receipt: Path | None, secret: bytes | None, what: dict[str, Any]) -> None:
+    from langgraph_pgstate.keep import Privacy
+
+    if receipt is None or secret is None:
+        raise ConfigurationError("give the receipt and its key: pgstate privacy verify FILE --key-file FILE")
+    verdict = Privacy.verify(receipt.read_bytes(), secret, **what)
+    is_good = verdict.is_signed and verdict.is_of is not False
+    if target.is_json:
+        print_json(verdict)
+    elif not is_good:
+        console.print(f"[bold red]{escape(verdict.why)}[/]")
+    else:
+        about = ", and about this subject" if verdict.is_of else ""
+        console.print(f"[green]the receipt is as it was signed{about}[/]")
+    raise typer.Exit(int(not is_good))

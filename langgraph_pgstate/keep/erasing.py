@@ -1,0 +1,554 @@
+"""Erasure of all that is stored about a user, of threads, and of single messages.
+
+Each thread is one transaction, which also counts what it has erased. So an erasure that is interrupted goes on when it
+is called again, and its receipt counts all. A dry run does the same, and rolls each transaction back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from langgraph_pgstate.checkpoints.event_chains import chain, release_events
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import (
+    ArchiveError,
+    ConfigurationError,
+    ConflictError,
+    NotFoundError,
+    ThreadArchivedError,
+    ThreadHeldError,
+    ThreadInUseError,
+)
+from langgraph_pgstate.keep.deleting import delete_copies, find_copies
+from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
+from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
+from langgraph_pgstate.keep.redacting import Redaction, all_texts
+from langgraph_pgstate.keep.redaction import (
+    WHY,
+    clear_runs,
+    find_message_ids,
+    find_versions,
+    has_message,
+    lock_unused,
+    redact_thread,
+)
+from langgraph_pgstate.keep.restoring import find_archives, find_sources, restore_source
+from langgraph_pgstate.memory.indexes import stored_indexes
+from langgraph_pgstate.memory.namespaces import literal
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads.holds import refuse_held
+from langgraph_pgstate.threads.rows import delete_thread
+
+T = TypeVar("T")
+Counts = Counter[str]
+
+_PAGE: Final = 200
+# What is stored of a user while she is erased is found by another round.
+_ROUNDS: Final = 5
+
+BY_THREAD: Final = frozenset({
+    *("threads", "checkpoints", "segments", "writes", "labels", "leases", "tombstones", "answers", "projections"),
+    *("runs", "feedback", "queue", "run_requests", "stream_batches", "webhooks", "spans", "span_exports"),
+    *("tool_executions", "messages", "events", "event_chains", "event_hashes", "journal", "archived_threads"),
+})  # fmt: skip
+"""Tables whose rows go with their thread."""
+
+KEYS: Final = frozenset({"data_keys"})
+"""Tables of keys that are destroyed: those of a scope `user:ID` or `thread:ID`."""
+
+BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
+    "memories": ("erase_memory_changes_by_user",),
+    "memory_versions": ("erase_memory_versions_of_user", "erase_memory_version_changes_by_user"),
+    "large_namespaces": ("erase_large_namespaces_of_user",),
+    "files": ("erase_files_of_user",),
+    "file_texts": ("erase_file_texts_of_user",),
+    "file_versions": ("erase_file_versions_of_user", "erase_file_changes_by_user"),
+    "schedules": ("erase_schedules_of_user",),
+    # Versions are found by their assistants.
+    "assistant_versions": ("erase_assistant_versions_of_user",),
+    "assistants": ("erase_assistants_of_user",),
+    "budgets": ("erase_budgets_of_user",),
+    "queue_limits": ("erase_queue_limits_of_user",),
+    "queue_keys": ("erase_queue_keys_of_user",),
+    "deleted_costs": ("erase_deleted_costs_of_user",),
+    "feedback": ("erase_feedback_by_user",),
+    "answers": ("erase_answers_by_user",),
+}
+"""Tables with rows of a user that are of no thread, or of threads of others, and the statements on them, in order."""
+
+EXCEPTED: Final[Mapping[str, str]] = {
+    "holds": "a thread that is held is not erased; the person who holds it is named by her office",
+    "migrations": "versions of the schema",
+    "workers": "processes",
+    "exporters": "processes and the addresses of collectors",
+    "prices": "prices of models",
+    "maintenance": "what maintain did, in numbers",
+    "memory_indexes": "models and dimensions of embeddings",
+    "event_chaining": "whether events are chained",
+    "event_chain_ends": "random ids and hashes of chains that have ended",
+    "archives": "addresses, sizes and hashes of archives",
+    "erasures": "counts and receipts, which name no person",
+}
+"""Tables that an erasure leaves as they are, and why."""
+
+_REDACTED: Final = frozenset({
+    *("erase_memory_changes_by_user", "erase_memory_version_changes_by_user", "erase_file_changes_by_user"),
+    *("erase_answers_by_user", "erase_deleted_costs_of_user"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EraseRequest:
+    """What to erase, validated.
+
+    Attributes:
+        kind: `user`, `thread` or `message`.
+        id: The user, the thread or the message.
+        thread_id: The thread of the message.
+    """
+
+    kind: Kind
+    id: str
+    thread_id: str | None = None
+
+    @property
+    def subject(self) -> bytes:
+        """What is erased, as bytes of which receipts have a code."""
+        return subject_of(self.kind, self.id, self.thread_id)
+
+
+class _Undone(Exception):
+    """Rolls back a transaction of a dry run."""
+
+
+async def in_erasure(
+    db: Connection, queries: Queries, erasure_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any
+) -> Counts:
+    """Do a part of an erasure in one transaction that also counts it; without an id it is rolled back."""
+    counts: Counts = Counter()
+    try:
+        async with db.transaction():
+            counts = +await work(db, queries, erasure_id, *given)
+            if erasure_id is None:
+                raise _Undone
+            if counts:
+                await db.execute(queries.count_erased, {"erasure_id": erasure_id, "counts": json.dumps(counts)})
+    except _Undone:
+        pass
+    return counts
+
+
+async def erase(
+    runner: Runner,
+    queries: Queries,
+    codec: ValueCodec,
+    request: EraseRequest,
+    signer: Signer | None,
+    *,
+    dry_run: bool,
+    tenant: str | None = None,
+) -> Erasure:
+    """Erase what a request names. Safe to repeat: what an interrupted call has left is found by the next one.
+
+    Raises:
+        NotFoundError: If there is no such thread or message. Nothing was written.
+        ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
+        ThreadInUseError: If the thread of a message is running. Nothing was written.
+    """
+    work = _Work(runner, queries, codec, request, Erasure(request.kind, dry_run=dry_run), tenant)
+    if request.kind == "user":
+        await work.begin()
+        await work.user()
+    else:
+        await work.single()
+    if not dry_run and work.report.is_complete and work.report.erasure_id is not None:
+        work.report.receipt = await runner.run(finish, queries, work.report.erasure_id, request, signer)
+    return work.report
+
+
+async def begin(db: Connection, queries: Queries, new_id: str, request: EraseRequest) -> tuple[str, dict[str, int]]:
+    """Return the id of an erasure that is not finished, or begin one. One transaction; safe to repeat.
+
+    Returns:
+        The id, and what it has counted so far.
+    """
+    async with db.transaction():
+        await db.fetch(queries.lock_action, {"key": f"erase {queries.schema}"})
+        for id, salt, subject, _ in await db.fetch(queries.list_open_erasures, {"kind": request.kind}):
+            if hmac.compare_digest(_salted(salt, request), subject):
+                return id, dict((await db.fetch(queries.get_erasure, {"erasure_id": id}))[0][2])
+        salt = secrets.token_bytes(16)
+        new = {"erasure_id": new_id, "kind": request.kind, "salt": salt, "subject": _salted(salt, request)}
+        await db.execute(queries.begin_erasure, new)
+    return new_id, {}
+
+
+def _salted(salt: bytes, request: EraseRequest) -> bytes:
+    return hashlib.sha256(salt + request.subject).digest()
+
+
+async def finish(
+    db: Connection, queries: Queries, erasure_id: str, request: EraseRequest, signer: Signer | None
+) -> Mapping[str, Any]:
+    """Make and store the receipt of an erasure. One transaction; safe to repeat."""
+    async with db.transaction():
+        kind, started_at, counts, receipt, now = (await db.fetch(queries.get_erasure, {"erasure_id": erasure_id}))[0]
+        if receipt is None:
+            facts = {
+                "receipt_id": erasure_id,
+                "schema": queries.schema,
+                "kind": kind,
+                "started_at": started_at.isoformat(),
+                "ended_at": now.isoformat(),
+                "counts": counts,
+                "rows": sum(counts.values()),
+            }
+            receipt = make_receipt(facts, request.subject, signer)
+            ended = {"erasure_id": erasure_id, "ended_at": now, "receipt": json.dumps(receipt)}
+            await db.execute(queries.end_erasure, ended)
+    found: Mapping[str, Any] = receipt
+    return found
+
+
+class _Work:
+    """One erasure."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        queries: Queries,
+        codec: ValueCodec,
+        request: EraseRequest,
+        report: Erasure,
+        tenant: str | None,
+    ) -> None:
+        self._runner, self._queries, self._codec, self._request = runner, queries, codec, request
+        self.report = report
+        self._counts: Counts = Counter()
+        self._done: set[str] = set()
+        self._tenant = tenant
+
+    async def begin(self) -> None:
+        """Begin, or find what was begun. A dry run writes nothing."""
+        if not self.report.dry_run:
+            id, counts = await self._runner.run(begin, self._queries, str(uuid4()), self._request)
+            self.report.erasure_id = id
+            self._counts.update(counts)
+
+    async def user(self) -> None:
+        """Erase a user: her threads and their heirs, then what is of no thread or in threads of others."""
+        user_id = self._request.id
+        for _ in range(_ROUNDS):
+            found = await self._threads("list_threads_of_user", user_id)
+            new = [id for id in found if id not in self._done]
+            for id in new:
+                await self.tree(id)
+            if not new:
+                break
+        else:
+            raise ConflictError("threads of the user are still being made: end her runs, and call it again")
+        await self._archives(self._done, user_id)
+        for id in await self._threads("list_threads_with_runs_of_user", user_id):
+            await self._part(id, _clear_user, self._codec, id, user_id)
+        await self._acts(user_id)
+        await self._part(None, _erase_rows, user_id)
+        if self.report.is_complete:
+            # A thread that stays is encrypted under them.
+            await self._part(None, _destroy_keys, user_id)
+
+    async def single(self) -> None:
+        """Erase a thread with its heirs, or a message in all threads that have it."""
+        request = self._request
+        thread_id = request.thread_id or request.id
+        if not await self._runner.run(_exists, self._queries, thread_id):
+            await self._resume_or_refuse(f"there is no thread {thread_id!r}")
+            return
+        if request.kind == "thread":
+            # Refused before it is begun.
+            await self._runner.run(_check_held, self._queries, thread_id)
+            await self.begin()
+            await self.tree(thread_id)
+            await self._archives(self._done, None)
+        else:
+            await self._message(thread_id, request.id)
+
+    async def _resume_or_refuse(self, why: str) -> None:
+        """Finish an erasure whose rows are all gone already; without one there is nothing to erase.
+
+        Raises:
+            NotFoundError: If there is none.
+        """
+        found = await self._runner.run(find_open, self._queries, self._request)
+        if found is None or self.report.dry_run:
+            raise NotFoundError(why)
+        self.report.erasure_id = found[0]
+        self._counts.update(found[1])
+        self.report.counts = dict(self._counts)
+
+    async def tree(self, thread_id: str) -> None:
+        """Erase a thread, its forks and copies of the same user or of nobody, and redact those of other users.
+
+        One that is archived is restored first, so that what has inherited from it is found.
+        """
+        await self._restore(thread_id)
+        members, others = await self._runner.run(_find_tree, self._queries, thread_id)
+        for heir, source in others:
+            if heir not in self._done:
+                await self._part(heir, _redact_heir, self._codec, heir, source)
+                await self._archives([heir], None)
+        # The thread itself last: by it the others are found again.
+        for id in members:
+            if id not in self._done:
+                self._done.add(id)
+                if await self._restore(id):
+                    await self._part(None, _count, Counter({"archived threads": 1}))
+                else:
+                    await self._part(id, _erase_thread, id)
+
+    async def _message(self, thread_id: str, message_id: str) -> None:
+        ids = frozenset({message_id})
+        _need_native(self._codec)
+        versions = await self._runner.run(find_versions, self._queries, thread_id, ids)
+        if not versions.fields and not await self._runner.run(has_message, self._queries, thread_id, message_id):
+            await self._resume_or_refuse(f"thread {thread_id!r} has no message {message_id!r}")
+            return
+        what = Redaction(ids, all_texts(versions.fields))
+        await self._runner.run(_check_unused, self._queries, thread_id)
+        await self.begin()
+        members, others = await self._runner.run(_find_tree, self._queries, thread_id)
+        # The thread itself last: in it the message is found again.
+        for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
+            await self._part(id, _redact, id, what, message_id)
+            await self._archives([id], None)
+
+    async def _restore(self, thread_id: str) -> bool:
+        """Restore a thread if it is archived, and return whether it still is: a dry run leaves it there."""
+        if not await self._runner.run(find_archives, self._queries, [thread_id]):
+            return False
+        if not self.report.dry_run:
+            for source in await find_sources(self._runner, self._queries, [thread_id], self._tenant):
+                await restore_source(self._runner, self._queries, source)
+        return self.report.dry_run
+
+    async def _archives(self, thread_ids: Iterable[str], user_id: str | None) -> None:
+        """Erase what archives have of threads, but of those that stay; what they have of redacted ones is older."""
+        given = {"thread_ids": [*thread_ids], "user_id": user_id}
+        rows = await self._runner.run(_fetch, self._queries, "list_archived_copies", given)
+        kept = {one.thread_id for one in self.report.kept}
+        ids = [row[0] for row in rows if row[0] not in kept]
+        for copies in await self._runner.run(find_copies, self._queries, ids) if ids else ():
+            if not self.report.dry_run:
+                try:
+                    await delete_copies(self._runner, self._queries, copies, self._tenant, None)
+                except ArchiveError as error:
+                    self.report.kept += [Kept(id, f"an archive has it: {error}") for id in copies.thread_ids]
+                    continue
+            await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
+
+    async def _acts(self, user_id: str) -> None:
+        """Forget who has acted, in events of threads of others."""
+        cursor = ("", "")
+        while True:
+            where = {"user_id": user_id, "cursor_thread": cursor[0], "cursor_id": cursor[1], "page_size": _PAGE}
+            rows = await self._runner.run(_fetch, self._queries, "list_events_by_user", where)
+            by_thread: dict[str, list[str]] = {}
+            for thread_id, event_id in rows:
+                by_thread.setdefault(thread_id, []).append(event_id)
+            for thread_id, event_ids in by_thread.items():
+                await self._part(thread_id, _forget_actor, thread_id, event_ids, user_id)
+            if len(rows) < _PAGE:
+                break
+            cursor = rows[-1]
+        kept = {one.thread_id for one in self.report.kept}
+        for held in await self._runner.run(_fetch, self._queries, "list_held_acts_of_user", {"user_id": user_id}):
+            if held[0] not in kept:
+                self.report.kept.append(Kept(held[0], str(ThreadHeldError(*held))))
+
+    async def _threads(self, query: str, user_id: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            where = {"user_id": user_id, "cursor_id": found[-1] if found else "", "page_size": _PAGE}
+            rows = await self._runner.run(_fetch, self._queries, query, where)
+            found += [row[0] for row in rows]
+            if len(rows) < _PAGE:
+                return found
+
+    async def _part(self, thread_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
+        """Do a part in a transaction of its own. A thread that is held or in use stays, and is named."""
+        try:
+            self._counts += await self._runner.run(in_erasure, self._queries, self.report.erasure_id, work, *given)
+        except (ThreadHeldError, ThreadInUseError, ThreadArchivedError, _NotNative) as error:
+            if thread_id is None:
+                raise
+            self.report.kept.append(Kept(thread_id, str(error)))
+        self.report.counts = dict(sorted(self._counts.items()))
+
+
+class _NotNative(ConfigurationError):
+    """Values of the thread are of another serializer than LangGraph's."""
+
+
+def _need_native(codec: ValueCodec) -> None:
+    if not codec.is_native:
+        raise _NotNative(
+            "messages can be redacted in values of LangGraph's own serializer only; erase the whole thread instead"
+        )
+
+
+async def _count(db: Connection, queries: Queries, erasure_id: str | None, counts: Counts) -> Counts:
+    return counts
+
+
+async def _fetch(db: Connection, queries: Queries, query: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+    return await db.fetch(getattr(queries, query), parameters)
+
+
+async def _exists(db: Connection, queries: Queries, thread_id: str) -> bool:
+    return bool((await db.fetch(queries.has_thread, {"thread_id": thread_id}))[0][0])
+
+
+async def _check_held(db: Connection, queries: Queries, thread_id: str) -> None:
+    async with db.transaction():
+        await refuse_held(db, queries, thread_id)
+
+
+async def _check_unused(db: Connection, queries: Queries, thread_id: str) -> None:
+    async with db.transaction():
+        await lock_unused(db, queries, thread_id)
+
+
+async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> tuple[str, dict[str, int]] | None:
+    """Return an erasure of the same that is not finished, with what it has counted."""
+    for id, salt, subject, _ in await db.fetch(queries.list_open_erasures, {"kind": request.kind}):
+        if hmac.compare_digest(_salted(salt, request), subject):
+            return id, dict((await db.fetch(queries.get_erasure, {"erasure_id": id}))[0][2])
+    return None
+
+
+async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the threads that are erased with one, itself last, and those of others with the thread they come from."""
+    owners = await db.fetch(queries.get_owner_of, {"thread_id": thread_id})
+    owner = owners[0][0] if owners else None
+    members, others = [thread_id], dict[str, str]()
+    for source in members:
+        for heir, user_id in await db.fetch(queries.list_heirs, {"thread_id": source}):
+            if user_id is None or user_id == owner:
+                if heir not in members:
+                    members.append(heir)
+            else:
+                others.setdefault(heir, source)
+    return members[::-1], [*others.items()]
+
+
+async def _erase_thread(db: Connection, queries: Queries, erasure_id: str | None, thread_id: str) -> Counts:
+    key = {"thread_id": thread_id}
+    await db.fetch(queries.get_owner, key)
+    await refuse_held(db, queries, thread_id)
+    counts: Counts = Counter(dict(await db.fetch(queries.count_thread_rows, key)))
+    counts += await _erase_memories(db, queries, "erase_memories_of_thread", {**key, "message_id": None})
+    counts["memory_versions"] += await db.execute(queries.erase_memory_versions_of_thread, {**key, "message_id": None})
+    await db.execute(queries.erase_thread_events, key)
+    await delete_thread(db, queries, thread_id, why=f"erased {erasure_id}")
+    await db.execute(queries.erase_thread_rest, key)
+    return counts
+
+
+async def _erase_memories(db: Connection, queries: Queries, query: str, parameters: Mapping[str, Any]) -> Counts:
+    """Delete memories with their embeddings."""
+    rows = await db.fetch(getattr(queries, query), parameters)
+    counts: Counts = Counter(memories=len(rows))
+    if rows:
+        named = {"namespaces": [literal(tuple(row[0])) for row in rows], "keys": [row[1] for row in rows]}
+        for index in await stored_indexes(db, queries):
+            counts["memory_vectors"] += await db.execute(index.query("delete_vectors"), named)
+    return counts
+
+
+async def _redact_heir(
+    db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, source_id: str
+) -> Counts:
+    """Redact in a thread of another user what it has inherited: messages, and what tools and answers said."""
+    _need_native(codec)
+    await lock_unused(db, queries, thread_id)
+    ids = frozenset(await find_message_ids(db, queries, source_id))
+    texts = all_texts((await find_versions(db, queries, source_id, ids)).fields)
+    owners = await db.fetch(queries.get_owner_of, {"thread_id": source_id})
+    names = frozenset(row[0] for row in owners if row[0])
+    counts = await redact_thread(db, queries, thread_id, Redaction(ids, texts, names))
+    cleared = {"thread_id": thread_id, "run_ids": [], "inherited": True}
+    counts["tool_executions"] += await db.execute(queries.clear_executions, cleared)
+    await db.execute(queries.clear_inherited, {"thread_id": thread_id, "source_id": source_id})
+    return _as_redacted(counts)
+
+
+async def _clear_user(
+    db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, user_id: str
+) -> Counts:
+    """Redact in a thread of others what a user's runs have brought into it, and what they were given and returned."""
+    _need_native(codec)
+    await refuse_held(db, queries, thread_id)
+    key = {"thread_id": thread_id, "user_id": user_id}
+    # Her run that waits, or is running here, ends first: a worker's late writes are refused.
+    mine = [row[0] for row in await db.fetch(queries.list_messages_of_user, key)]
+    await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
+    requests = await db.execute(queries.delete_queued, {"thread_id": thread_id, "run_ids": mine})
+    await lock_unused(db, queries, thread_id)
+    rows = await db.fetch(queries.list_messages_of_user, key)
+    ids = frozenset(id for _, message_ids in rows for id in message_ids)
+    texts = all_texts((await find_versions(db, queries, thread_id, ids)).fields)
+    counts = await redact_thread(db, queries, thread_id, Redaction(ids, texts, frozenset({user_id})))
+    counts += await clear_runs(db, queries, thread_id, [row[0] for row in rows])
+    counts["run_requests"] += requests
+    return _as_redacted(counts)
+
+
+async def _redact(
+    db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, what: Redaction, message_id: str
+) -> Counts:
+    await lock_unused(db, queries, thread_id)
+    counts = _as_redacted(await redact_thread(db, queries, thread_id, what))
+    key = {"thread_id": thread_id, "message_id": message_id}
+    counts += await _erase_memories(db, queries, "erase_memories_of_thread", key)
+    counts["memory_versions"] += await db.execute(queries.erase_memory_versions_of_thread, key)
+    return counts
+
+
+def _as_redacted(counts: Counts) -> Counts:
+    deleted = ("stream_batches", "run_requests")
+    return Counter({table if table in deleted else f"{table} redacted": count for table, count in counts.items()})
+
+
+async def _forget_actor(
+    db: Connection, queries: Queries, erasure_id: str | None, thread_id: str, event_ids: Sequence[str], user_id: str
+) -> Counts:
+    await refuse_held(db, queries, thread_id)
+    await release_events(db, queries, thread_id, event_ids, WHY)
+    given = {"thread_id": thread_id, "event_ids": list(event_ids), "user_id": user_id}
+    count = await db.execute(queries.erase_events_by_user, given)
+    await chain(db, queries, [(thread_id, event_id) for event_id in event_ids])
+    return Counter({"events redacted": count})
+
+
+async def _destroy_keys(db: Connection, queries: Queries, erasure_id: str | None, user_id: str) -> Counts:
+    return Counter({"data_keys destroyed": await db.execute(queries.destroy_data_keys_of_user, {"user_id": user_id})})
+
+
+async def _erase_rows(db: Connection, queries: Queries, erasure_id: str | None, user_id: str) -> Counts:
+    """Delete what is stored of a user outside of threads, and her name where she has acted."""
+    key = {"user_id": user_id}
+    counts = await _erase_memories(db, queries, "erase_memories_of_user", key)
+    for table, names in BY_USER.items():
+        for name in names:
+            is_redacted = name in _REDACTED
+            counts[f"{table} redacted" if is_redacted else table] += await db.execute(getattr(queries, name), key)
+    return counts

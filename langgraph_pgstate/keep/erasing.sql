@@ -1,0 +1,268 @@
+-- name: list_archived_copies
+-- Return the threads of which archives have copies, of some threads and of those that a user had when they were archived.
+SELECT DISTINCT c.thread_id FROM /*schema*/archived_threads c
+WHERE c.thread_id = ANY(:thread_ids::text[]) OR c.user_id = :user_id::text
+ORDER BY c.thread_id;
+
+-- name: begin_erasure
+-- Store the beginning of an erasure.
+INSERT INTO /*schema*/erasures (erasure_id, kind, salt, subject)
+VALUES (:erasure_id::text, :kind::text, :salt::bytea, :subject::bytea)
+ON CONFLICT (erasure_id) DO NOTHING;
+
+-- name: list_open_erasures
+-- Return the erasures of a kind that are not finished.
+SELECT r.erasure_id, r.salt, r.subject, r.started_at FROM /*schema*/erasures r
+WHERE r.ended_at IS NULL AND r.kind = :kind::text
+ORDER BY r.started_at;
+
+-- name: count_erased
+-- Add to the counts of an erasure, in the transaction that erases.
+UPDATE /*schema*/erasures SET counts = (
+    SELECT coalesce(jsonb_object_agg(s.name, s.total), '{}') FROM (
+        SELECT e.key AS name, sum(e.value::bigint) AS total FROM (
+            SELECT * FROM jsonb_each_text(erasures.counts) UNION ALL SELECT * FROM jsonb_each_text(:counts::jsonb)
+        ) AS e GROUP BY e.key
+    ) AS s
+)
+WHERE erasure_id = :erasure_id::text;
+
+-- name: get_erasure
+-- Return kind, start, counts and receipt of an erasure, and the time now.
+SELECT r.kind, r.started_at, r.counts, r.receipt, now() FROM /*schema*/erasures r
+WHERE r.erasure_id = :erasure_id::text;
+
+-- name: end_erasure
+-- Store the receipt of an erasure, and forget whom it was about.
+UPDATE /*schema*/erasures SET ended_at = :ended_at::timestamptz, salt = NULL, subject = NULL, receipt = :receipt::jsonb
+WHERE erasure_id = :erasure_id::text AND ended_at IS NULL;
+
+-- name: list_erasures
+-- Return a page of erasures, newest first.
+SELECT r.erasure_id, r.kind, r.started_at, r.ended_at, r.counts, r.receipt FROM /*schema*/erasures r
+WHERE (r.started_at, r.erasure_id) < (:cursor_at::timestamptz, :cursor_id::text)
+ORDER BY r.started_at DESC, r.erasure_id DESC LIMIT :page_size;
+
+-- name: list_threads_of_user
+-- Return a page of a user's threads, in order.
+SELECT t.thread_id FROM /*schema*/threads t
+WHERE t.user_id = :user_id::text AND t.thread_id > :cursor_id::text
+ORDER BY t.thread_id LIMIT :page_size;
+
+-- name: list_threads_with_runs_of_user
+-- Return a page of threads with runs of a user that are not hers, in order; threads without a row are nobody's.
+SELECT DISTINCT r.thread_id FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
+WHERE r.user_id = :user_id::text AND t.user_id IS DISTINCT FROM :user_id AND r.thread_id > :cursor_id::text
+ORDER BY r.thread_id LIMIT :page_size;
+
+-- name: get_owner
+-- Return the user of a thread, locked until the transaction ends; no row if there is no such thread.
+SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text FOR NO KEY UPDATE;
+
+-- name: has_thread
+-- Return whether a thread has a row in any of the tables with a state or a record.
+SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text)
+    OR EXISTS (SELECT 1 FROM /*schema*/checkpoints WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/writes WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/runs WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/journal WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/events WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/messages WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/tool_executions WHERE thread_id = :thread_id)
+    OR EXISTS (SELECT 1 FROM /*schema*/archived_threads WHERE thread_id = :thread_id);
+
+-- name: list_heirs
+-- Return the threads that have inherited from a thread, by a fork or a copy at any distance, and their users.
+WITH own AS MATERIALIZED (
+    SELECT DISTINCT c.checkpoint_id FROM /*schema*/checkpoints c
+    WHERE c.thread_id = :thread_id::text AND c.is_copy IS NOT TRUE
+), heirs AS (
+    SELECT o.thread_id FROM own w CROSS JOIN LATERAL (
+        SELECT c.thread_id FROM /*schema*/checkpoints c
+        WHERE c.checkpoint_id COLLATE "POSIX" = w.checkpoint_id COLLATE "POSIX" AND c.is_copy
+    ) AS o
+    UNION
+    SELECT t.thread_id FROM /*schema*/threads t WHERE t.forked_from_thread_id = :thread_id
+)
+SELECT h.thread_id, t.user_id FROM heirs h LEFT JOIN /*schema*/threads t ON t.thread_id = h.thread_id
+WHERE h.thread_id <> :thread_id
+ORDER BY h.thread_id;
+
+-- name: count_thread_rows
+-- Return how many rows of a thread its erasure deletes, by table.
+SELECT 'threads', count(*) FROM /*schema*/threads WHERE thread_id = :thread_id::text
+UNION ALL SELECT 'checkpoints', count(*) FROM /*schema*/checkpoints WHERE thread_id = :thread_id
+UNION ALL SELECT 'segments', count(*) FROM /*schema*/segments WHERE thread_id = :thread_id
+UNION ALL SELECT 'writes', count(*) FROM /*schema*/writes WHERE thread_id = :thread_id
+UNION ALL SELECT 'labels', count(*) FROM /*schema*/labels WHERE thread_id = :thread_id
+UNION ALL SELECT 'answers', count(*) FROM /*schema*/answers WHERE thread_id = :thread_id
+UNION ALL SELECT 'projections', count(*) FROM /*schema*/projections WHERE thread_id = :thread_id
+UNION ALL SELECT 'runs', count(*) FROM /*schema*/runs WHERE thread_id = :thread_id
+UNION ALL SELECT 'feedback', count(*) FROM /*schema*/feedback WHERE thread_id = :thread_id
+UNION ALL SELECT 'queue', count(*) FROM /*schema*/queue WHERE thread_id = :thread_id
+UNION ALL SELECT 'run_requests', count(*) FROM /*schema*/run_requests WHERE thread_id = :thread_id
+UNION ALL SELECT 'stream_batches', count(*) FROM /*schema*/stream_batches WHERE thread_id = :thread_id
+UNION ALL SELECT 'webhooks', count(*) FROM /*schema*/webhooks WHERE thread_id = :thread_id
+UNION ALL SELECT 'spans', count(*) FROM /*schema*/spans WHERE thread_id = :thread_id
+UNION ALL SELECT 'span_exports', count(*) FROM /*schema*/span_exports WHERE thread_id = :thread_id
+UNION ALL SELECT 'tool_executions', count(*) FROM /*schema*/tool_executions WHERE thread_id = :thread_id
+UNION ALL SELECT 'messages', count(*) FROM /*schema*/messages WHERE thread_id = :thread_id
+UNION ALL SELECT 'events', count(*) FROM /*schema*/events WHERE thread_id = :thread_id
+UNION ALL SELECT 'event_hashes', count(*) FROM /*schema*/event_hashes WHERE thread_id = :thread_id
+UNION ALL SELECT 'journal', count(*) FROM /*schema*/journal WHERE thread_id = :thread_id
+UNION ALL SELECT 'schedules', count(*) FROM /*schema*/schedules WHERE thread_id = :thread_id
+UNION ALL SELECT 'tombstones', count(*) FROM /*schema*/tombstones WHERE thread_id = :thread_id;
+
+-- name: get_owner_of
+-- Return the user of a thread; no row if there is no such thread.
+SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
+
+-- name: erase_thread_events
+-- Delete all events of a thread, also those of persons who have deleted it before.
+DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
+
+-- name: erase_thread_rest
+-- Delete what the deletion of a thread leaves: schedules of the application's own that run on it, and its tombstone. The
+-- origin of its forks is forgotten.
+WITH gone_schedules AS (
+    DELETE FROM /*schema*/schedules WHERE thread_id = :thread_id::text
+), last_runs AS (
+    UPDATE /*schema*/schedules SET last_thread_id = NULL, last_run_id = NULL
+    WHERE last_thread_id = :thread_id AND thread_id IS DISTINCT FROM :thread_id
+), gone_lease AS (
+    DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
+), forks AS (
+    UPDATE /*schema*/threads SET forked_from_thread_id = NULL, forked_from_checkpoint_id = NULL
+    WHERE forked_from_thread_id = :thread_id
+), files AS (
+    UPDATE /*schema*/file_versions SET thread_id = NULL, checkpoint_ns = NULL, checkpoint_id = NULL, run_id = NULL
+    WHERE thread_id = :thread_id
+), keys AS (
+    UPDATE /*schema*/data_keys SET
+        wrapped = NULL, is_current = false, destroyed_at = coalesce(destroyed_at, now()), scope = 'erased:' || key_id
+    WHERE scope = 'thread:' || :thread_id
+), executions AS (
+    UPDATE /*schema*/tool_executions SET origin_thread_id = NULL WHERE origin_thread_id = :thread_id
+)
+DELETE FROM /*schema*/tombstones WHERE thread_id = :thread_id;
+
+-- name: erase_memories_of_thread
+-- Delete what was remembered in a thread, and return the keys.
+DELETE FROM /*schema*/memories m WHERE m.thread_id = :thread_id::text
+    AND (:message_id::text IS NULL OR m.message_id = :message_id)
+RETURNING m.namespace, m.key;
+
+-- name: erase_memory_versions_of_thread
+-- Delete earlier versions of memories that were stored in a thread.
+DELETE FROM /*schema*/memory_versions v WHERE v.thread_id = :thread_id::text
+    AND (:message_id::text IS NULL OR v.message_id = :message_id);
+
+-- name: erase_memories_of_user
+-- Delete a user's memories: those about her, and those in namespaces that her id is a label of. Return the keys.
+DELETE FROM /*schema*/memories m WHERE m.user_id = :user_id::text OR :user_id = ANY(m.namespace)
+RETURNING m.namespace, m.key;
+
+-- name: erase_memory_versions_of_user
+-- Delete earlier versions of a user's memories.
+DELETE FROM /*schema*/memory_versions v WHERE v.user_id = :user_id::text OR :user_id = ANY(v.namespace);
+
+-- name: erase_large_namespaces_of_user
+-- Forget which namespaces of a user were large.
+DELETE FROM /*schema*/large_namespaces n WHERE :user_id::text = ANY(n.namespace);
+
+-- name: erase_files_of_user
+-- Delete the files in namespaces that a user's id is a label of.
+DELETE FROM /*schema*/files f WHERE :user_id::text = ANY(f.namespace);
+
+-- name: erase_file_texts_of_user
+-- Delete their texts.
+DELETE FROM /*schema*/file_texts f WHERE :user_id::text = ANY(f.namespace);
+
+-- name: erase_file_versions_of_user
+-- Delete their versions.
+DELETE FROM /*schema*/file_versions f WHERE :user_id::text = ANY(f.namespace);
+
+-- name: erase_schedules_of_user
+-- Delete the schedules that a user owns, or whose runs are hers.
+DELETE FROM /*schema*/schedules s
+WHERE s.owner_id = :user_id::text OR s.options -> 'owner' ->> 'user_id' = :user_id;
+
+-- name: erase_assistant_versions_of_user
+-- Delete the versions of a user's assistants.
+DELETE FROM /*schema*/assistant_versions v WHERE EXISTS (
+    SELECT 1 FROM /*schema*/assistants a WHERE a.assistant_id = v.assistant_id AND a.owner_id = :user_id::text
+);
+
+-- name: erase_assistants_of_user
+-- Delete a user's assistants.
+DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
+
+-- name: destroy_data_keys_of_user
+-- Destroy the data keys of a user: what is encrypted under them, also in dumps, can never be read again.
+UPDATE /*schema*/data_keys SET
+    wrapped = NULL, is_current = false, destroyed_at = coalesce(destroyed_at, now()), scope = 'erased:' || key_id
+WHERE scope = 'user:' || :user_id::text;
+
+-- name: erase_budgets_of_user
+-- Delete what a user's model calls may cost.
+DELETE FROM /*schema*/budgets b WHERE b.name = :user_id::text AND b.scope IN ('user', 'key');
+
+-- name: erase_queue_limits_of_user
+-- Delete the limits of runs with a user's id as their key.
+DELETE FROM /*schema*/queue_limits l WHERE l.key = :user_id::text;
+
+-- name: erase_queue_keys_of_user
+-- Delete the counts of runs with a user's id as their key.
+DELETE FROM /*schema*/queue_keys k WHERE k.key = :user_id::text;
+
+-- name: erase_deleted_costs_of_user
+-- Forget whose the costs of deleted runs were.
+UPDATE /*schema*/deleted_costs SET user_id = NULL, key = nullif(key, :user_id)
+WHERE user_id = :user_id::text OR key = :user_id;
+
+-- name: erase_feedback_by_user
+-- Delete the feedback that a user has given on runs of others.
+DELETE FROM /*schema*/feedback f WHERE f.created_by = :user_id::text
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = f.thread_id);
+
+-- name: erase_answers_by_user
+-- Forget who has answered interrupts of others' threads.
+UPDATE /*schema*/answers SET answered_by = '[erased]' WHERE answered_by = :user_id::text
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = answers.thread_id);
+
+-- name: list_held_acts_of_user
+-- Return the threads of others in which a user has answered or given feedback, and that are held, with who holds them.
+SELECT DISTINCT ON (h.thread_id) h.thread_id, h.held_by, h.reason, h.created_at
+FROM (
+    SELECT a.thread_id FROM /*schema*/answers a WHERE a.answered_by = :user_id::text
+    UNION
+    SELECT f.thread_id FROM /*schema*/feedback f WHERE f.created_by = :user_id
+) AS s JOIN /*schema*/holds h ON h.thread_id = s.thread_id
+ORDER BY h.thread_id, h.created_at;
+
+-- name: erase_memory_changes_by_user
+-- Forget who has changed memories of others.
+UPDATE /*schema*/memories SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
+
+-- name: erase_memory_version_changes_by_user
+-- Forget who has changed or deleted memories of others.
+UPDATE /*schema*/memory_versions SET
+    changed_by = CASE WHEN changed_by = :user_id::text THEN '[erased]' ELSE changed_by END,
+    deleted_by = CASE WHEN deleted_by = :user_id THEN '[erased]' ELSE deleted_by END
+WHERE changed_by = :user_id OR deleted_by = :user_id;
+
+-- name: erase_file_changes_by_user
+-- Forget who has changed files of others.
+UPDATE /*schema*/file_versions SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
+
+-- name: list_events_by_user
+-- Return a page of events of other threads that name a user as the one who acted, in order.
+SELECT v.thread_id, v.event_id FROM /*schema*/events v
+WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id::text
+    AND (v.thread_id, v.event_id) > (:cursor_thread::text, :cursor_id::text)
+ORDER BY v.thread_id, v.event_id LIMIT :page_size;
+
+-- name: erase_events_by_user
+-- Forget who has acted, in some events of a thread.
+UPDATE /*schema*/events SET payload = payload || '{"by": "[erased]"}'::jsonb
+WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND payload ->> 'by' = :user_id::text;

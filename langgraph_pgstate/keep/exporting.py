@@ -1,0 +1,78 @@
+"""The export of all that is stored about a user, page by page, as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from langgraph_pgstate.arguments import Address
+from langgraph_pgstate.checkpoints.getting import get_tuple
+from langgraph_pgstate.checkpoints.reading import load_tuple
+from langgraph_pgstate.codec.metadata import to_json
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import Queries
+
+_PAGE: Final = 200
+
+Cursor = tuple[str, str]
+"""Table and key of the last row of a page."""
+
+START: Final[Cursor] = ("", "")
+
+
+async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
+    """Return a user's next thread in order of ids; `None` at the end. What its journal has is moved to the tables."""
+    rows = await db.fetch(queries.list_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1})
+    if not rows:
+        return None
+    found: str = rows[0][0]
+    await journal.write(db, queries, [found])
+    return found
+
+
+async def thread_page(
+    db: Connection, queries: Queries, thread_id: str, cursor: Cursor
+) -> tuple[list[bytes], Cursor | None]:
+    """Return a page of the rows of a thread as lines, and the position after it; `None` at the end."""
+    where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
+    return _page(await db.fetch(queries.export_thread_rows, {"thread_id": thread_id, **where}))
+
+
+async def user_page(
+    db: Connection, queries: Queries, user_id: str, cursor: Cursor
+) -> tuple[list[bytes], Cursor | None]:
+    """Return a page of a user's other rows as lines, and the position after it; `None` at the end."""
+    where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
+    return _page(await db.fetch(queries.export_user_rows, {"user_id": user_id, **where}))
+
+
+async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[bytes]:
+    """Return the newest state of a thread as a line: its channels as JSON. Types of the application are plain data."""
+    reader = codec.without_types()
+    address = Address(thread_id, "", None)
+    found = await get_tuple(db, queries, reader, address)
+    if found is None:
+        return []
+    row, segments, _, sends = found
+    try:
+        loaded, _ = load_tuple(reader, row, segments, (), sends)
+        values: Any = to_json(loaded.checkpoint["channel_values"])[0]
+        checkpoint_id: Any = loaded.checkpoint["id"]
+    except (PGStateError, TypeError, ValueError) as error:
+        return [_line("states", {"thread_id": thread_id, "error": f"it cannot be read here: {type(error).__name__}"})]
+    return [_line("states", {"thread_id": thread_id, "checkpoint_id": checkpoint_id, "values": values})]
+
+
+def _page(rows: Iterable[Any]) -> tuple[list[bytes], Cursor | None]:
+    found = [*rows]
+    lines = [_line(name, content) for name, _, content in found]
+    return lines, (found[-1][0], found[-1][1]) if len(found) == _PAGE else None
+
+
+def _line(table: str, row: Any) -> bytes:
+    return orjson.dumps({"table": table, "row": row}, default=str)

@@ -1,0 +1,94 @@
+-- name: export_thread_rows
+-- Return a page of the rows of a thread as JSON, by table, without encoded values.
+-- leaves: checkpoints.state
+-- leaves: checkpoints.metadata
+SELECT s.name, s.key, s.content FROM (
+    SELECT 'threads' AS name, '' AS key, to_jsonb(t) AS content
+    FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text
+    UNION ALL
+    SELECT 'checkpoints', c.checkpoint_ns || ' ' || c.checkpoint_id, to_jsonb(c) - 'state'::text - 'segment_ids'::text - 'revision'::text
+    FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id
+    UNION ALL
+    SELECT 'labels', l.checkpoint_ns || ' ' || l.checkpoint_id, to_jsonb(l)
+    FROM /*schema*/labels l WHERE l.thread_id = :thread_id
+    UNION ALL
+    SELECT 'messages', m.checkpoint_id || ' ' || m.channel || ' ' || m.message_id, to_jsonb(m)
+    FROM /*schema*/messages m WHERE m.thread_id = :thread_id
+    UNION ALL
+    SELECT 'answers', a.checkpoint_id || ' ' || a.interrupt_id, to_jsonb(a) - 'value'::text
+    FROM /*schema*/answers a WHERE a.thread_id = :thread_id
+    UNION ALL
+    SELECT 'runs', r.run_id, to_jsonb(r) FROM /*schema*/runs r WHERE r.thread_id = :thread_id
+    UNION ALL
+    SELECT 'feedback', f.run_id || ' ' || f.feedback_id, to_jsonb(f) - 'value'::text
+    FROM /*schema*/feedback f WHERE f.thread_id = :thread_id
+    UNION ALL
+    SELECT 'spans', n.run_id || ' ' || n.span_id || ' ' || n.started_at, to_jsonb(n)
+    FROM /*schema*/spans n WHERE n.thread_id = :thread_id
+    UNION ALL
+    SELECT 'tool_executions', e.idempotency_key, to_jsonb(e) - 'result'::text
+    FROM /*schema*/tool_executions e WHERE e.thread_id = :thread_id
+    UNION ALL
+    SELECT 'events', v.event_id, to_jsonb(v) FROM /*schema*/events v WHERE v.thread_id = :thread_id
+    UNION ALL
+    SELECT 'projections', '', to_jsonb(p) FROM /*schema*/projections p WHERE p.thread_id = :thread_id
+    UNION ALL
+    SELECT 'queue', q.run_id, to_jsonb(q) FROM /*schema*/queue q WHERE q.thread_id = :thread_id
+    UNION ALL
+    SELECT 'webhooks', w.run_id || ' ' || w.ended_at, to_jsonb(w) FROM /*schema*/webhooks w WHERE w.thread_id = :thread_id
+) AS s
+WHERE (s.name COLLATE "C", s.key COLLATE "C") > (:cursor_name::text, :cursor_key::text)
+ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
+
+-- name: export_user_rows
+-- Return a page of a user's rows that are of no thread, or in threads of others, as JSON, by table.
+SELECT s.name, s.key, s.content FROM (
+    SELECT 'memories' AS name, array_to_string(m.namespace, ' ') || ' ' || m.key AS key, to_jsonb(m) - 'words'::text AS content
+    FROM /*schema*/memories m WHERE m.user_id = :user_id::text OR :user_id = ANY(m.namespace)
+    UNION ALL
+    SELECT 'memory_versions', array_to_string(v.namespace, ' ') || ' ' || v.key || ' ' || v.version, to_jsonb(v)
+    FROM /*schema*/memory_versions v WHERE v.user_id = :user_id OR :user_id = ANY(v.namespace)
+    UNION ALL
+    SELECT 'file_versions', array_to_string(f.namespace, ' ') || ' ' || f.path || ' ' || f.version,
+        to_jsonb(f) - 'data'::text || jsonb_build_object('content', CASE WHEN f.version = (
+            SELECT n.version FROM /*schema*/files n
+            WHERE n.namespace OPERATOR(pg_catalog.=) f.namespace AND n.path = f.path
+        ) THEN (
+            SELECT x.content FROM /*schema*/file_texts x
+            WHERE x.namespace OPERATOR(pg_catalog.=) f.namespace AND x.path = f.path
+        ) END)
+    FROM /*schema*/file_versions f WHERE :user_id = ANY(f.namespace)
+    UNION ALL
+    SELECT 'schedules', c.name, to_jsonb(c) - 'data'::text FROM /*schema*/schedules c
+    WHERE c.owner_id = :user_id OR c.options -> 'owner' ->> 'user_id' = :user_id
+    UNION ALL
+    SELECT 'assistants', a.assistant_id || ' ' || v.version, to_jsonb(v) - 'data'::text
+    FROM /*schema*/assistants a JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id
+    WHERE a.owner_id = :user_id
+    UNION ALL
+    SELECT 'budgets', b.scope, to_jsonb(b) FROM /*schema*/budgets b
+    WHERE b.name = :user_id AND b.scope IN ('user', 'key')
+    UNION ALL
+    SELECT 'queue_limits', l.queue, to_jsonb(l) FROM /*schema*/queue_limits l WHERE l.key = :user_id
+    UNION ALL
+    SELECT 'feedback', f.thread_id || ' ' || f.run_id || ' ' || f.feedback_id, to_jsonb(f) - 'value'::text
+    FROM /*schema*/feedback f WHERE f.created_by = :user_id
+    UNION ALL
+    SELECT 'answers', a.thread_id || ' ' || a.checkpoint_id || ' ' || a.interrupt_id, to_jsonb(a) - 'value'::text
+    FROM /*schema*/answers a WHERE a.answered_by = :user_id
+    UNION ALL
+    SELECT 'events', v.thread_id || ' ' || v.event_id, to_jsonb(v) FROM /*schema*/events v
+    WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id
+    UNION ALL
+    -- What it returned has what others said in their thread.
+    SELECT 'runs', r.thread_id || ' ' || r.run_id, to_jsonb(r) - 'output'::text
+    FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
+    WHERE r.user_id = :user_id AND t.user_id IS DISTINCT FROM :user_id
+    UNION ALL
+    SELECT 'messages', m.thread_id || ' ' || m.checkpoint_id || ' ' || m.channel || ' ' || m.message_id, to_jsonb(m)
+    FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
+        JOIN /*schema*/messages m ON m.thread_id = r.thread_id AND m.run_id = r.run_id
+    WHERE r.user_id = :user_id AND t.user_id IS DISTINCT FROM :user_id
+) AS s
+WHERE (s.name COLLATE "C", s.key COLLATE "C") > (:cursor_name::text, :cursor_key::text)
+ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;

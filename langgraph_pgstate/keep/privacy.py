@@ -1,0 +1,204 @@
+"""What is stored about a person: its export and its erasure, with receipts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import identifier, thread_id_of
+from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.keep import exporting
+from langgraph_pgstate.keep.erasing import EraseRequest, erase
+from langgraph_pgstate.keep.erasures import Erasure, StoredErasure
+from langgraph_pgstate.keep.receipts import Verdict, signer_of, verify_receipt
+from langgraph_pgstate.paging import LAST, Page, decode_cursor, read_page
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import refuse_without_tenant
+
+_KIND: Final = "erasures"
+
+
+def request_erasure(user_id: str | None, thread_id: str | None, message_id: str | None) -> EraseRequest:
+    """Validate what to erase.
+
+    Raises:
+        ConfigurationError: If it is not exactly one of the three, or a message without its thread.
+    """
+    if message_id is not None and thread_id is not None and user_id is None:
+        return EraseRequest("message", _named("message_id", message_id), thread_id_of(thread_id))
+    if message_id is not None:
+        raise ConfigurationError("message_id goes with the thread_id of the message, in which alone its id is certain")
+    if (user_id is None) == (thread_id is None):
+        raise ConfigurationError("say what to erase: user_id, thread_id, or thread_id and message_id")
+    if user_id is not None:
+        return EraseRequest("user", _named("user_id", user_id))
+    return EraseRequest("thread", thread_id_of(thread_id))
+
+
+def _named(name: str, value: str) -> str:
+    found = identifier(name, value)
+    if not found:
+        raise ConfigurationError(f"{name} must not be empty")
+    return found
+
+
+class AsyncPrivacy:
+    """Export and erasure of what is stored about a person, within one tenant where tenants are kept apart.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+        codec: Reads states for exports. Messages are redacted in values of LangGraph's own serializer only.
+        tenant: The tenant, where tenants are kept apart.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec, tenant: str | None = None) -> None:
+        self._runner: Any = AsyncRunner(database)
+        self._queries, self._codec, self._tenant = queries, codec, tenant
+
+    async def erase(
+        self,
+        *,
+        user_id: str | None = None,
+        thread_id: str | None = None,
+        message_id: str | None = None,
+        key: bytes | str | None = None,
+        dry_run: bool = False,
+    ) -> Erasure:
+        """Erase a user, a thread, or one message, in all that is stored of them.
+
+        Of a user: her threads, their forks and copies, and her memories, files, schedules and limits are deleted; in
+        forks and copies of other users and in threads that others own, what comes from her is redacted. Of a message:
+        its content is redacted in every state, write, span and event, also of forks and copies. What an interrupted
+        call has left is erased by the next one, whose receipt counts all. Each thread is one transaction. Programs may
+        go on meanwhile: her runs end, and late writes of workers are refused. The guide has the details.
+
+        Args:
+            user_id: The user.
+            thread_id: The thread; with `message_id` that of the message.
+            message_id: The message, by its id in the state.
+            key: Signs the receipt: a secret of at least 16 bytes, or a private key for Ed25519 as PEM.
+            dry_run: Only count: nothing is written.
+
+        Returns:
+            What was done. Threads of a user that are held or in use stay, and are named in `kept`; until another call
+            has erased them there is no receipt.
+
+        Raises:
+            NotFoundError: If there is no such thread or message.
+            ThreadHeldError: If the thread of a single erasure is held. Nothing was written.
+            ThreadInUseError: If a process runs the thread of a message. Nothing was written.
+            ConfigurationError: If an argument is invalid. Nothing was written.
+        """
+        request, signer = request_erasure(user_id, thread_id, message_id), signer_of(key)
+        await self._runner.run(refuse_without_tenant, self._queries, "an erasure")
+        given: Any = {"dry_run": dry_run, "tenant": self._tenant}
+        return await erase(self._runner, self._queries, self._codec, request, signer, **given)
+
+    async def receipts(self, *, limit: int = 20, cursor: str | None = None) -> Page[StoredErasure]:
+        """Return a page of erasures with their receipts, newest first; those that are not finished have none.
+
+        Args:
+            limit: Page size, 1,000 at most.
+            cursor: `next` of the previous page.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        at, erasure_id = decode_cursor(_KIND, cursor, (LAST, "\U0010ffff"))
+        parameters: dict[str, str | datetime] = {"cursor_at": at, "cursor_id": erasure_id}
+        page = read_page(
+            "list_erasures", parameters, limit, StoredErasure, _KIND, lambda one: (one.started_at, one.erasure_id)
+        )
+        found: Page[StoredErasure] = await self._runner.read(self._queries, page)
+        return found
+
+    @staticmethod
+    def verify(
+        receipt: Mapping[str, Any] | str | bytes,
+        key: bytes | str,
+        *,
+        user_id: str | None = None,
+        thread_id: str | None = None,
+        message_id: str | None = None,
+    ) -> Verdict:
+        """Return whether a receipt is as it was signed and, if one is given, whether it is about a user or thread.
+
+        It proves that the holder of the key has said so, not that nothing is left anywhere else.
+
+        Args:
+            receipt: The receipt.
+            key: The secret; or the private or public key. With a public one it is not known about whom it is.
+            user_id: The user.
+            thread_id: The thread.
+            message_id: The message of the thread.
+
+        Raises:
+            ConfigurationError: If it is no receipt, or the key is unusable.
+        """
+        subject = None
+        if (user_id, thread_id, message_id) != (None, None, None):
+            subject = request_erasure(user_id, thread_id, message_id).subject
+        return verify_receipt(receipt, key, subject)
+
+    async def export(self, *, user_id: str) -> AsyncIterator[bytes]:
+        """Return all that is stored about a user as JSON lines, page by page, in constant memory.
+
+        Each line has the name of a table and a row: those of her threads, with their newest states, and her memories,
+        files, schedules, limits, feedback, and what she did in threads of others. Encoded values other than the newest
+        states are left out; the recorded messages, inputs and outputs have what they say.
+
+        Args:
+            user_id: The user.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        run, user_id = self._runner.run, _named("user_id", user_id)
+        await run(refuse_without_tenant, self._queries, "an export")
+        thread_id: str | None = ""
+        while (thread_id := await run(exporting.next_thread, self._queries, user_id, thread_id or "")) is not None:
+            cursor: exporting.Cursor | None = exporting.START
+            while cursor is not None:
+                lines, cursor = await run(exporting.thread_page, self._queries, thread_id, cursor)
+                for line in lines:
+                    yield line
+            for line in await run(exporting.newest_state, self._queries, self._codec, thread_id):
+                yield line
+        cursor = exporting.START
+        while cursor is not None:
+            lines, cursor = await run(exporting.user_page, self._queries, user_id, cursor)
+            for line in lines:
+                yield line
+
+
+class Privacy:
+    """Blocking twin of `AsyncPrivacy`."""
+
+    def __init__(self, database: Database, queries: Queries, codec: ValueCodec, tenant: str | None = None) -> None:
+        self._runner: Any = BlockingRunner(database)
+        self._queries, self._codec, self._tenant = queries, codec, tenant
+
+    erase = blocking(AsyncPrivacy.erase)
+    receipts = blocking(AsyncPrivacy.receipts)
+    verify = staticmethod(AsyncPrivacy.verify)
+
+    def export(self, *, user_id: str) -> Iterator[bytes]:
+        """Blocking twin of `AsyncPrivacy.export`."""
+        run, user_id = self._runner.database.run, _named("user_id", user_id)
+        run(refuse_without_tenant, self._queries, "an export")
+        thread_id: str | None = ""
+        while (thread_id := run(exporting.next_thread, self._queries, user_id, thread_id or "")) is not None:
+            cursor: exporting.Cursor | None = exporting.START
+            while cursor is not None:
+                lines, cursor = run(exporting.thread_page, self._queries, thread_id, cursor)
+                yield from lines
+            yield from run(exporting.newest_state, self._queries, self._codec, thread_id)
+        cursor = exporting.START
+        while cursor is not None:
+            lines, cursor = run(exporting.user_page, self._queries, user_id, cursor)
+            yield from lines

@@ -1,0 +1,179 @@
+"""Receipts of erasures: what they say, how they are signed, and what a signature proves. No I/O.
+
+A receipt says when an erasure began and ended, and how many rows of which tables it erased or redacted. It names no
+person: the subject is a code that only who has the key can make of an id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langgraph_pgstate.errors import ConfigurationError
+
+HMAC: Final = "HMAC-SHA256"
+ED25519: Final = "Ed25519"
+NONE: Final = "none"
+_FORMAT: Final = 1
+_SHORTEST_SECRET: Final = 16
+_PEM: Final = b"-----BEGIN "
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a receipt.
+
+    Attributes:
+        is_signed: Whether it is as the holder of the key has signed it.
+        is_of: Whether it is about the given user, thread or message; `None` if none was given, or the key is public.
+        why: What is wrong; empty if nothing is.
+    """
+
+    is_signed: bool
+    is_of: bool | None
+    why: str = ""
+
+
+def subject_of(kind: str, id: str, thread_id: str | None = None) -> bytes:
+    """Return what is erased as bytes: `kind` is `user`, `thread` or `message`."""
+    return json.dumps([kind, id, thread_id], ensure_ascii=True).encode()
+
+
+class Signer:
+    """A key for receipts.
+
+    Args:
+        key: A secret of at least 16 bytes, for HMAC; or a private key for Ed25519 in the PEM form, or to verify also a
+            public one.
+
+    Raises:
+        ConfigurationError: If it is neither.
+    """
+
+    def __init__(self, key: bytes | str) -> None:
+        secret = key.encode() if isinstance(key, str) else key
+        if not isinstance(secret, bytes):
+            raise ConfigurationError(f"the key of receipts must be bytes or a string, not {type(key).__name__}")
+        self._private: Any = None
+        self._public: Any = None
+        self._secret = secret
+        if secret.lstrip().startswith(_PEM):
+            self._load(secret)
+        elif len(secret) < _SHORTEST_SECRET:
+            raise ConfigurationError(f"the key of receipts must have at least {_SHORTEST_SECRET} bytes")
+
+    def _load(self, pem: bytes) -> None:
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+            from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+        except ImportError:
+            raise ConfigurationError("a key for Ed25519 needs the package cryptography") from None
+        try:
+            if b"PUBLIC KEY" in pem:
+                self._public = load_pem_public_key(pem)
+            else:
+                self._private = load_pem_private_key(pem, None)
+                self._public = self._private.public_key()
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"the key of receipts cannot be read: {error}") from error
+        if not isinstance(self._public, Ed25519PublicKey) or not isinstance(self._private, Ed25519PrivateKey | None):
+            raise ConfigurationError("the key of receipts must be one for Ed25519")
+
+    @property
+    def algorithm(self) -> str:
+        """How it signs."""
+        return HMAC if self._public is None else ED25519
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether it is not a public key alone."""
+        return self._public is None or self._private is not None
+
+    def code_of(self, subject: bytes) -> str:
+        """Return the code of a subject, which nobody can make, or find out by trying, without the key."""
+        if self._public is None:
+            return hmac.new(self._secret, b"subject\0" + subject, hashlib.sha256).hexdigest()
+        # Signatures of Ed25519 are the same each time.
+        return hashlib.sha256(self._private.sign(b"subject\0" + subject)).hexdigest()
+
+    def sign(self, content: bytes) -> str:
+        """Return the signature of a receipt's content."""
+        if self._public is None:
+            return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+        signature: bytes = self._private.sign(content)
+        return signature.hex()
+
+    def is_signature(self, content: bytes, signature: str) -> bool:
+        """Return whether the holder of the key has signed a content."""
+        if self._public is None:
+            return hmac.compare_digest(self.sign(content).encode(), signature.encode())
+        try:
+            self._public.verify(bytes.fromhex(signature), content)
+        except Exception:
+            # Its class is of a package that may be missing here.
+            return False
+        return True
+
+
+def signer_of(key: bytes | str | None) -> Signer | None:
+    """Return the key of receipts, if it is given.
+
+    Raises:
+        ConfigurationError: If it cannot be used to sign.
+    """
+    if key is None:
+        return None
+    signer = Signer(key)
+    if not signer.can_sign:
+        raise ConfigurationError("a public key verifies receipts; to sign them give the private key")
+    return signer
+
+
+def make_receipt(facts: Mapping[str, Any], subject: bytes, signer: Signer | None) -> dict[str, Any]:
+    """Return the receipt of an erasure.
+
+    Args:
+        facts: What was done; without personal data.
+        subject: What was erased, by `subject_of`.
+        signer: Signs it; without a key it has no signature, and does not say about whom it is.
+    """
+    receipt = {
+        "format": _FORMAT,
+        **facts,
+        "subject": None if signer is None else signer.code_of(subject),
+        "algorithm": NONE if signer is None else signer.algorithm,
+    }
+    return {**receipt, "signature": None if signer is None else signer.sign(_content(receipt))}
+
+
+def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, subject: bytes | None = None) -> Verdict:
+    """Return whether a receipt is as it was signed, and whether it is about somebody.
+
+    Raises:
+        ConfigurationError: If it is no receipt, or the key is unusable.
+    """
+    try:
+        found = json.loads(receipt) if isinstance(receipt, str | bytes) else dict(receipt)
+        signature, algorithm = found.pop("signature"), found["algorithm"]
+        code = found["subject"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError("this is no receipt of an erasure") from error
+    signer = Signer(key)
+    if algorithm == NONE or signature is None:
+        return Verdict(False, None, "it was not signed")
+    if algorithm != signer.algorithm:
+        return Verdict(False, None, f"it was signed by {algorithm}, and the key is one for {signer.algorithm}")
+    if not isinstance(signature, str) or not signer.is_signature(_content(found), signature):
+        return Verdict(False, None, "it was changed, or signed with another key")
+    if subject is None or not signer.can_sign:
+        return Verdict(True, None)
+    is_of = hmac.compare_digest(signer.code_of(subject), str(code))
+    return Verdict(True, is_of, "" if is_of else "it is about another subject")
+
+
+def _content(receipt: Mapping[str, Any]) -> bytes:
+    return json.dumps(receipt, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

@@ -1,0 +1,505 @@
+"""Erasure: nothing of a user, a thread or a message stays, what belongs to others does, and a receipt counts it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from support import config_of, examples, put_arguments
+from support.tenants import open_walled
+
+from langgraph_pgstate import AsyncPGState, PGState, Worker
+from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.errors import (
+    ConfigurationError,
+    NotFoundError,
+    TenantError,
+    ThreadHeldError,
+    ThreadInUseError,
+)
+from langgraph_pgstate.keep import erasing
+from langgraph_pgstate.runs import Runs  # noqa: F401
+
+KEY = b"a secret of the operator"
+Ask = Callable[[str], list[Any]]
+
+
+@pytest.fixture
+def ask(connection: psycopg.Connection, schema: str) -> Ask:
+    """SQL behind the back of the package."""
+
+    def run(statement: str) -> list[Any]:
+        cursor = connection.execute(statement.replace("{}", schema).encode())
+        return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema, project=("note",)) as state:
+        yield state
+
+
+class Talk(MessagesState):
+    note: str
+
+
+def talk() -> Any:
+    """A graph that notes what was said, answers, and asks."""
+
+    def listen(given: Talk) -> dict[str, Any]:
+        text = str(given["messages"][-1].content)
+        return {"note": f"noted: {text}", "messages": [AIMessage(f"You said {text}", name="guide")]}
+
+    def ask_back(given: Talk) -> dict[str, Any]:
+        return {"messages": [ToolMessage(f"told {interrupt('Is it right?')}", tool_call_id="c")]}
+
+    builder = StateGraph(Talk).add_node("listen", listen).add_node("ask_back", ask_back)
+    return builder.add_edge(START, "listen").add_edge("listen", "ask_back").add_edge("ask_back", END)
+
+
+def own(thread_id: str, user: str = "evelyn") -> Any:
+    return {"configurable": {"thread_id": thread_id, "user_id": user}}
+
+
+def said(state: PGState, thread_id: str, text: str, user: str = "evelyn", id: str | None = None) -> None:
+    graph = state.record(talk().compile(checkpointer=state.saver))
+    graph.invoke({"messages": [HumanMessage(text, id=id, name="Eve Example")]}, own(thread_id, user))
+    state.flush()
+
+
+def whole(ask: Ask, schema: str) -> str:
+    """All that is in the tables, as text."""
+    found = []
+    for (table,) in ask("SELECT relname FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind = 'r'"):
+        found += [f"{table}: {row}" for (row,) in ask(f"SELECT t::text FROM {{}}.{table} t")]
+    return "\n".join(found)
+
+
+def values(state: PGState, thread_id: str) -> list[Any]:
+    """The values of all checkpoints of a thread."""
+    return [found.checkpoint["channel_values"] for found in state.saver.list(config_of(thread_id))]
+
+
+def test_each_table_is_erased_or_excepted(connection: psycopg.Connection, schema: str) -> None:
+    rows = connection.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p')"
+        " AND NOT relispartition",
+        [schema],
+    )
+    tables = {name for (name,) in rows}
+    covered = erasing.BY_THREAD | erasing.BY_USER.keys() | erasing.KEYS
+    assert tables - covered - erasing.EXCEPTED.keys() == set(), "add them to keep/erasing.py"
+    assert (covered | erasing.EXCEPTED.keys()) - tables == set()
+    assert covered & erasing.EXCEPTED.keys() == set()
+    with_threads = connection.execute(
+        "SELECT c.relname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
+        " AND a.attname = 'thread_id'",
+        [schema],
+    )
+    # Each that has a thread's id goes with the thread, or forgets it.
+    of_none = {"memories", "memory_versions", "file_versions", "schedules", "holds"}
+    assert {name for (name,) in with_threads} - erasing.BY_THREAD == of_none
+
+
+def test_a_user_is_erased_and_others_stay(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "his", "a public park", "bob")
+    state.threads.set_title("hers", "secret title")
+    state.memory.put(("users", "evelyn"), "likes", {"content": "secret roses"})
+    state.memory.put(("users", "bob"), "likes", {"content": "lawns"})
+    state.files.write(("evelyn",), "/diary.txt", "secret diary")
+    state.files.write(("bob",), "/diary.txt", "open diary")
+    state.schedules.put("hers", "agent", cron="0 0 1 1 *", config={"configurable": {"user_id": "evelyn"}})
+    state.runs.enqueue("agent", {"messages": [("user", "secret wish")]}, thread_id="queued", config=own("queued"))
+    state.interrupts.answer("his", "yes", by="evelyn")
+    before = whole(ask, schema)
+    assert "evelyn" in before
+    dry = state.privacy.erase(user_id="evelyn", dry_run=True)
+    assert (dry.dry_run, dry.receipt, dry.erasure_id) == (True, None, None)
+    assert whole(ask, schema) == before
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (done.counts, done.kept) == (dry.counts, [])
+    after = whole(ask, schema)
+    assert "secret" not in after
+    assert "evelyn" not in after
+    assert {"park", "lawns", "open diary", "bob"} <= {
+        one for one in ("park", "lawns", "open diary", "bob") if one in after
+    }
+    assert values(state, "hers") == []
+    assert values(state, "his")
+    with Admin.open(dsn, schema=schema) as admin:
+        assert admin.check(deep=True).problems == []
+    assert done.receipt is not None
+    assert done.counts["threads"] == 2
+    assert done.counts["answers redacted"] == 1
+    assert state.privacy.verify(done.receipt, KEY, user_id="evelyn").is_of
+    assert state.privacy.verify(done.receipt, KEY, user_id="bob").is_of is False
+    assert [one.receipt for one in state.privacy.receipts().items] == [done.receipt]
+
+
+def test_forks_and_copies_go_along_and_those_of_others_lose_what_they_inherited(
+    state: PGState, ask: Ask, schema: str, dsn: str
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.threads.fork("hers", to="fork")
+    state.saver.copy_thread("hers", "copy")
+    state.saver.copy_thread("copy", "copy of copy")
+    state.threads.fork("hers", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    said(state, "bobs", "what bob has added", "bob")
+    done = state.privacy.erase(user_id="evelyn")
+    assert done.kept == []
+    assert ask("SELECT thread_id, user_id, forked_from_thread_id FROM {}.threads") == [("bobs", "bob", None)]
+    last = state.saver.get_tuple(config_of("bobs"))
+    assert last is not None
+    texts = [str(message.content) for message in last.checkpoint["channel_values"]["messages"]]
+    assert (texts[0].strip(), texts[1].strip()) == ("[erased]", "[erased]")
+    assert texts[2] == "what bob has added"
+    assert [message.content.strip() for message in state.messages.conversation("bobs")][:3] == [
+        *("[erased]", "[erased]", "what bob has added")
+    ]
+    assert "garden" not in whole(ask, schema)
+    with Admin.open(dsn, schema=schema) as admin:
+        assert admin.check(deep=True).problems == []
+
+
+def test_what_a_thread_inherited_from_another_user_stays_hers(state: PGState) -> None:
+    said(state, "origin", "a public park", "bob")
+    state.threads.fork("origin", to="hers", owner={"user_id": "evelyn", "metadata": {}})
+    state.saver.copy_thread("origin", "third")
+    state.privacy.erase(user_id="evelyn")
+    for thread_id in ("origin", "third"):
+        assert str(values(state, thread_id)[0]["messages"][0].content) == "a public park"
+    assert values(state, "hers") == []
+
+
+def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
+    text = "the account is DE89 3704 0044"
+    said(state, "t", "good morning", "evelyn", id="m0")
+    said(state, "t", text, "evelyn", id="m1")
+    said(state, "t", "and thank you", "evelyn", id="m2")
+    state.saver.copy_thread("t", "copy")
+    state.threads.fork("t", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    state.memory.put(("facts",), "k", {"content": "unrelated"})
+    ask("UPDATE {}.memories SET thread_id = 't', message_id = 'm1', value = '{\"content\": \"account DE89\"}'")
+    assert "DE89" in whole(ask, schema)
+    dry = state.privacy.erase(thread_id="t", message_id="m1", dry_run=True)
+    assert "DE89" in whole(ask, schema)
+    done = state.privacy.erase(thread_id="t", message_id="m1", key=KEY)
+    assert done.counts == dry.counts
+    after = whole(ask, schema)
+    assert "DE89" not in after
+    for thread_id in ("t", "copy", "bobs"):
+        for channels in values(state, thread_id):
+            for message in channels.get("messages", []):
+                if message.id == "m1":
+                    assert (message.type, message.content, message.name) == ("human", text_of(text), "[erased]   ")
+                assert "DE89" not in str(message)
+            assert "DE89" not in str(channels.get("note"))
+    kept = [str(message.content) for message in values(state, "t")[0]["messages"]]
+    assert kept[0] == "good morning"
+    assert "and thank you" in kept
+    assert state.messages.conversation("t")[0].content == "good morning"
+    assert ask("SELECT count(*) FROM {}.memories") == [(0,)]
+    with Admin.open(dsn, schema=schema) as admin:
+        report = admin.check(deep=True)
+        assert report.problems == []
+    # The conversation goes on from there.
+    said(state, "t", "once more", "evelyn")
+    assert "DE89" not in whole(ask, schema)
+    assert state.privacy.verify(done.receipt or {}, KEY, thread_id="t", message_id="m1").is_of
+    again = state.privacy.erase(thread_id="t", message_id="m1")
+    assert again.counts.get("segments redacted", 0) == 0
+
+
+def text_of(text: str) -> str:
+    """What stands in place of a text."""
+    return "[erased]" + " " * (len(text) - len("[erased]"))
+
+
+def test_a_held_thread_withstands_and_names_the_holder(state: PGState, ask: Ask) -> None:
+    said(state, "held", "my secret garden", "evelyn", id="m1")
+    said(state, "other", "a second one", "evelyn")
+    state.threads.hold("held", "case 7", by="counsel")
+    for what in ({"thread_id": "held"}, {"thread_id": "held", "message_id": "m1"}):
+        with pytest.raises(ThreadHeldError, match=r"held by counsel since .* \(case 7\)"):
+            state.privacy.erase(**what)
+    assert state.privacy.receipts().items == ()
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (done.is_complete, done.receipt) == (False, None)
+    assert [(one.thread_id, "held by counsel" in one.why) for one in done.kept] == [("held", True)]
+    assert ask("SELECT thread_id FROM {}.threads") == [("held",)]
+    state.threads.release("held", "case 7", by="counsel")
+    ended = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (ended.erasure_id, ended.is_complete) == (done.erasure_id, True)
+    assert ended.counts["threads"] == 2
+    assert ask("SELECT count(*) FROM {}.threads") == [(0,)]
+
+
+def test_what_she_did_in_a_held_thread_of_another_user_stays(state: PGState, ask: Ask, schema: str) -> None:
+    said(state, "bobs", "a public park", "bob")
+    state.interrupts.answer("bobs", "yes", by="evelyn")
+    state.threads.hold("bobs", "case 7", by="counsel")
+    done = state.privacy.erase(user_id="evelyn")
+    assert [(one.thread_id, "held by counsel" in one.why) for one in done.kept] == [("bobs", True)]
+    assert ask("SELECT answered_by FROM {}.answers") == [("evelyn",)]
+    state.threads.release("bobs", "case 7", by="counsel")
+    assert state.privacy.erase(user_id="evelyn").kept == []
+    assert "evelyn" not in whole(ask, schema)
+
+
+def test_an_interrupted_erasure_ends_when_it_is_called_again(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        said(state, f"t{number}", f"secret {number}", "evelyn")
+    counts = state.privacy.erase(user_id="evelyn", dry_run=True).counts
+    done = []
+
+    async def dying(*given: Any, **options: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(given)
+        return await delete(*given, **options)
+
+    delete = erasing.delete_thread
+    monkeypatch.setattr(erasing, "delete_thread", dying)
+    with pytest.raises(KeyboardInterrupt):
+        state.privacy.erase(user_id="evelyn", key=KEY)
+    monkeypatch.undo()
+    (begun,) = state.privacy.receipts().items
+    assert (begun.ended_at, begun.counts["threads"]) == (None, 2)
+    said(state, "other", "of bob", "bob")
+    assert state.privacy.erase(user_id="bob").erasure_id != begun.erasure_id
+    with PGState.open(dsn, schema=schema) as later:
+        ended = later.privacy.erase(user_id="evelyn", key=KEY)
+    assert (ended.erasure_id, ended.counts) == (begun.erasure_id, counts)
+    assert ended.receipt is not None
+    assert ended.receipt["counts"] == counts
+
+
+def test_a_thread_that_is_gone_is_finished_or_not_found(state: PGState) -> None:
+    with pytest.raises(NotFoundError, match="no thread 'none'"):
+        state.privacy.erase(thread_id="none")
+    said(state, "t", "hello there", "evelyn", id="m1")
+    with pytest.raises(NotFoundError, match="no message 'm9'"):
+        state.privacy.erase(thread_id="t", message_id="m9")
+    done = state.privacy.erase(thread_id="t")
+    assert done.receipt is not None
+    assert done.receipt["signature"] is None
+    with pytest.raises(NotFoundError):
+        state.privacy.erase(thread_id="t")
+
+
+def test_what_a_user_did_in_threads_of_others_is_redacted(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
+    said(state, "bobs", "a public park", "bob")
+    said(state, "bobs", "my secret garden", "evelyn")
+    ask("UPDATE {}.threads SET user_id = 'bob'")
+    assert ask("SELECT count(*) FROM {}.runs WHERE user_id = 'evelyn'") == [(1,)]
+    run = ask("SELECT run_id FROM {}.runs WHERE user_id = 'bob'")[0][0]
+    state.runs.feedback.add("bobs", run, score=1.0, comment="secret comment", by="evelyn")
+    done = state.privacy.erase(user_id="evelyn")
+    after = whole(ask, schema)
+    assert "garden" not in after
+    assert "secret" not in after
+    assert "evelyn" not in after
+    assert done.counts["messages redacted"] >= 1
+    assert str(values(state, "bobs")[0]["messages"][0].content) == "a public park"
+    with Admin.open(dsn, schema=schema) as admin:
+        assert admin.check(deep=True).problems == []
+
+
+def test_a_worker_in_the_middle_of_a_run_of_hers_stores_nothing_more(
+    state: PGState, ask: Ask, schema: str, dsn: str
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(given: MessagesState) -> dict[str, Any]:
+        entered.set()
+        assert leave.wait(30)
+        return {"messages": [("ai", "secret answer")]}
+
+    graph = StateGraph(Talk).add_node("wait", wait).add_edge(START, "wait")
+    state.runs.enqueue("agent", {"messages": [("user", "secret wish")]}, thread_id="t", config=own("t"))
+    state.runs.enqueue("agent", {"messages": [("user", "secret second")]}, thread_id="t", config=own("t"))
+    with Worker(state, {"agent": graph}, concurrency=1):
+        assert entered.wait(30)
+        done = state.privacy.erase(user_id="evelyn", key=KEY)
+        assert done.is_complete
+        leave.set()
+    state.flush()
+    after = whole(ask, schema)
+    assert "secret" not in after
+    assert "evelyn" not in after
+
+
+def test_a_message_of_a_running_thread_is_refused_by_name(state: PGState, ask: Ask) -> None:
+    said(state, "t", "my secret garden", "evelyn", id="m1")
+    ask("UPDATE {}.runs SET status = 'running', alive_until = now() + interval '1 minute', ended_at = NULL")
+    with pytest.raises(ThreadInUseError, match="a run of it is running"):
+        state.privacy.erase(thread_id="t", message_id="m1")
+    assert state.privacy.receipts().items == ()
+
+
+def test_what_is_put_meanwhile_is_found_by_another_round(
+    state: PGState, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(state, "t", "my secret garden", "evelyn")
+    late = iter(["late"])
+    erase = erasing._erase_thread
+
+    async def put_then_erase(*given: Any) -> Any:
+        for thread_id in late:
+            # By another connection, as of a process that knows nothing of it.
+            thread = threading.Thread(target=said, args=(state, thread_id, "secret late", "evelyn"))
+            thread.start()
+            thread.join()
+        return await erase(*given)
+
+    monkeypatch.setattr(erasing, "_erase_thread", put_then_erase)
+    done = state.privacy.erase(user_id="evelyn")
+    assert done.counts["threads"] == 2
+    assert ask("SELECT count(*) FROM {}.threads") == [(0,)]
+
+
+def test_an_audited_chain_stays_explained(state: PGState, ask: Ask) -> None:
+    state.setup(audit=True)
+    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "bobs", "a public park", "bob", id="m1")
+    state.interrupts.answer("bobs", "yes", by="evelyn")
+    lines = [*state.audit.export()]
+    assert len(lines) == ask("SELECT count(*) FROM {}.events")[0][0]
+    state.privacy.erase(user_id="evelyn", key=KEY)
+    report = state.audit.verify(exported=lines)
+    assert report.problems == []
+    assert (report.explained, report.ended > 0) == (1, True)
+    assert "hers" not in whole(ask, state.schema)
+
+
+def test_keys_of_a_user_and_of_threads_are_destroyed(state: PGState, ask: Ask) -> None:
+    said(state, "held", "my secret garden", "evelyn")
+    for scope in ("user:evelyn", "thread:held", "user:bob", ""):
+        ask(
+            "INSERT INTO {}.data_keys (key_id, scope, master_id, wrapped, is_current)"
+            f" VALUES ('key of {scope[:4]}{scope[-3:]}', '{scope}', 'm', 'x', true)"
+        )
+    state.threads.hold("held", "case 7", by="counsel")
+    assert not state.privacy.erase(user_id="evelyn").is_complete
+    assert ask("SELECT count(*) FROM {}.data_keys WHERE wrapped IS NULL") == [(0,)]
+    state.threads.release("held", "case 7", by="counsel")
+    assert state.privacy.erase(user_id="evelyn").counts["data_keys destroyed"] == 1
+    left = ask("SELECT scope, wrapped IS NULL AND destroyed_at IS NOT NULL FROM {}.data_keys ORDER BY 2, 1")
+    assert left[:2] == [("", False), ("user:bob", False)]
+    assert [(scope.startswith("erased:key of "), gone) for scope, gone in left[2:]] == [(True, True)] * 2
+
+
+def test_bad_arguments_are_refused_before_anything(state: PGState) -> None:
+    for wrong in (
+        {},
+        {"user_id": "a", "thread_id": "b"},
+        {"message_id": "m"},
+        {"user_id": "a", "message_id": "m"},
+        {"user_id": ""},
+        {"user_id": "a", "key": b"short"},
+        {"user_id": "a", "key": "-----BEGIN PRIVATE KEY-----\nno\n-----END PRIVATE KEY-----"},
+    ):
+        with pytest.raises(ConfigurationError):
+            state.privacy.erase(**wrong)
+    assert state.privacy.receipts().items == ()
+
+
+def test_archived_threads_are_erased_from_their_archives(
+    state: PGState, ask: Ask, schema: str, tmp_path: Path, dsn: str
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.threads.fork("hers", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    for thread_id, text, user in (("back", "secret roses", "evelyn"), ("his", "a public park", "bob")):
+        said(state, thread_id, text, user)
+    place = tmp_path.as_uri()
+    state.archive.put(["hers", "back", "his"], to=place, idle_for=timedelta(0))
+    state.archive.restore(["back"])
+    (before,) = {file.stem for file in tmp_path.iterdir()}
+    dry = state.privacy.erase(user_id="evelyn", dry_run=True)
+    assert (dry.counts["archived threads"], dry.counts["archived copies"], dry.kept) == (1, 2, [])
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert done.kept == []
+    assert (done.counts["threads"], done.counts["archived copies"]) == (2, 2)
+    after = whole(ask, schema)
+    assert "evelyn" not in after
+    assert "garden" not in after
+    # The archive was written anew without hers, and bob's thread comes back from it.
+    (now,) = {file.stem for file in tmp_path.iterdir()}
+    assert now != before
+    assert ask("SELECT thread_id FROM {}.archived_threads") == [("his",)]
+    state.archive.restore(["his"])
+    assert values(state, "his")[0]["note"] == "noted: a public park"
+    assert str(values(state, "bobs")[0]["messages"][0].content).strip() == "[erased]"
+    with Admin.open(dsn, schema=schema) as admin:
+        assert admin.check(deep=True).problems == []
+
+
+def test_what_an_archive_keeps_is_named_until_it_can_be_reached(state: PGState, tmp_path: Path) -> None:
+    said(state, "hers", "my secret garden", "evelyn")
+    said(state, "his", "a public park", "bob")
+    state.archive.put(["hers", "his"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    state.archive.restore(["hers"])
+    (pack,) = tmp_path.glob("*.pack")
+    data = pack.read_bytes()
+    pack.write_bytes(data[:-1])
+    done = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert [(one.thread_id, one.why.startswith("an archive has it")) for one in done.kept] == [("hers", True)]
+    assert done.receipt is None
+    pack.write_bytes(data)
+    ended = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (ended.erasure_id, ended.is_complete) == (done.erasure_id, True)
+    assert ended.counts["archived copies"] == 1
+    assert {file.suffix for file in tmp_path.iterdir()} == {".pack", ".json"}
+    state.archive.restore(["his"])
+
+
+def test_only_rows_of_her_tenant_are_erased(dsn: str) -> None:
+    with open_walled(dsn) as walled, walled.open(pool=2) as state:
+        tenants = [state.for_tenant(name) for name in ("acme", "other")]
+        for one in tenants:
+            saver = one.saver
+            saver.put(*put_arguments(own("t"), 1))
+            one.memory.put(("users", "evelyn"), "likes", {"content": "roses"})
+        with pytest.raises(TenantError, match="an erasure works for one"):
+            state.privacy.erase(user_id="evelyn")
+        done = tenants[0].privacy.erase(user_id="evelyn", key=KEY)
+        assert (done.counts["threads"], done.counts["memories"]) == (1, 1)
+        assert [one.saver.get_tuple(config_of("t")) is None for one in tenants] == [True, False]
+        assert tenants[1].memory.get(("users", "evelyn"), "likes") is not None
+        assert [len(one.privacy.receipts().items) for one in tenants] == [1, 0]
+        assert b"roses" in b"".join(tenants[1].privacy.export(user_id="evelyn"))
+        assert [*tenants[0].privacy.export(user_id="evelyn")] == []
+
+
+async def test_a_cancelled_erasure_goes_on_when_it_is_called_again(dsn: str, schema: str, ask: Ask) -> None:
+    async with AsyncPGState.open(dsn, schema=schema) as state:
+        for number in range(6):
+            await state.saver.aput(*put_arguments(own(f"t{number}"), 1))
+        for number in range(examples(8)):
+            task = asyncio.create_task(state.privacy.erase(user_id="evelyn", key=KEY))
+            await asyncio.sleep(0.003 * number)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        receipts = [one.receipt for one in (await state.privacy.receipts(limit=100)).items if one.receipt]
+        if not receipts:
+            done = await state.privacy.erase(user_id="evelyn", key=KEY)
+            assert done.receipt is not None
+            receipts = [done.receipt]
+    assert ask("SELECT count(*) FROM {}.threads") == [(0,)]
+    # Of however many calls, all threads were counted once.
+    assert sum(receipt["counts"].get("threads", 0) for receipt in receipts) == 6
