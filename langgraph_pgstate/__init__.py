@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.encryption import CallableMasterKey, Encryption, LocalMasterKey
+    from langgraph_pgstate.encryption import (
+        AwsMasterKey,
+        CallableMasterKey,
+        Encryption,
+        GoogleMasterKey,
+        LocalMasterKey,
+        VaultMasterKey,
+    )
     from langgraph_pgstate.options import PoolSettings, RetryPolicy, ThreadKeys
     from langgraph_pgstate.record.options import RecorderSettings
     from langgraph_pgstate.runs.options import Backoff, DefaultAnswer, WebhookSettings
@@ -25,10 +32,12 @@ else:
             "AsyncPGState": "langgraph_pgstate.state",
             "AsyncPGStateSaver": "langgraph_pgstate.saver.aio",
             "AsyncWorker": "langgraph_pgstate.worker.worker",
+            "AwsMasterKey": "langgraph_pgstate.encryption",
             "Backoff": "langgraph_pgstate.runs.options",
             "CallableMasterKey": "langgraph_pgstate.encryption",
             "DefaultAnswer": "langgraph_pgstate.runs.options",
             "Encryption": "langgraph_pgstate.encryption",
+            "GoogleMasterKey": "langgraph_pgstate.encryption",
             "LocalMasterKey": "langgraph_pgstate.encryption",
             "PGState": "langgraph_pgstate.state",
             "PGStateSaver": "langgraph_pgstate.saver.blocking",
@@ -40,6 +49,7 @@ else:
             "ThreadKeys": "langgraph_pgstate.options",
             "ToolPolicy": "langgraph_pgstate.tools.policy",
             "ToolSettings": "langgraph_pgstate.tools.policy",
+            "VaultMasterKey": "langgraph_pgstate.encryption",
             "WebhookSettings": "langgraph_pgstate.runs.options",
             "Worker": "langgraph_pgstate.worker.worker",
         },
@@ -50,10 +60,12 @@ __all__ = [
     "AsyncPGState",
     "AsyncPGStateSaver",
     "AsyncWorker",
+    "AwsMasterKey",
     "Backoff",
     "CallableMasterKey",
     "DefaultAnswer",
     "Encryption",
+    "GoogleMasterKey",
     "LocalMasterKey",
     "PGState",
     "PGStateSaver",
@@ -65,6 +77,7 @@ __all__ = [
     "ThreadKeys",
     "ToolPolicy",
     "ToolSettings",
+    "VaultMasterKey",
     "WebhookSettings",
     "Worker",
     "__version__",

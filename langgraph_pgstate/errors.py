@@ -972,12 +972,13 @@ class KeyUnavailableError(EncryptionError):
 
     Attributes:
         master_id: The master key.
+        retryable: Whether the answer may change by itself. It will not if access is denied, or the key is disabled.
     """
 
     retryable = True
 
-    def __init__(self, master_id: str, why: str) -> None:
-        self.master_id = master_id
+    def __init__(self, master_id: str, why: str, *, retryable: bool = True) -> None:
+        self.master_id, self.retryable = master_id, retryable
         super().__init__(f"master key {master_id!r} does not answer: {why}")
 
 

@@ -2,5 +2,15 @@
 
 from langgraph_pgstate.encryption.masters import CallableMasterKey, LocalMasterKey, MasterKey
 from langgraph_pgstate.encryption.options import Encryption, Subject
+from langgraph_pgstate.encryption.services import AwsMasterKey, GoogleMasterKey, VaultMasterKey
 
-__all__ = ["CallableMasterKey", "Encryption", "LocalMasterKey", "MasterKey", "Subject"]
+__all__ = [
+    "AwsMasterKey",
+    "CallableMasterKey",
+    "Encryption",
+    "GoogleMasterKey",
+    "LocalMasterKey",
+    "MasterKey",
+    "Subject",
+    "VaultMasterKey",
+]

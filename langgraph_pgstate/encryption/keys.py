@@ -323,7 +323,7 @@ class KeyRing:
         try:
             secret = await self.ask(runner, master, master.unwrap, wrapped, _context(key_id, scope))
         except KeyUnavailableError as error:
-            if cached is None:
+            if cached is None or not error.retryable:
                 raise
             _logger.warning("%s; data key %s is used on", error, key_id)
             self._remember(cached.key, cached.master_id, cached.wrapped, _AGAIN)

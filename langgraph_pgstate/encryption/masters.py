@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from langgraph_pgstate.encryption.cipher import KEY_BYTES, aes_gcm, decrypt
+from langgraph_pgstate.encryption.services import SERVICES
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DataKeyError
 
 _NONCE_BYTES: Final = 12
@@ -132,7 +133,7 @@ class CallableMasterKey:
 
 
 def master_of(given: object) -> MasterKey:
-    """Return a master key: as it is, or from `file:PATH` or `env:NAME`.
+    """Return a master key: as it is, from `file:PATH` or `env:NAME`, or of a service by its URL.
 
     Raises:
         ConfigurationError: If it is none.
@@ -143,8 +144,11 @@ def master_of(given: object) -> MasterKey:
             return LocalMasterKey.from_file(name)
         if kind == "env" and name:
             return LocalMasterKey.from_environment(name)
+        if kind in SERVICES and name.startswith("//"):
+            return SERVICES[kind](name[2:])
         raise ConfigurationError(
-            "a master key must have the form file:PATH or env:NAME, or be an object with id, wrap and unwrap"
+            f"a master key must have the form file:PATH or env:NAME, {', '.join(f'{one}://KEY' for one in SERVICES)}, "
+            "or be an object with id, wrap and unwrap"
         )
     if isinstance(given, MasterKey):
         return given

@@ -54,8 +54,9 @@ class Encryption:
 
     Args:
         keys: The master key: an object with `id`, `wrap` and `unwrap`; `"file:PATH"` or `"env:NAME"` for a key of 32
-            bytes in a file or an environment variable. Of several, the first wraps new data keys, and the others unwrap
-            those that they have wrapped before.
+            bytes in a file or an environment variable; or the URL of a key of a service: `aws-kms://ARN`,
+            `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. Of several, the first wraps new data keys, and
+            the others unwrap those that they have wrapped before.
         scope: Which rows share a data key: all (by default), those of a `"tenant"`, a `"user"` or a `"thread"`; or a
             function that returns the name of the key for a `Subject`. Names are stored in clear text.
         readable: Keys of metadata that stay readable, besides those of LangGraph and of this package, so that threads
