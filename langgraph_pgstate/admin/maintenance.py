@@ -23,7 +23,7 @@ from langgraph_pgstate.record import budgets, dead_runs
 from langgraph_pgstate.runs import tending
 from langgraph_pgstate.schema import partitions
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads import expiry, orphans
+from langgraph_pgstate.threads import expiry, prune
 
 _LOCK_TIMEOUT: Final = "500ms"
 _log = logging.getLogger("langgraph_pgstate.admin")
@@ -75,7 +75,7 @@ async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
     run = runner.run
     settled = await _settle_dead_runs(runner, queries)
     swept = await run(guards.sweep, queries)
-    orphaned = await run(orphans.sweep, queries)
+    orphaned = await run(prune.sweep_orphans, queries)
     await run(exports.forget, queries)
     await run(budgets.forget_deleted_costs, queries)
     await run(tending.repair, queries)

@@ -58,7 +58,7 @@ from langgraph_pgstate.schema import setup as schema
 from langgraph_pgstate.schema.tenancy import Tenancy, of_tenant
 from langgraph_pgstate.threads import prune
 from langgraph_pgstate.threads import rows as threads
-from langgraph_pgstate.threads.creating import request_owner
+from langgraph_pgstate.threads.rows import request_owner
 from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 
 T = TypeVar("T")

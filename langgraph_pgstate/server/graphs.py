@@ -15,8 +15,7 @@ from langgraph_pgstate.runs.webhook_rows import assistant_id_of
 from langgraph_pgstate.saver import AsyncPGStateSaver
 from langgraph_pgstate.server.errors import missing
 from langgraph_pgstate.threads.types import Thread
-from langgraph_pgstate.worker.contexts import with_user
-from langgraph_pgstate.worker.graphs import Access, GraphSource
+from langgraph_pgstate.worker.graphs import Access, GraphSource, with_user
 
 Graph = Pregel[Any, Any, Any, Any]
 

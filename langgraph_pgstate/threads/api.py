@@ -21,7 +21,7 @@ from langgraph_pgstate.record import runs as runs_operations
 from langgraph_pgstate.record.types import RunawayThread
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.scopes import Scope
-from langgraph_pgstate.threads import branches, creating, holds, trees
+from langgraph_pgstate.threads import branches, holds, rows, trees
 from langgraph_pgstate.threads import expiry as expiries
 from langgraph_pgstate.threads import search as search_operations
 from langgraph_pgstate.threads.filters import SortedThreads, ThreadFilter, ThreadSelection, ThreadTextSearch
@@ -131,8 +131,8 @@ class AsyncThreads:
             ThreadDeletedError: If it was deleted and may not be created again yet.
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
-        request = creating.request_thread(thread_id, **options)
-        return await self._database.run(creating.create_thread, self._queries, request)
+        request = rows.request_thread(thread_id, **options)
+        return await self._database.run(rows.create_thread, self._queries, request)
 
     async def get(self, thread_id: str, *, scope: Scope | None = None) -> Thread | None:
         """Return one thread with its head and its projected channels, or `None`. One round trip.

@@ -27,7 +27,7 @@ from langgraph_pgstate.record.events import check_not_done, note_action
 from langgraph_pgstate.record.projections import projected
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.schema.resealing import bind_copy
-from langgraph_pgstate.threads.creating import request_owner
+from langgraph_pgstate.threads.rows import request_owner
 from langgraph_pgstate.threads.types import Branch, Label, LineageStep, ThreadOwner
 
 _LONGEST_LABEL: Final = 200

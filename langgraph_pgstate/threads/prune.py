@@ -1,4 +1,9 @@
-"""Pruning of threads: the choice of checkpoints to keep, and the removal of the others."""
+"""Pruning of threads: the choice of checkpoints to keep, and the removal of the others and of orphaned writes.
+
+Pending writes are orphaned if their checkpoint was never stored, because the process was killed between the two. They
+may be stored before it, so a missing checkpoint proves nothing: they are removed when they are a day old by the
+database's clock, and no live run or lease of their thread may still store the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +29,8 @@ from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads import orphans
 from langgraph_pgstate.threads.holds import is_kept
-from langgraph_pgstate.threads.releasing import release_messages
-from langgraph_pgstate.threads.rows import delete_thread
+from langgraph_pgstate.threads.rows import delete_thread, release_messages
 from langgraph_pgstate.threads.types import Progress, PruneResult
 
 _logger = logging.getLogger("langgraph_pgstate")
@@ -176,7 +179,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
             needed = await _kept(db, queries, request, outline, thread_id)
             going = [row for row in outline if (row.namespace, row.id) in locked - needed]
             kept = {(row.namespace, row.id) for row in outline}.difference((row.namespace, row.id) for row in going)
-        orphaned, size = await orphans.sweep_thread(db, queries, thread_id, request.older_than, dry_run=request.dry_run)
+        orphaned, size = await sweep_orphans_of(db, queries, thread_id, request.older_than, dry_run=request.dry_run)
         result = PruneResult(int(bool(going or orphaned)), writes=orphaned, bytes=size, dry_run=request.dry_run)
         if not going:
             return result
@@ -426,3 +429,59 @@ async def _stored_channels(db: Connection, queries: Queries, thread_id: str, nam
             cursor = id
         if len(rows) < _STATE_PAGE:
             return found
+
+
+# A put is retried for minutes; a suspended machine continues hours later.
+_ORPHAN_AGE: Final = timedelta(days=1)
+
+
+async def sweep_orphans_of(
+    db: Connection, queries: Queries, thread_id: str, older_than: timedelta | None = None, *, dry_run: bool = False
+) -> tuple[int, int]:
+    """Remove the orphaned writes of one thread, in one statement. Safe to repeat, and while runs append.
+
+    Writes with pending sends of a child stay: a checkpoint of a format before 4 has them among its parent's writes.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        thread_id: The thread.
+        older_than: Minimum age, if that is more than a day.
+        dry_run: Only count.
+
+    Returns:
+        Number and bytes of the removed rows.
+    """
+    parameters: dict[str, Any] = {"thread_id": thread_id, "older_than": max(_ORPHAN_AGE, older_than or _ORPHAN_AGE)}
+    children = await db.fetch(queries.get_children_of_orphans, parameters)
+    parameters["kept_ids"] = [parent_id for parent_id, *state in children if _may_be_old(thread_id, *state[:2])]
+    query = queries.count_orphan_writes if dry_run else queries.sweep_orphan_writes
+    rows, size = (await db.fetch(query, parameters))[0]
+    return rows, size
+
+
+async def sweep_orphans(db: Connection, queries: Queries) -> int:
+    """Remove the orphaned writes of all threads. Page by page, one statement per thread; safe to repeat.
+
+    Returns:
+        The number of removed rows.
+    """
+    gone, cursor = 0, ""
+    while True:
+        page: dict[str, Any] = {"cursor_id": cursor, "page_size": _THREAD_PAGE, "older_than": _ORPHAN_AGE}
+        found = await db.fetch(queries.find_orphan_writes, page)
+        for thread_id, has_orphans in found:
+            cursor = thread_id
+            if has_orphans:
+                # The liveness of a run may be in the journal only.
+                await journal.write(db, queries, [thread_id])
+                gone += (await sweep_orphans_of(db, queries, thread_id))[0]
+        if len(found) < _THREAD_PAGE:
+            return gone
+
+
+def _may_be_old(thread_id: str, data: bytes, segment_ids: Sequence[int]) -> bool:
+    try:
+        return is_old_format(decode_state(data, segment_ids, f"thread {thread_id!r}"))
+    except CorruptStateError:
+        return True

@@ -76,9 +76,9 @@ from langgraph_pgstate.schedules import rows as schedules
 from langgraph_pgstate.schedules.rows import ScheduleRequest, request_schedule
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.threads.branches import request_fork
-from langgraph_pgstate.threads.creating import request_thread
 from langgraph_pgstate.threads.expiry import request_ttl
 from langgraph_pgstate.threads.prune import request_prune
+from langgraph_pgstate.threads.rows import request_thread
 from langgraph_pgstate.threads.search import request_change
 from langgraph_pgstate.tools import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools import executions as tool_executions
@@ -538,7 +538,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "threads.branches.fork_thread": lambda bench: (bench.codec, request_fork("t", None, "u")),
     "checkpoints.differences.read_states": lambda bench: (bench.codec, bench.address, Address("t", "", None)),
     "checkpoints.differences.read_state": lambda bench: (bench.codec, bench.address),
-    "threads.creating.create_thread": lambda bench: (request_thread(None, metadata={"a": 1}),),
+    "threads.rows.create_thread": lambda bench: (request_thread(None, metadata={"a": 1}),),
     "threads.search.get_thread": lambda bench: ("t",),
     "threads.search.settle_thread": lambda bench: ("t", "idle"),
     "threads.search.change_thread": lambda bench: ("t", request_change({"a": 1}, None, "title")),
@@ -551,7 +551,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.messages.last_changes": lambda bench: ("t", None),
     "record.conversations.compare_thread": lambda bench: (bench.codec, "t"),
     "record.conversations.backfill_thread": lambda bench: (bench.codec, "t"),
-    "threads.releasing.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
+    "threads.rows.release_messages": lambda bench: ("t", [bench.address.checkpoint_id]),
     "checkpoints.event_chains.is_chained": lambda bench: (),
     "checkpoints.event_chains.chain": lambda bench: ([("t", "e")],),
     "checkpoints.event_chains.insert_events": lambda bench: (
@@ -782,7 +782,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
 def test_every_operation_of_the_saver_is_called_here() -> None:
     # Tenants have a schema of their own, an index of files needs pg_trgm, and what encrypts again has keys.
     left_out = (
-        *("admin.", "assistants.", "files.indexing.", "memory.", "schema.tenancy.", "threads.orphans."),
+        *("admin.", "assistants.", "files.indexing.", "memory.", "schema.tenancy.", "threads.prune.sweep_orphans"),
         "schema.resealing.reseal_rows",
     )
     public = {name for name in operation_functions() if not name.startswith(left_out) and "._" not in name}

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.cli.app import app
-from langgraph_pgstate.threads import orphans
+from langgraph_pgstate.threads import prune
 
 THREAD = config_of("t")
 
@@ -183,7 +183,7 @@ def test_what_is_young_of_a_thread_that_begins_is_not_deleted_by_age(dsn: str, s
 
 
 def test_threads_are_visited_page_by_page(dsn: str, schema: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "_THREAD_PAGE", 2)
+    monkeypatch.setattr(prune, "_THREAD_PAGE", 2)
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         saver.setup()
         for number in range(5):

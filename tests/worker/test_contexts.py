@@ -9,7 +9,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 
-from langgraph_pgstate.worker.contexts import AuthenticatedUser, fitted_context, user_of, with_user
+from langgraph_pgstate.worker.graphs import AuthenticatedUser, fitted_context, user_of, with_user
 
 
 class State(TypedDict):
