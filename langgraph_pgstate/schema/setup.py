@@ -13,7 +13,15 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.schema.partitions import make_days, make_months
 from langgraph_pgstate.schema.queries import Migration, Queries, bootstrap, metadata_index, migrations, recording
-from langgraph_pgstate.schema.tenancy import NO_ROLES, Tenancy, has_walls, make_walls, make_walls_of_new, roles_of
+from langgraph_pgstate.schema.tenancy import (
+    NO_ROLES,
+    Tenancy,
+    check_server,
+    has_walls,
+    make_walls,
+    make_walls_of_new,
+    roles_of,
+)
 from langgraph_pgstate.schema.types import SchemaStatus
 
 
@@ -64,13 +72,15 @@ async def setup(
         MigrationConflictError: If an applied migration differs from the one this package ships.
         SchemaOutdatedError: If the schema is newer than this package, by a migration that does more than add.
         ConfigurationError: If the schema has tables of another program with these names.
-        TenantError: If the tables have rows of no tenant, or the server is too old.
+        TenantError: If the tables have rows of no tenant, or the server is too old or has Citus.
     """
     roles = roles_of(tenancy, operators, workers)
     status = await get_status(db, queries)
     if status.version > status.expected and not status.is_usable:
         raise SchemaOutdatedError(queries.schema, status.version, status.expected)
     is_walled = await has_walls(db, queries)
+    if tenancy is not None and not is_walled:
+        await check_server(db, queries)
     applied = await _apply_missing(db, queries) if status.pending else []
     if (tenancy is not None and not is_walled) or (is_walled and (applied or roles != NO_ROLES)):
         async with db.transaction():

@@ -96,10 +96,16 @@ async def check_server(db: Connection, queries: Queries) -> None:
     """Raise unless the server can keep tenants apart.
 
     Raises:
-        TenantError: If it is too old.
+        TenantError: If it is too old, or has Citus.
     """
-    if (version := (await _get(db, queries)).version) < _OLDEST:
-        raise TenantError(f"tenants need PostgreSQL 15 or newer, for views; this is {version // 10_000}")
+    found = await _get(db, queries)
+    if found.version < _OLDEST:
+        raise TenantError(f"tenants need PostgreSQL 15 or newer, for views; this is {found.version // 10_000}")
+    if found.has_citus:
+        raise TenantError(
+            "tenants cannot be kept apart in a database with Citus, whose workers do not get the setting that names "
+            "them: use a schema for each tenant"
+        )
 
 
 async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, *, is_moving: bool = False) -> None:
@@ -110,11 +116,7 @@ async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, 
         queries: The queries of the schema.
         roles: Roles that see more than one tenant, besides those that do already.
         is_moving: Whether all rows have a tenant already, and what was built for the keys is taken.
-
-    Raises:
-        TenantError: If the server is too old.
     """
-    await check_server(db, queries)
     await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
     keys = [key._asdict() for key in await list_keys(db, queries)]
     parameters = {
@@ -210,12 +212,14 @@ class _Walls(NamedTuple):
         are_passed: Whether the role sees all tenants nevertheless.
         version: The version of the server.
         may_write: Whether this transaction may write.
+        has_citus: Whether the database has the extension Citus.
     """
 
     exist: bool
     are_passed: bool
     version: int
     may_write: bool
+    has_citus: bool
 
 
 async def _get(db: Connection, queries: Queries) -> _Walls:

@@ -1,6 +1,6 @@
 -- name: get_walls
--- Return whether the tables keep tenants apart, whether the role passes walls, the server's version, and whether this
--- transaction may write.
+-- Return whether the tables keep tenants apart, whether the role passes walls, the server's version, whether this
+-- transaction may write, and whether the database has Citus.
 SELECT EXISTS (
         SELECT 1 FROM pg_catalog.pg_class c
         WHERE c.oid = to_regclass(:threads::text) AND c.relrowsecurity AND c.relforcerowsecurity
@@ -9,7 +9,8 @@ SELECT EXISTS (
     ) OR EXISTS (
         SELECT 1 FROM pg_catalog.pg_policy p CROSS JOIN LATERAL unnest(p.polroles) AS o (role)
         WHERE p.polrelid = to_regclass(:threads) AND p.polname = 'pgstate_operators' AND pg_has_role(o.role, 'USAGE')
-    ), current_setting('server_version_num')::integer, current_setting('transaction_read_only') = 'off';
+    ), current_setting('server_version_num')::integer, current_setting('transaction_read_only') = 'off',
+    EXISTS (SELECT 1 FROM pg_catalog.pg_extension e WHERE e.extname = 'citus');
 
 -- name: plan_walls
 -- Name roles that are to see all tenants, or their names, and the tables that tenants share, for the walls that this

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,10 +20,13 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from support import config_of, loop_graph, put_arguments
-from support.tenants import Walled, open_walled
+from psycopg.conninfo import make_conninfo
+from support import config_of, loop_graph, put_arguments, wait_until
+from support.official import official_saver
+from support.tenants import APP, Walled, open_walled
 
 from langgraph_pgstate import AsyncPGState, PGState, PGStateSaver
+from langgraph_pgstate.admin import Admin
 from langgraph_pgstate.db.tenants import MAX_TENANT_BYTES, OF_NO_TENANT, tenant_form, wake_key
 from langgraph_pgstate.errors import (
     ArgumentTypeError,
@@ -27,10 +34,13 @@ from langgraph_pgstate.errors import (
     NotFoundError,
     PGStateError,
     TenantError,
+    UnavailableError,
 )
 from langgraph_pgstate.schema.partitions import drop_months
 from langgraph_pgstate.schema.queries import queries
 from langgraph_pgstate.worker import Worker
+from tests.db.test_database import Bouncer, bouncer_version
+from tests.db.test_failover import Pair, pair  # noqa: F401
 
 _numbers = itertools.count(1)
 
@@ -69,6 +79,10 @@ def fill(state: PGState, thread_id: str, secret: str) -> dict[str, Any]:
     state.files.write(("home",), "/notes.txt", f"{secret} line")
     run = state.runs.enqueue("agent", {"messages": []}, thread_id=f"{thread_id}-queued")
     state.schedules.put("nightly", "agent", cron="0 0 1 1 *")
+    state.threads.hold(f"{thread_id}-queued", "case", by="eve")
+    state.assistants.create("helper", graph="agent", name="helper")
+    recorded = state.runs.list().items[0]
+    span = state.spans.list(thread_id).items[0]
     checkpoint = state.saver.get_tuple(config)
     assert checkpoint is not None
     return {
@@ -76,6 +90,13 @@ def fill(state: PGState, thread_id: str, secret: str) -> dict[str, Any]:
         "interrupt_id": pending.interrupt_id,
         "run": (run.thread_id, run.run_id),
         "checkpoint_id": checkpoint.config["configurable"]["checkpoint_id"],
+        "recorded": recorded.run_id,
+        "span_id": span.span_id,
+        "schedule": "nightly",
+        "assistant": "helper",
+        "key": "key",
+        "path": "/notes.txt",
+        "worker": "no-worker",
     }
 
 
@@ -83,8 +104,45 @@ def outcome(call: Callable[[], Any]) -> Any:
     """What a call returns or raises, without the ids that it was given."""
     try:
         return call()
+    except (ArgumentTypeError, ConfigurationError):
+        # It would say nothing of rows.
+        raise
     except PGStateError as error:
         return type(error), str(error)
+
+
+def shown(found: Any, there: dict[str, Any], missing: dict[str, Any]) -> str:
+    """What was found, with the ids of what is there in place of those of what is not."""
+    text = repr(found)
+    for name, value in sorted(missing.items(), key=lambda item: -len(item[1])):
+        if isinstance(value, str):
+            text = text.replace(value, there[name])
+    return text.replace("absent", "shared")
+
+
+def cursors_of(hers: PGState, mine: PGState) -> list[tuple[Callable[[str], Any], str]]:
+    """Lists of one tenant, each with the cursor of another's that names an id."""
+    lists: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (hers.threads.list, mine.threads.list),
+        (hers.threads.holds, mine.threads.holds),
+        (hers.runs.queued, mine.runs.queued),
+        (hers.schedules.list, mine.schedules.list),
+        (hers.files.namespaces, mine.files.namespaces),
+        (partial(hers.messages.search, "sesame"), partial(mine.messages.search, "sesame")),
+        (partial(hers.events.list, "shared"), partial(mine.events.list, "shared")),
+        (partial(hers.spans.list, "shared"), partial(mine.spans.list, "shared")),
+    ]
+    found = [(of_mine, of_hers(limit=1).next) for of_hers, of_mine in lists]
+    assert len([cursor for _, cursor in found if cursor]) >= 6
+    return [(of_mine, cursor) for of_mine, cursor in found if cursor]
+
+
+def of_cursor(list_page: Callable[..., Any], cursor: str, given: dict[str, Any]) -> Any:
+    """What follows a position, or the same one with ids that are not there."""
+    if given["thread_id"] == "absent":
+        plain = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        cursor = base64.urlsafe_b64encode(plain.replace(b"shared", b"absent").replace(b"nightly", b"absent")).decode()
+    return list_page(cursor=cursor.rstrip("=")).items
 
 
 # The catalogue
@@ -176,12 +234,23 @@ def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tu
     with walled.open(pool=2) as state:
         hers, mine = (state.for_tenant(name) for name in names)
         ids = fill(hers, "shared", "sesame")
+        hers.threads.hold("shared", "case", by="eve")
+        hers.schedules.put("nightly-2", "agent", cron="0 0 1 1 *")
+        hers.files.write(("home", "shared"), "/notes.txt", "sesame")
+        hers.runs.enqueue("agent", {"messages": []}, thread_id="shared-2")
         there = {**ids, "run": ids["run"]}
         missing = {
             "thread_id": "absent",
             "interrupt_id": ids["interrupt_id"],
             "run": ("absent-queued", ids["run"][1]),
             "checkpoint_id": ids["checkpoint_id"],
+            "recorded": "absent-run",
+            "span_id": "absent-span",
+            "schedule": "absent-schedule",
+            "assistant": "absent-assistant",
+            "key": "absent-key",
+            "path": "/absent.txt",
+            "worker": "absent-worker",
         }
 
         def at(given: dict[str, Any]) -> dict[str, Any]:
@@ -195,15 +264,15 @@ def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tu
             lambda g: mine.threads.get(g["thread_id"]),
             lambda g: mine.threads.list().items,
             lambda g: mine.threads.count(),
-            lambda g: mine.threads.search(query="sesame").items,
+            lambda g: mine.threads.search(text="sesame").items,
             lambda g: mine.threads.branches(g["thread_id"]),
             lambda g: mine.threads.labels(g["thread_id"]),
             lambda g: mine.threads.label(at(g), "mine"),
-            lambda g: mine.threads.fork(at(g)),
+            lambda g: mine.threads.fork(g["thread_id"], g["checkpoint_id"]),
             lambda g: mine.threads.state_at(at(g)),
             lambda g: mine.threads.diff(at(g), at(g)),
             lambda g: mine.threads.set_title(g["thread_id"], "mine"),
-            lambda g: mine.threads.set_status(g["thread_id"], "done"),
+            lambda g: mine.threads.set_status(g["thread_id"], "idle"),
             lambda g: mine.threads.revive(g["thread_id"]),
             lambda g: mine.saver.copy_thread(g["thread_id"], "copied"),
             lambda g: mine.messages.search("sesame").items,
@@ -230,11 +299,78 @@ def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tu
             lambda g: mine.files.ls(("home",)),
             lambda g: mine.files.grep(("home",), "sesame"),
             lambda g: mine.files.read(("home",), "/notes.txt"),
+            lambda g: mine.threads.holds(f"{g['thread_id']}-queued").items,
+            lambda g: mine.threads.holds().items,
+            lambda g: mine.threads.hold(g["thread_id"], "mine", by="bob"),
+            lambda g: mine.threads.release(f"{g['thread_id']}-queued", "case", by="bob"),
+            lambda g: mine.threads.tree(g["thread_id"]),
+            lambda g: mine.threads.lineage(at(g)),
+            lambda g: mine.threads.find(g["thread_id"], g["checkpoint_id"][:8]),
+            lambda g: mine.threads.find_step(g["thread_id"], 0),
+            lambda g: mine.threads.unlabel(at(g)),
+            lambda g: mine.threads.update_metadata(g["thread_id"], {"of": "mine"}),
+            lambda g: mine.threads.set_ttl(g["thread_id"], timedelta(days=1)),
+            lambda g: mine.threads.expire(g["thread_id"], after=timedelta(days=1)),
+            lambda g: mine.threads.runaway().items,
+            lambda g: mine.interrupts.answered(g["thread_id"], g["interrupt_id"]),
+            lambda g: mine.interrupts.answer_run(g["thread_id"], "yes", interrupt_id=g["interrupt_id"]),
+            lambda g: mine.interrupts.decisions(g["thread_id"], [g["checkpoint_id"]]),
+            lambda g: mine.interrupts.resume(g["thread_id"]),
+            lambda g: mine.interrupts.resume_run(g["thread_id"], g["checkpoint_id"], graph="agent"),
+            lambda g: mine.runs.get(g["thread_id"], g["recorded"]),
+            lambda g: mine.runs.retry(*g["run"]),
+            lambda g: mine.runs.wait(*g["run"], timeout=0.01),
+            lambda g: list(mine.runs.join(mine.runs.handle(*g["run"]))),
+            lambda g: mine.runs.handle(*g["run"]).status(),
+            lambda g: mine.runs.provenance(at(g)),
+            lambda g: mine.runs.failed().items,
+            lambda g: mine.runs.dead_letters().items,
+            lambda g: mine.runs.sums(),
+            lambda g: mine.runs.drain(g["worker"]),
+            lambda g: mine.runs.workers(),
+            lambda g: mine.runs.adopt(),
+            lambda g: mine.spans.get(g["thread_id"], g["recorded"], g["span_id"]),
+            lambda g: mine.spans.tree(g["thread_id"], g["recorded"]),
+            lambda g: mine.spans.timeline(g["thread_id"], g["recorded"]),
+            lambda g: mine.messages.find_hits("sesame", [g["thread_id"]]),
+            lambda g: mine.messages.window(g["thread_id"]),
+            lambda g: mine.tools.get(g["thread_id"], "key"),
+            lambda g: mine.tools.recent().items,
+            lambda g: mine.tools.settle(g["thread_id"], "key", "done", by="bob"),
+            lambda g: mine.schedules.get(g["schedule"]),
+            lambda g: mine.schedules.pause(g["schedule"]),
+            lambda g: mine.schedules.trigger(g["schedule"]),
+            lambda g: mine.schedules.update(g["schedule"], cron="0 1 * * *"),
+            lambda g: mine.schedules.delete(g["schedule"]),
+            lambda g: mine.assistants.get(g["assistant"]),
+            lambda g: mine.assistants.versions(g["assistant"]),
+            lambda g: mine.assistants.set_version(g["assistant"], 1),
+            lambda g: mine.assistants.update(g["assistant"], name="mine"),
+            lambda g: mine.assistants.delete(g["assistant"]),
+            lambda g: mine.memory.inspect(("facts",), g["key"]),
+            lambda g: mine.memory.history(("facts",), g["key"]),
+            lambda g: mine.memory.edit(("facts",), g["key"], {"content": "mine"}, expected_version=1, by="bob"),
+            lambda g: mine.memory.remove(("facts",), g["key"], expected_version=1, by="bob"),
+            lambda g: mine.memory.restore(("facts",), g["key"], 1, by="bob"),
+            lambda g: mine.memory.delete(("facts",), g["key"]),
+            lambda g: mine.memory.caused_by(g["thread_id"]),
+            lambda g: mine.memory.forget(user_id=g["thread_id"]),
+            lambda g: mine.files.history(("home",), g["path"]).items,
+            lambda g: mine.files.delete(("home",), g["path"]),
+            lambda g: mine.files.purge(("home",), g["path"]),
+            lambda g: mine.files.restore(("home",), g["path"], 1),
+            lambda g: mine.files.changes(g["thread_id"]).items,
+            lambda g: mine.files.namespaces().items,
+            lambda g: mine.archive.list().items,
+            lambda g: mine.archive.check([g["thread_id"]]),
+            lambda g: mine.archive.delete([g["thread_id"]], by="bob"),
+            lambda g: mine.archive.restore([g["thread_id"]]),
+            *(partial(of_cursor, list_page, cursor) for list_page, cursor in cursors_of(hers, mine)),
             lambda g: mine.saver.delete_thread(g["thread_id"]),
         ]
         for number, call in enumerate(calls):
             found = [
-                repr(outcome(lambda call=call, given=given: call(given))).replace("absent", "shared")  # type: ignore[misc]
+                shown(outcome(lambda call=call, given=given: call(given)), there, missing)  # type: ignore[misc]
                 for given in (there, missing)
             ]
             assert found[0] == found[1], number
@@ -252,6 +388,68 @@ def test_no_difference_between_not_yours_and_not_there(walled: Walled, names: tu
         assert graph.invoke(command, config_of("shared"))["messages"][-1].content == "told yes"
         assert hers.runs.status(*ids["run"]) == "pending"
         assert hers.memory.search((), query="sesame")
+
+
+def test_an_import_does_not_tell_whose_thread_it_meets(walled: Walled, names: tuple[str, str]) -> None:
+    upstream_schema = f"{walled.schema}_theirs"
+    with official_saver(walled.server, upstream_schema) as theirs:
+        for thread_id in ("shared", "absent"):
+            theirs.put(*put_arguments(config_of(thread_id), 1))
+    with walled.open(tenant=names[0]) as hers:
+        hers.saver.put(*put_arguments(config_of("shared"), 1))
+        hers.threads.set_title("shared", "sesame")
+    with Admin.open(walled.app, schema=walled.schema) as admin, pytest.raises(TenantError, match="no tenant"):
+        admin.import_langgraph(walled.server, source_schema=upstream_schema)
+    with Admin.open(walled.app, schema=walled.schema, tenant=names[1]) as admin:
+        reports = [
+            admin.import_langgraph(walled.server, source_schema=upstream_schema, thread_ids=[thread_id])
+            for thread_id in ("shared", "absent")
+        ]
+        assert repr(reports[0]).replace("shared", "absent") == repr(reports[1])
+        assert reports[0].threads == 1
+    with walled.open() as state:
+        hers, mine = (state.for_tenant(name) for name in names)
+        assert [thread.title for thread in mine.threads.list().items] == [None, None]
+        assert [thread.title for thread in hers.threads.list().items] == ["sesame"]
+    walled.rows(f"DROP SCHEMA {upstream_schema} CASCADE")
+
+
+def test_an_archive_has_the_threads_of_its_tenant(walled: Walled, names: tuple[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    with walled.open() as state:
+        hers, mine = (state.for_tenant(name) for name in names)
+        for one in (hers, mine):
+            one.saver.put(*put_arguments(config_of("shared"), 1, a=one.tenant))
+        hers.saver.put(*put_arguments(config_of("of hers"), 1))
+        with pytest.raises(NotFoundError, match="no thread 'of hers'"):
+            mine.archive.put(["of hers"], to=f"file://{tmp_path}", idle_for=timedelta(0))
+        report = mine.archive.put(["shared"], to=f"file://{tmp_path}", idle_for=timedelta(0))
+        assert report.threads == 1
+        assert [one.thread_id for one in mine.archive.list().items] == ["shared"]
+        assert hers.archive.list().items == ()
+        kept = hers.saver.get_tuple(config_of("shared"))
+        assert kept is not None
+        assert kept.checkpoint["channel_values"] == {"a": names[0]}
+        assert mine.archive.restore(["shared"]).threads == 1
+        found = mine.saver.get_tuple(config_of("shared"))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"a": names[1]}
+
+
+def test_a_lease_does_not_tell_whose_thread_it_is_on(walled: Walled, names: tuple[str, str]) -> None:
+    with walled.open(pool=3) as state:
+        hers, mine = (state.for_tenant(name) for name in names)
+        hers.saver.put(*put_arguments(config_of("shared"), 1))
+        with hers.leases.hold("shared") as held:
+            for thread_id in ("shared", "absent"):
+                with mine.leases.hold(thread_id) as lease:
+                    assert lease.fencing_token != held.fencing_token
+                    assert [one.thread_id for one in mine.leases.list().items] == [thread_id]
+                    # A lease of hers guards no put of mine, and mine none of hers.
+                    mine.saver.put(*put_arguments(config_of(thread_id), 1))
+            hers.saver.put(*put_arguments(config_of("shared"), 2))
+        assert len(list(hers.saver.list(config_of("shared")))) == 2
+        assert len(list(mine.saver.list(config_of("shared")))) == 1
 
 
 def test_raw_sql_sees_rows_of_the_tenant_alone(walled: Walled, names: tuple[str, str]) -> None:
@@ -373,10 +571,10 @@ def test_setup_refuses_tables_with_rows(dsn: str, schema: str, request: pytest.F
 # One pool, many tenants
 
 
-def storm(walled: Walled, tenants: int, operations: int) -> int:
+def storm(walled: Walled, tenants: int, operations: int, **options: Any) -> int:
     """Let many tenants use the same thread ids on five connections at once, and return the number of crossings."""
     crossings, lock = 0, threading.Lock()
-    with walled.open(pool=5) as state:
+    with walled.open(pool=5, **options) as state:
         prefix = f"s{next(_numbers)}-"
         states = [state.for_tenant(f"{prefix}{number}") for number in range(tenants)]
 
@@ -425,6 +623,74 @@ def test_tenants_share_connections_without_crossing(walled: Walled) -> None:
 @pytest.mark.slow
 def test_ten_thousand_operations_of_fifty_tenants_do_not_cross(walled: Walled) -> None:
     assert storm(walled, tenants=50, operations=10_000) == 0
+
+
+def test_tenants_do_not_cross_behind_a_pooler_by_transaction(walled: Walled, tmp_path: Path) -> None:
+    if not (version := bouncer_version()):
+        pytest.skip("PgBouncer is not installed")
+    # It tracks prepared statements since then.
+    is_tracking = version >= (1, 21)
+    bouncer = Bouncer(walled.app, tmp_path, prepared=100 if is_tracking else 0)
+    try:
+        pooled = replace(walled, app=bouncer.dsn)
+        for prepare_threshold in (None, 2) if is_tracking else (None,):
+            assert storm(pooled, tenants=10, operations=200, prepare_threshold=prepare_threshold) == 0
+        with ExitStack() as stack:
+            # Nothing is left on any of its connections to the server.
+            for _ in range(3):
+                connection = stack.enter_context(psycopg.connect(bouncer.dsn, prepare_threshold=None))
+                (left,) = connection.execute("SELECT current_setting('pgstate.tenant', true)").fetchone() or ("?",)
+                assert not left
+        with pooled.open(prepare_threshold=None) as state, pytest.raises(TenantError):
+            state.threads.list()
+    finally:
+        bouncer.close()
+
+
+@pytest.mark.slow
+def test_tenants_are_kept_apart_on_a_standby(request: pytest.FixtureRequest) -> None:
+    servers: Pair = request.getfixturevalue("pair")
+    with open_walled(servers.old) as walled:
+        with walled.open() as state:
+            for name in ("acme", "other"):
+                one = state.for_tenant(name)
+                one.saver.put(*put_arguments(config_of("same"), 1, a=name))
+                one.memory.put(("facts",), "key", {"content": name})
+        there = replace(walled, app=make_conninfo(servers.new, user=APP), server=servers.new)
+        wait_until(lambda: there.rows("SELECT 1 FROM pg_class WHERE relname = 'memories'") != [], "the tables arrive")
+        wait_until(lambda: there.rows("SELECT count(*) FROM {}.memories") == [(2,)], "the rows arrive")
+        with there.open(recover_journal=False) as state:
+            for name in ("acme", "other"):
+                one = state.for_tenant(name)
+                found = one.saver.get_tuple(config_of("same"))
+                assert found is not None
+                assert found.checkpoint["channel_values"]["a"] == name
+                assert one.threads.count() == 1
+                item = one.memory.get(("facts",), "key")
+                assert item is not None
+                assert item.value["content"] == name
+            # One that was never named.
+            assert state.for_tenant("third").threads.list().items == ()
+            for call in (state.threads.list, lambda: state.saver.get_tuple(config_of("same"))):
+                with pytest.raises(TenantError, match="no tenant is named"):
+                    call()
+            with pytest.raises(UnavailableError, match="refuses to write"):
+                state.for_tenant("acme").saver.put(*put_arguments(config_of("same"), 2))
+
+
+def test_citus_is_refused_by_name(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        # The extension itself is not here, and its name is not seen outside of this transaction.
+        connection.execute("SET LOCAL allow_system_table_mods = on")
+        connection.execute(
+            "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)"
+            " VALUES (987654, 'citus', 10, 11, false, '14.0')"
+        )
+        saver = PGStateSaver(connection, schema="with_citus")
+        with pytest.raises(TenantError, match="with Citus"):
+            saver.setup(tenancy="rls")
+        assert connection.execute("SELECT to_regnamespace('with_citus')").fetchone() == (None,)
+        connection.rollback()
 
 
 async def test_the_asynchronous_state_serves_tenants(walled: Walled, names: tuple[str, str]) -> None:
