@@ -38,7 +38,7 @@ from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
-from langgraph_pgstate.keep import Archive, AsyncArchive, AsyncPrivacy, Privacy
+from langgraph_pgstate.keep import Archive, AsyncArchive, AsyncPrivacy, AsyncRetention, Privacy, Retention
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -297,6 +297,7 @@ class PGState(_State):
         threads: Threads, their users, agents and status; search by metadata and projected state; branches, forks,
             labels, differences.
         archive: The archive: threads whose rows are outside of the database, and come back exactly.
+        retention: Policies of how long threads are kept.
         interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
@@ -530,6 +531,11 @@ class PGState(_State):
     def archive(self) -> Archive:
         """The archive: threads whose rows are outside of the database."""
         return Archive(self._fresh, self._queries)
+
+    @cached_property
+    def retention(self) -> Retention:
+        """Policies of how long threads are kept."""
+        return Retention(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> Interrupts:
@@ -863,6 +869,11 @@ class AsyncPGState(_State):
     def archive(self) -> AsyncArchive:
         """The archive: threads whose rows are outside of the database."""
         return AsyncArchive(self._fresh, self._queries)
+
+    @cached_property
+    def retention(self) -> AsyncRetention:
+        """Policies of how long threads are kept."""
+        return AsyncRetention(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> AsyncInterrupts:

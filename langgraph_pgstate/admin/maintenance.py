@@ -14,6 +14,7 @@ from langgraph_pgstate.admin.types import MaintenanceReport
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.keep import retention
 from langgraph_pgstate.leases import guards
 from langgraph_pgstate.memory import items
 from langgraph_pgstate.memory.large import move_large_namespaces
@@ -80,6 +81,7 @@ async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
     await run(budgets.forget_deleted_costs, queries)
     await run(tending.repair, queries)
     expired = await run(expiry.sweep, queries, None)
+    applied = await retention.apply_policies(runner, queries)
     forgotten = await run(items.sweep, queries)
     await items.sweep_vectors(runner, queries)
     await move_large_namespaces(runner, queries)
@@ -89,6 +91,7 @@ async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
         expired=expired,
         orphan_writes=orphaned,
         memories_expired=forgotten,
+        policies=tuple(applied),
     )
 
 

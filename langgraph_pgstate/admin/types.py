@@ -9,6 +9,7 @@ from datetime import datetime
 from operator import add
 from typing import Any, NamedTuple
 
+from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.schema.types import AppliedMigration
 from langgraph_pgstate.threads.types import PruneResult
@@ -342,6 +343,7 @@ class MaintenanceReport:
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
         memories_expired: Deleted memories that had expired.
+        policies: What policies of retention did.
     """
 
     months_made: tuple[str, ...] = ()
@@ -352,6 +354,7 @@ class MaintenanceReport:
     orphan_writes: int = 0
     days_dropped: tuple[str, ...] = ()
     memories_expired: int = 0
+    policies: tuple[PolicyReport, ...] = ()
 
     def __add__(self, other: MaintenanceReport) -> MaintenanceReport:
         """Return the changes of both."""

@@ -61,6 +61,11 @@ class Runner(Protocol):
     """A runner, blocking or async."""
 
     @property
+    def tenant(self) -> str | None:
+        """The tenant whose rows alone its operations see; `None` where tenants are not kept apart."""
+        ...
+
+    @property
     def is_borrowed(self) -> bool:
         """Whether the only connection is the caller's, who may also use it between calls."""
         ...
@@ -113,6 +118,11 @@ class BlockingRunner:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose rows alone its operations see."""
+        return self.database.tenant
 
     @property
     def is_borrowed(self) -> bool:
@@ -169,6 +179,11 @@ class AsyncRunner:
 
     def __init__(self, database: AsyncDatabase) -> None:
         self.database = database
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose rows alone its operations see."""
+        return self.database.tenant
 
     @property
     def is_borrowed(self) -> bool:

@@ -1,30 +1,43 @@
-"""What becomes of threads: archives, policies of how long they are kept, and erasure of what is about a person."""
+"""What becomes of threads: archives, policies of how long they are kept, and their erasure."""
 
 from typing import TYPE_CHECKING
 
 from langgraph_pgstate._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from langgraph_pgstate.keep.api import Archive, AsyncArchive
+    from langgraph_pgstate.keep.api import Archive, AsyncArchive, AsyncRetention, Retention
     from langgraph_pgstate.keep.erasures import Erasure, Kept, StoredErasure
     from langgraph_pgstate.keep.privacy import AsyncPrivacy, Privacy
     from langgraph_pgstate.keep.receipts import Verdict
-    from langgraph_pgstate.keep.types import ArchivedThread, ArchiveReport, DeletionReport, LeftThread, RestoreReport
+    from langgraph_pgstate.keep.types import (
+        ArchivedThread,
+        ArchiveReport,
+        DeletionReport,
+        LeftThread,
+        Policy,
+        PolicyReport,
+        RestoreReport,
+    )
 else:
+    _TYPES = "langgraph_pgstate.keep.types"
     __getattr__, __dir__ = lazy_attributes(
         __name__,
         {
             "Archive": "langgraph_pgstate.keep.api",
-            "ArchiveReport": "langgraph_pgstate.keep.types",
-            "ArchivedThread": "langgraph_pgstate.keep.types",
+            "ArchiveReport": _TYPES,
+            "ArchivedThread": _TYPES,
             "AsyncArchive": "langgraph_pgstate.keep.api",
             "AsyncPrivacy": "langgraph_pgstate.keep.privacy",
-            "DeletionReport": "langgraph_pgstate.keep.types",
+            "AsyncRetention": "langgraph_pgstate.keep.api",
+            "DeletionReport": _TYPES,
             "Erasure": "langgraph_pgstate.keep.erasures",
             "Kept": "langgraph_pgstate.keep.erasures",
-            "LeftThread": "langgraph_pgstate.keep.types",
+            "LeftThread": _TYPES,
+            "Policy": _TYPES,
+            "PolicyReport": _TYPES,
             "Privacy": "langgraph_pgstate.keep.privacy",
-            "RestoreReport": "langgraph_pgstate.keep.types",
+            "RestoreReport": _TYPES,
+            "Retention": "langgraph_pgstate.keep.api",
             "StoredErasure": "langgraph_pgstate.keep.erasures",
             "Verdict": "langgraph_pgstate.keep.receipts",
         },
@@ -36,12 +49,16 @@ __all__ = [
     "ArchivedThread",
     "AsyncArchive",
     "AsyncPrivacy",
+    "AsyncRetention",
     "DeletionReport",
     "Erasure",
     "Kept",
     "LeftThread",
+    "Policy",
+    "PolicyReport",
     "Privacy",
     "RestoreReport",
+    "Retention",
     "StoredErasure",
     "Verdict",
 ]

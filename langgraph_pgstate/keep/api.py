@@ -10,10 +10,19 @@ from langgraph_pgstate.arguments import identifier, several, thread_ids_of
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Read
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
-from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.keep import archiving, deleting, restoring
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.keep import archiving, deleting, restoring, retention
 from langgraph_pgstate.keep.objects import open_objects
-from langgraph_pgstate.keep.types import ArchivedThread, ArchiveReport, DeletionReport, RestoreReport
+from langgraph_pgstate.keep.types import (
+    ArchivedThread,
+    ArchiveReport,
+    DeletionReport,
+    Policy,
+    PolicyFields,
+    PolicyReport,
+    RestoreReport,
+)
+from langgraph_pgstate.options import check_options
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.filters import ThreadSearch
@@ -102,7 +111,7 @@ class AsyncArchive:
                 self._queries,
                 objects,
                 page,
-                tenant=self._runner.database.tenant,
+                tenant=self._runner.tenant,
                 idle_for=idle_for,
                 dry_run=dry_run,
             )
@@ -143,7 +152,7 @@ class AsyncArchive:
         """
         if thread_ids is None and source is None:
             raise ConfigurationError("name the threads to restore, or the source, of which all are restored")
-        tenant = self._runner.database.tenant
+        tenant = self._runner.tenant
         ids = None if thread_ids is None else thread_ids_of(several("thread_ids", thread_ids))
         if source is not None:
             sources = await restoring.search_sources(self._runner, open_objects(source), ids, tenant)
@@ -175,7 +184,7 @@ class AsyncArchive:
         name = None if by is None else identifier("by", by)
         report = DeletionReport()
         for copies in await self._runner.run(deleting.find_copies, self._queries, ids):
-            tenant = self._runner.database.tenant
+            tenant = self._runner.tenant
             report += await deleting.delete_copies(self._runner, self._queries, copies, tenant, name)
         return report
 
@@ -222,6 +231,83 @@ class AsyncArchive:
         reading: Read[Page[ArchivedThread]] = list_archived(user_id, agent, archive_id, limit, cursor)
         found: Page[ArchivedThread] = await self._runner.read(self._queries, reading)
         return found
+
+
+class AsyncRetention:
+    """Policies of how long threads are kept; `maintain` and workers apply them.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
+        self._runner: Any = AsyncRunner(database)
+        self._queries = queries
+
+    async def put(self, name: str, **fields: Unpack[PolicyFields]) -> Policy:
+        """Store a policy, or replace the one of its name. One statement; safe to repeat.
+
+        Of several policies that select a thread, each is applied.
+
+        Args:
+            name: Its name.
+            fields: See `PolicyFields`: which threads, and what becomes of them.
+
+        Raises:
+            ConfigurationError: If it is not usable. Nothing was written.
+        """
+        check_options(type(self), fields, PolicyFields)
+        row = retention.request_policy(name, fields)
+        await self._runner.run(retention.put_policy, self._queries, row)
+        found = await self._runner.run(retention.list_policies, self._queries)
+        return next(one for one in found if one.name == name)  # type: ignore[no-any-return]
+
+    async def policies(self) -> tuple[Policy, ...]:
+        """Return all policies, by name. One round trip."""
+        return tuple(await self._runner.run(retention.list_policies, self._queries))
+
+    async def delete(self, name: str) -> bool:
+        """Delete a policy, and return whether there was one. One statement; safe to repeat."""
+        found: bool = await self._runner.run(retention.delete_policy, self._queries, identifier("name", name))
+        return found
+
+    async def apply(self, name: str | None = None, *, dry_run: bool = False) -> tuple[PolicyReport, ...]:
+        """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
+
+        Threads that are held or in use stay; those that are held are named.
+
+        Args:
+            name: Only this policy.
+            dry_run: Only count, and estimate the bytes.
+
+        Raises:
+            NotFoundError: If there is no such policy.
+        """
+        known = [one.name for one in await self._runner.run(retention.list_policies, self._queries)]
+        if name is not None and name not in known:
+            raise NotFoundError(f"there is no policy {name!r}: {', '.join(known) or 'none'}")
+        return tuple(
+            await retention.apply_policies(
+                self._runner,
+                self._queries,
+                dry_run=dry_run,
+                names=None if name is None else [name],
+            )
+        )
+
+
+class Retention:
+    """Blocking twin of `AsyncRetention`."""
+
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._runner = BlockingRunner(database)
+        self._queries = queries
+
+    put = blocking(AsyncRetention.put)
+    policies = blocking(AsyncRetention.policies)
+    delete = blocking(AsyncRetention.delete)
+    apply = blocking(AsyncRetention.apply)
 
 
 class Archive:

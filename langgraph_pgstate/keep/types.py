@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypedDict
 
 
 class LeftThread(NamedTuple):
@@ -116,3 +117,108 @@ class ArchivedThread:
     agent: str | None
     title: str | None
     updated_at: datetime
+
+
+class PolicyFields(TypedDict, total=False):
+    """What a policy selects, and what becomes of it. Ages count from the last activity of a thread, or as said.
+
+    Attributes:
+        agent: Only threads of this agent.
+        tenant_id: Only those of this tenant.
+        user_id: Only those of this user.
+        status: Only those of this status: `idle`, `busy`, `interrupted` or `error`.
+        metadata: Only those whose metadata contain this.
+        content_after: Age of spans, messages and ended runs at which what was said in them is removed: inputs, outputs,
+            texts and tool calls. States keep it.
+        prune_after: Age of checkpoints at which they are pruned, as `saver.prune` does.
+        keep_last: Newest checkpoints that stay in each namespace; 1 by default.
+        archive_after: Time after which threads are archived.
+        archive_to: URL of the archive.
+        delete_after: Time after which threads are deleted, also from archives.
+    """
+
+    agent: str | None
+    tenant_id: str | None
+    user_id: str | None
+    status: str | None
+    metadata: Mapping[str, Any] | None
+    content_after: timedelta | None
+    prune_after: timedelta | None
+    keep_last: int
+    archive_after: timedelta | None
+    archive_to: str | None
+    delete_after: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy of how long threads are kept.
+
+    Attributes:
+        name: Its name.
+        agent: Only threads of this agent.
+        tenant_id: Only those of this tenant.
+        user_id: Only those of this user.
+        status: Only those of this status.
+        metadata: Only those whose metadata contain this.
+        content_after: Age at which what was said is removed from spans, messages and runs.
+        prune_after: Age at which checkpoints are pruned.
+        keep_last: Newest checkpoints that stay.
+        archive_after: Time after which threads are archived.
+        archive_to: URL of the archive.
+        delete_after: Time after which threads are deleted.
+        created_at: Time it was made.
+        updated_at: Time it was changed last.
+    """
+
+    name: str
+    agent: str | None
+    tenant_id: str | None
+    user_id: str | None
+    status: str | None
+    metadata: Mapping[str, Any] | None
+    content_after: timedelta | None
+    prune_after: timedelta | None
+    keep_last: int
+    archive_after: timedelta | None
+    archive_to: str | None
+    delete_after: timedelta | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReport:
+    """What a policy did, or would do.
+
+    Attributes:
+        name: The policy.
+        contents: Spans, messages and runs from which contents were removed.
+        checkpoints: Checkpoints that were pruned.
+        archived: Threads that were archived.
+        deleted: Threads that were deleted.
+        bytes: Size of what was removed; of archived threads that of the archives, and in a dry run in the database.
+        held: Threads that stay as they are because a person holds them.
+        dry_run: Whether nothing was done.
+    """
+
+    name: str
+    contents: int = 0
+    checkpoints: int = 0
+    archived: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    held: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def __add__(self, other: PolicyReport) -> PolicyReport:
+        return PolicyReport(
+            self.name,
+            self.contents + other.contents,
+            self.checkpoints + other.checkpoints,
+            self.archived + other.archived,
+            self.deleted + other.deleted,
+            self.bytes + other.bytes,
+            tuple(dict.fromkeys(self.held + other.held)),
+            self.dry_run or other.dry_run,
+        )

@@ -187,6 +187,29 @@ CREATE TABLE /*schema*/archived_threads (
 CREATE INDEX archived_threads_archive_id_idx ON /*schema*/archived_threads (archive_id);
 CREATE INDEX archived_threads_user_id_idx ON /*schema*/archived_threads (user_id) WHERE user_id IS NOT NULL;
 
+-- How long threads are kept: a policy selects threads, and says what becomes of them at an age. `cursor_id`, `began_at` and
+-- `last_began_at` are where it is on its way through all threads, and when it began this way and the one before.
+CREATE TABLE /*schema*/retention_policies (
+    name text COLLATE "C" NOT NULL,
+    agent text,
+    tenant_id text COLLATE "C",
+    user_id text,
+    status text,
+    metadata jsonb,
+    content_after interval,
+    prune_after interval,
+    keep_last integer NOT NULL DEFAULT 1,
+    archive_after interval,
+    archive_to text,
+    delete_after interval,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    cursor_id text COLLATE "C" NOT NULL DEFAULT '',
+    began_at timestamptz,
+    last_began_at timestamptz,
+    PRIMARY KEY (name)
+);
+
 -- Answers to interrupts, at most one for each. The application resumes the graph with them. `answer_id` is random for
 -- each call: a call that is repeated after a lost connection finds its own answer.
 CREATE TABLE /*schema*/answers (
@@ -1240,6 +1263,28 @@ COMMENT ON TABLE /*schema*/archived_threads IS 'Which archives have a copy of a 
 COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
 COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
+
+COMMENT ON TABLE /*schema*/retention_policies IS 'How long threads are kept, and what becomes of them then.';
+COMMENT ON COLUMN /*schema*/retention_policies.name IS 'name of the policy';
+COMMENT ON COLUMN /*schema*/retention_policies.agent IS 'only threads of this agent';
+COMMENT ON COLUMN /*schema*/retention_policies.tenant_id IS 'only threads of this tenant';
+COMMENT ON COLUMN /*schema*/retention_policies.user_id IS 'only threads of this user';
+COMMENT ON COLUMN /*schema*/retention_policies.status IS 'only threads of this status';
+COMMENT ON COLUMN /*schema*/retention_policies.metadata IS 'only threads whose metadata contain this';
+COMMENT ON COLUMN /*schema*/retention_policies.content_after IS
+    'age at which what was said is removed from spans, messages and runs';
+COMMENT ON COLUMN /*schema*/retention_policies.prune_after IS 'age at which checkpoints are pruned';
+COMMENT ON COLUMN /*schema*/retention_policies.keep_last IS 'newest checkpoints that stay in each namespace';
+COMMENT ON COLUMN /*schema*/retention_policies.archive_after IS 'time without activity after which threads are archived';
+COMMENT ON COLUMN /*schema*/retention_policies.archive_to IS 'folder or bucket of the archive';
+COMMENT ON COLUMN /*schema*/retention_policies.delete_after IS
+    'time without activity after which threads are deleted, also from archives';
+COMMENT ON COLUMN /*schema*/retention_policies.created_at IS 'time it was made';
+COMMENT ON COLUMN /*schema*/retention_policies.updated_at IS 'time it was changed last';
+COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has gone to';
+COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
+    'time it began to go through the threads; null: it has gone through all';
+COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS 'the same of the last time that it went through all';
 
 COMMENT ON TABLE /*schema*/answers IS 'Answers to interrupts, at most one for each.';
 COMMENT ON COLUMN /*schema*/answers.thread_id IS 'the thread';

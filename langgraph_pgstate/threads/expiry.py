@@ -172,9 +172,13 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
     return result
 
 
-async def end_expired(db: Connection, queries: Queries, thread_id: str) -> PruneResult:
+async def end_expired(
+    db: Connection, queries: Queries, thread_id: str, policy: tuple[str, timedelta] | None = None
+) -> PruneResult:
     """Delete or prune a thread if it has expired and is not in use. One transaction; safe to repeat and to run
     concurrently.
+
+    With a policy, it is deleted if the policy is for it and it was not active for the time.
 
     Its row, and if it is deleted its lease, are locked meanwhile. Other sweeps skip it; a caller that wants its lease
     waits and then starts a new thread. No tombstone is left, so that the thread's user can come back.
@@ -187,7 +191,10 @@ async def end_expired(db: Connection, queries: Queries, thread_id: str) -> Prune
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}
     async with db.transaction():
-        held = await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS})
+        if policy is None:
+            held = await db.fetch(queries.hold_expired, {**key, "quiet": _QUIET_SECONDS})
+        else:
+            held = await db.fetch(queries.hold_idle, {**key, "name": policy[0], "after": policy[1]})
         if not held:
             return PruneResult()
         ((strategy, is_leased),) = held

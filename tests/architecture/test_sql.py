@@ -81,6 +81,7 @@ TABLES = (
     "memory_indexes",
     "archives",
     "archived_threads",
+    "retention_policies",
 )
 NAMES = sorted(queries("pgstate").all)
 SQL = Path(langgraph_pgstate.__file__).parent
@@ -246,7 +247,7 @@ def test_thread_id_is_the_first_column_of_every_key(saver: PGStateSaver, connect
                 'migrations', 'prices', 'workers', 'schedules', 'queue_limits', 'queue_keys', 'budgets',
                 'deleted_costs', 'exporters', 'event_chaining', 'event_chain_ends', 'erasures', 'data_keys',
                 'maintenance', 'assistants', 'assistant_versions', 'memories', 'memory_versions', 'large_namespaces',
-                'memory_indexes', 'archives', 'files', 'file_texts', 'file_versions')
+                'memory_indexes', 'archives', 'retention_policies', 'files', 'file_texts', 'file_versions')
         """,
         [saver.schema],
     ).fetchall()

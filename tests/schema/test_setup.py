@@ -70,7 +70,7 @@ QUEUE_TABLES = {
 FILE_TABLES = {"files", "file_texts", "file_versions"}
 AUDIT_TABLES = {"event_chaining", "event_chains", "event_hashes", "event_chain_ends", "erasures"}
 MEMORY_TABLES = {"memories", "memory_versions", "large_namespaces", "memory_indexes"}
-KEEP_TABLES = {"archives", "archived_threads"}
+KEEP_TABLES = {"archives", "archived_threads", "retention_policies"}
 TABLES = SAVER_TABLES | RECORD_TABLES | QUEUE_TABLES | FILE_TABLES | AUDIT_TABLES | MEMORY_TABLES | KEEP_TABLES
 
 

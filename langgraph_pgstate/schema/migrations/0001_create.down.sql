@@ -51,6 +51,7 @@ DROP TABLE /*schema*/feedback;
 DROP TABLE /*schema*/runs;
 DROP TABLE /*schema*/projections;
 DROP TABLE /*schema*/answers;
+DROP TABLE /*schema*/retention_policies;
 DROP TABLE /*schema*/archived_threads;
 DROP TABLE /*schema*/archives;
 DROP TABLE /*schema*/tombstones;

@@ -1,0 +1,296 @@
+"""Policies of how long threads are kept, as rows, and their application in small batches.
+
+A policy selects threads by agent, tenant, user, status and metadata, and says what becomes of them with age: contents
+of spans, messages and runs are removed, checkpoints pruned, threads archived, and deleted. Each thread is one
+transaction, or one of a small archive, so that no put waits. Archiving and deleting begin at the threads that are
+there. Contents and checkpoints come of age within threads that go on; so a policy goes through all threads, and then
+only through those in which something may have come of age since. How far it is stands in its row: whoever applies it
+next goes on there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from langgraph_pgstate.arguments import identifier, json_of, text_of
+from langgraph_pgstate.db.protocol import Connection
+from langgraph_pgstate.db.refusals import is_of_one_row
+from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError, ThreadHeldError
+from langgraph_pgstate.keep import archiving, deleting
+from langgraph_pgstate.keep.objects import check_url, open_objects
+from langgraph_pgstate.keep.tables import list_tables
+from langgraph_pgstate.keep.types import Policy, PolicyFields, PolicyReport
+from langgraph_pgstate.options import check_ttl
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.threads import expiry
+from langgraph_pgstate.threads.holds import is_kept
+from langgraph_pgstate.threads.prune import prune_thread, request_prune
+from langgraph_pgstate.threads.search import STATUSES
+
+_PAGE: Final = 50
+_AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
+_SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
+_log = logging.getLogger("langgraph_pgstate.keep")
+
+
+def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
+    """Return the row of a policy.
+
+    Raises:
+        ConfigurationError: If it is not usable.
+    """
+    given: dict[str, Any] = {**fields}
+    if not identifier("name", name):
+        raise ConfigurationError("a policy must have a name, got ''")
+    found: dict[str, Any] = {"name": name, "metadata": json_of("metadata", given.get("metadata") or None)}
+    for key in _SELECTORS:
+        found[key] = text_of(key, given.get(key))
+    if found["status"] is not None and found["status"] not in STATUSES:
+        raise ConfigurationError(f"status must be one of {', '.join(STATUSES)}, got {found['status']!r}")
+    for key in _AGES:
+        found[key] = None if given.get(key) is None else check_ttl(key, given[key])
+    if all(found[key] is None for key in _AGES):
+        raise ConfigurationError(f"policy {name!r} must say what becomes of threads: one of {', '.join(_AGES)}")
+    to = given.get("archive_to")
+    if (to is None) != (found["archive_after"] is None):
+        raise ConfigurationError("archive_after goes with archive_to, the URL of the archive, and the other way round")
+    found["archive_to"] = None if to is None else check_url(to)
+    keep_last = given.get("keep_last", 1)
+    if type(keep_last) is not int or keep_last < 1:
+        raise ConfigurationError(f"keep_last must be at least 1 checkpoint, got {keep_last!r}")
+    found["keep_last"] = keep_last
+    archive_after, delete_after = found["archive_after"], found["delete_after"]
+    if archive_after is not None and delete_after is not None and delete_after <= archive_after:
+        raise ConfigurationError("delete_after must be longer than archive_after, or nothing would be archived")
+    return found
+
+
+async def put_policy(db: Connection, queries: Queries, row: dict[str, Any]) -> None:
+    """Store a policy. One statement; safe to repeat."""
+    await db.execute(queries.put_policy, row)
+
+
+async def list_policies(db: Connection, queries: Queries) -> list[Policy]:
+    """Return all policies by name. One round trip."""
+    return [Policy(*row) for row in await db.fetch(queries.list_policies, {})]
+
+
+async def delete_policy(db: Connection, queries: Queries, name: str) -> bool:
+    """Delete a policy, and return whether there was one. One statement; safe to repeat."""
+    return await db.execute(queries.delete_policy, {"name": name}) > 0
+
+
+async def list_idle(
+    db: Connection, queries: Queries, name: str, after: timedelta, cursor: str, *, with_archived: bool = False
+) -> list[tuple[str, bool, bool]]:
+    """Return the next threads that were not active for a time: id, whether archived, whether held. One round trip."""
+    parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
+    return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_idle_threads, parameters)]
+
+
+async def list_aging(
+    db: Connection, queries: Queries, policy: Policy, cursor: str, pause: timedelta | None
+) -> list[tuple[str, bool]]:
+    """Return the next threads in which something may have come of age: id, whether held. Two round trips.
+
+    They follow where the policy stopped last; if it has gone through all, from the beginning, after a pause. Without a
+    pause, they follow the cursor, and nothing is written.
+    """
+    ages = [age for age in (policy.content_after, policy.prune_after) if age is not None]
+    if pause is not None:
+        await db.execute(queries.begin_visits, {"name": policy.name, "pause": pause})
+    parameters = {
+        "name": policy.name,
+        "after": min(ages),
+        "longest": max(ages),
+        "cursor_id": cursor,
+        "from_start": pause is None,
+        "page_size": _PAGE,
+    }
+    return [(row[0], row[1]) for row in await db.fetch(queries.list_aging_threads, parameters)]
+
+
+async def note_visit(db: Connection, queries: Queries, name: str, cursor: str) -> None:
+    """Note how far a policy has come; with no thread, that it has gone through all. One statement."""
+    await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor})
+
+
+async def age_thread(
+    db: Connection, queries: Queries, policy: Policy, thread_id: str, *, dry_run: bool
+) -> PolicyReport:
+    """Remove what has come of age within a thread: contents and checkpoints, a transaction each. Safe to repeat."""
+    report = PolicyReport(policy.name)
+    if policy.content_after is not None:
+        async with db.transaction():
+            await db.fetch(queries.keep_labels, {"thread_id": thread_id})
+            if await is_kept(db, queries, thread_id, "contents are not removed"):
+                return replace(report, held=(thread_id,))
+            parameters = {"thread_id": thread_id, "after": policy.content_after, "dry_run": dry_run}
+            rows, size = (await db.fetch(queries.forget_content, parameters))[0]
+        report += PolicyReport(policy.name, contents=rows, bytes=size)
+    if policy.prune_after is not None:
+        request = request_prune([thread_id], "keep_latest", policy.keep_last, policy.prune_after, dry_run)
+        pruned = await prune_thread(db, queries, request, thread_id)
+        report += PolicyReport(policy.name, checkpoints=pruned.checkpoints, bytes=pruned.bytes, held=pruned.held)
+    return report
+
+
+async def apply_policy(
+    runner: Runner,
+    queries: Queries,
+    policy: Policy,
+    *,
+    tenant: str | None,
+    dry_run: bool,
+    goes_on: Callable[[], bool],
+    pause: timedelta,
+) -> PolicyReport:
+    """Apply one policy, until there is nothing to do or no time. Safe to repeat, to stop, and to run concurrently.
+
+    Args:
+        runner: The database.
+        queries: The queries of its schema.
+        policy: The policy.
+        tenant: The tenant whose threads they are.
+        dry_run: Only count.
+        goes_on: Returns whether there is time for another batch.
+        pause: Time after which it goes through all threads again, to see what has come of age within them.
+    """
+    report = PolicyReport(policy.name, dry_run=dry_run)
+    if policy.delete_after is not None:
+        report += await _delete(runner, queries, policy, policy.delete_after, tenant, dry_run, goes_on)
+    if policy.archive_after is not None:
+        report += await _archive(runner, queries, policy, policy.archive_after, tenant, dry_run, goes_on)
+    if policy.content_after is not None or policy.prune_after is not None:
+        report += await _age(runner, queries, policy, dry_run, goes_on, pause)
+    return report
+
+
+async def _delete(
+    runner: Runner,
+    queries: Queries,
+    policy: Policy,
+    after: timedelta,
+    tenant: str | None,
+    dry_run: bool,
+    goes_on: Callable[[], bool],
+) -> PolicyReport:
+    report, cursor = PolicyReport(policy.name, dry_run=dry_run), ""
+    tables = await runner.run(list_tables, queries)
+    while goes_on():
+        page = await runner.run(list_idle, queries, policy.name, after, cursor, with_archived=True)
+        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held in page if is_held))
+        going = [(id, is_archived) for id, is_archived, is_held in page if not is_held]
+        if dry_run:
+            here = [id for id, is_archived in going if not is_archived]
+            _, sizes, _ = await runner.run(archiving.inspect, queries, tables, here, timedelta(0))
+            size = sum(one for _, one in sizes.values())
+            report += PolicyReport(policy.name, deleted=len(going), bytes=size)
+        for thread_id, is_archived in going if not dry_run else ():
+            if is_archived:
+                report += await _delete_archived(runner, queries, policy, thread_id, tenant)
+                continue
+            try:
+                gone = await runner.run(expiry.end_expired, queries, thread_id, (policy.name, after))
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                _log.error("policy %r cannot delete thread %r: %s", policy.name, thread_id, error)
+                continue
+            report += PolicyReport(policy.name, deleted=gone.threads, bytes=gone.bytes)
+        if len(page) < _PAGE:
+            break
+        cursor = page[-1][0]
+    return report
+
+
+async def _delete_archived(
+    runner: Runner, queries: Queries, policy: Policy, thread_id: str, tenant: str | None
+) -> PolicyReport:
+    report = PolicyReport(policy.name)
+    try:
+        for copies in await runner.run(deleting.find_copies, queries, [thread_id]):
+            found = await deleting.delete_copies(runner, queries, copies, tenant, None)
+            report += PolicyReport(policy.name, deleted=found.threads)
+    except ThreadHeldError:
+        return PolicyReport(policy.name, held=(thread_id,))
+    except ArchiveError as error:
+        _log.error("policy %r cannot delete archived thread %r: %s", policy.name, thread_id, error)
+    return report
+
+
+async def _archive(
+    runner: Runner,
+    queries: Queries,
+    policy: Policy,
+    after: timedelta,
+    tenant: str | None,
+    dry_run: bool,
+    goes_on: Callable[[], bool],
+) -> PolicyReport:
+    report, cursor = PolicyReport(policy.name, dry_run=dry_run), ""
+    objects = open_objects(str(policy.archive_to))
+    while goes_on():
+        page = await runner.run(list_idle, queries, policy.name, after, cursor)
+        report += PolicyReport(policy.name, held=tuple(id for id, _, is_held in page if is_held))
+        ids = [id for id, _, is_held in page if not is_held]
+        if ids:
+            try:
+                done = await archiving.archive_threads(
+                    runner, queries, objects, ids, tenant=tenant, idle_for=after, dry_run=dry_run
+                )
+            except ArchiveError as error:
+                # Nothing was deleted; the next call tries again.
+                _log.error("policy %r cannot archive: %s", policy.name, error)
+                break
+            report += PolicyReport(policy.name, archived=done.threads, bytes=done.bytes)
+        if len(page) < _PAGE:
+            break
+        cursor = page[-1][0]
+    return report
+
+
+async def _age(
+    runner: Runner, queries: Queries, policy: Policy, dry_run: bool, goes_on: Callable[[], bool], pause: timedelta
+) -> PolicyReport:
+    report, cursor = PolicyReport(policy.name, dry_run=dry_run), ""
+    while goes_on():
+        page = await runner.run(list_aging, queries, policy, cursor, None if dry_run else pause)
+        for thread_id, is_held in page:
+            if is_held:
+                report += PolicyReport(policy.name, held=(thread_id,))
+                continue
+            try:
+                report += await runner.run(age_thread, queries, policy, thread_id, dry_run=dry_run)
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                _log.error("policy %r cannot be applied to thread %r: %s", policy.name, thread_id, error)
+        cursor = page[-1][0] if len(page) == _PAGE else ""
+        if not dry_run:
+            await runner.run(note_visit, queries, policy.name, cursor)
+        if not cursor:
+            break
+    return report
+
+
+async def apply_policies(
+    runner: Runner,
+    queries: Queries,
+    *,
+    dry_run: bool = False,
+    names: Collection[str] | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
+    pause: timedelta = timedelta(0),
+) -> list[PolicyReport]:
+    """Apply all policies, or some, one after the other. Returns a report for each."""
+    found = [one for one in await runner.run(list_policies, queries) if names is None or one.name in names]
+    return [
+        await apply_policy(runner, queries, one, tenant=runner.tenant, dry_run=dry_run, goes_on=goes_on, pause=pause)
+        for one in found
+    ]

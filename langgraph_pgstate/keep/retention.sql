@@ -1,0 +1,140 @@
+-- condition: is_selected
+-- Whether a policy `p` is for a thread `t` that is here as a whole.
+SELECT FROM /*schema*/retention_policies p, /*schema*/threads t WHERE
+    (p.agent IS NULL OR t.agent = p.agent) AND (p.tenant_id IS NULL OR t.tenant_id = p.tenant_id)
+    AND (p.user_id IS NULL OR t.user_id = p.user_id) AND (p.status IS NULL OR t.status = p.status)
+    AND (p.metadata IS NULL OR t.metadata @> p.metadata);
+
+-- condition: is_idle
+-- Whether nothing runs on a thread `t`, and nothing is to.
+SELECT FROM /*schema*/threads t WHERE
+    NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+    )
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = t.thread_id)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/leases l
+        WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+    );
+
+-- name: put_policy
+-- Store a policy, or replace the one of its name, which then begins anew.
+INSERT INTO /*schema*/retention_policies (
+    name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
+    delete_after
+)
+VALUES (
+    :name::text, :agent::text, :tenant_id::text, :user_id::text, :status::text, :metadata::jsonb,
+    :content_after::interval, :prune_after::interval, :keep_last::integer, :archive_after::interval, :archive_to::text,
+    :delete_after::interval
+)
+ON CONFLICT (name) DO UPDATE SET
+    agent = excluded.agent,
+    tenant_id = excluded.tenant_id,
+    user_id = excluded.user_id,
+    status = excluded.status,
+    metadata = excluded.metadata,
+    content_after = excluded.content_after,
+    prune_after = excluded.prune_after,
+    keep_last = excluded.keep_last,
+    archive_after = excluded.archive_after,
+    archive_to = excluded.archive_to,
+    delete_after = excluded.delete_after,
+    updated_at = excluded.updated_at,
+    cursor_id = '',
+    began_at = NULL,
+    last_began_at = NULL;
+
+-- name: list_policies
+-- Return all policies, by name, with the time of the database.
+SELECT p.name, p.agent, p.tenant_id, p.user_id, p.status, p.metadata, p.content_after, p.prune_after, p.keep_last,
+    p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at
+FROM /*schema*/retention_policies p ORDER BY p.name;
+
+-- name: delete_policy
+-- Delete a policy.
+DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
+
+-- name: list_idle_threads
+-- Return a page of threads that a policy is for and that were not active for a time, after a cursor, with whether they are
+-- archived and whether they are held.
+-- plan: at each call
+SELECT t.thread_id, t.archived_at IS NOT NULL, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
+FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
+WHERE p.name = :name::text AND t.updated_at <= now() - :after::interval AND t.thread_id > :cursor_id::text
+    AND (:with_archived::boolean OR t.archived_at IS NULL)
+    AND /*is_selected*/true AND /*is_idle*/true
+ORDER BY t.thread_id
+LIMIT :page_size;
+
+-- name: hold_idle
+-- Lock a thread's row until the transaction ends, if a policy is still for it and it was not active for a time; skip it if
+-- it is locked. Return what is to become of it.
+SELECT 'delete'::text, false
+FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
+WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <= now() - :after::interval
+    AND t.archived_at IS NULL AND /*is_selected*/true AND /*is_idle*/true
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
+FOR UPDATE OF t SKIP LOCKED;
+
+-- name: list_aging_threads
+-- Return the next threads that a policy is for, in the order of their ids, of those in which something may have come of age
+-- since it last went through all of them; with whether they are held.
+-- plan: at each call
+SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
+FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
+WHERE p.name = :name::text AND t.archived_at IS NULL AND t.created_at <= now() - :after::interval
+    AND (p.last_began_at IS NULL OR t.updated_at > p.last_began_at - :longest::interval)
+    AND (:from_start::boolean OR p.began_at IS NOT NULL)
+    AND t.thread_id > CASE WHEN :from_start THEN :cursor_id::text ELSE p.cursor_id END
+    AND /*is_selected*/true
+ORDER BY t.thread_id
+LIMIT :page_size;
+
+-- name: note_visit
+-- Note how far a policy has gone through the threads; with no thread, that it has gone through all of them.
+UPDATE /*schema*/retention_policies SET
+    cursor_id = :cursor_id::text,
+    last_began_at = CASE WHEN :cursor_id = '' THEN began_at ELSE last_began_at END,
+    began_at = CASE WHEN :cursor_id = '' THEN NULL ELSE began_at END
+WHERE name = :name::text;
+
+-- name: begin_visits
+-- Note that a policy begins to go through all threads, unless it is at it, or began the last time a moment ago.
+UPDATE /*schema*/retention_policies SET began_at = now()
+WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
+
+-- name: forget_content
+-- Remove what was said in a thread before a time from spans, messages and runs, and return the number of rows and bytes.
+WITH old_spans AS (
+    SELECT s.run_id, s.span_id, s.started_at,
+        coalesce(pg_column_size(s.input), 0) + coalesce(pg_column_size(s.output), 0) AS bytes
+    FROM /*schema*/spans s
+    WHERE s.thread_id = :thread_id::text AND s.started_at < now() - :after::interval
+        AND (s.input IS NOT NULL OR s.output IS NOT NULL)
+), of_spans AS (
+    UPDATE /*schema*/spans s SET input = NULL, output = NULL FROM old_spans o
+    WHERE s.thread_id = :thread_id AND s.run_id = o.run_id AND s.span_id = o.span_id AND s.started_at = o.started_at
+        AND NOT :dry_run::boolean
+), old_messages AS (
+    SELECT m.message_id, m.checkpoint_id, m.channel,
+        coalesce(pg_column_size(m.content), 0) + coalesce(pg_column_size(m.tool_calls), 0) AS bytes
+    FROM /*schema*/messages m
+    WHERE m.thread_id = :thread_id AND m.created_at < now() - :after
+        AND (m.content IS NOT NULL OR m.tool_calls IS NOT NULL)
+), of_messages AS (
+    UPDATE /*schema*/messages m SET content = NULL, tool_calls = NULL FROM old_messages o
+    WHERE m.thread_id = :thread_id AND m.message_id = o.message_id AND m.checkpoint_id = o.checkpoint_id
+        AND m.channel = o.channel AND NOT :dry_run
+), old_runs AS (
+    SELECT r.run_id, coalesce(pg_column_size(r.input), 0) + coalesce(pg_column_size(r.output), 0) AS bytes
+    FROM /*schema*/runs r
+    WHERE r.thread_id = :thread_id AND r.ended_at < now() - :after AND (r.input IS NOT NULL OR r.output IS NOT NULL)
+), of_runs AS (
+    UPDATE /*schema*/runs r SET input = NULL, output = NULL FROM old_runs o
+    WHERE r.thread_id = :thread_id AND r.run_id = o.run_id AND NOT :dry_run
+)
+SELECT count(*), coalesce(sum(a.bytes), 0)::bigint FROM (
+    SELECT o.bytes FROM old_spans o UNION ALL SELECT m.bytes FROM old_messages m UNION ALL SELECT n.bytes FROM old_runs n
+) AS a;

@@ -1,0 +1,206 @@
+"""Policies: what comes of age goes, in small batches, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.keep import retention
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema) as state:
+        yield state
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/archive"
+
+
+def ask(dsn: str, statement: str) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def age(dsn: str, schema: str, days: int, *thread_ids: str) -> None:
+    """Let threads, and all that is in them, be so many days older."""
+    listed = ", ".join(f"'{one}'" for one in thread_ids)
+    for table, columns in {
+        "threads": ("created_at", "updated_at"),
+        "checkpoints": ("created_at",),
+        "messages": ("created_at",),
+        "spans": ("started_at",),
+        "runs": ("started_at", "ended_at"),
+    }.items():
+        changes = ", ".join(f"{one} = {one} - interval '{days} days'" for one in columns)
+        ask(dsn, f'UPDATE "{schema}".{table} SET {changes} WHERE thread_id IN ({listed})')
+
+
+def test_they_are_rows(state: PGState) -> None:
+    made = state.retention.put("support", agent="helper", metadata={"kind": "chat"}, delete_after=30 * DAY)
+    assert (made.name, made.agent, made.metadata, made.delete_after) == (
+        "support",
+        "helper",
+        {"kind": "chat"},
+        30 * DAY,
+    )
+    state.retention.put("content", content_after=7 * DAY)
+    changed = state.retention.put("support", delete_after=60 * DAY)
+    assert (changed.agent, changed.delete_after, changed.created_at) == (None, 60 * DAY, made.created_at)
+    assert [one.name for one in state.retention.policies()] == ["content", "support"]
+    assert state.retention.delete("content")
+    assert not state.retention.delete("content")
+    for fields in (
+        {},
+        {"agent": "a"},
+        {"delete_after": timedelta(0)},
+        {"delete_after": 30},
+        {"archive_after": DAY},
+        {"archive_to": "memory://x", "delete_after": DAY},
+        {"archive_after": DAY, "archive_to": "nowhere"},
+        {"archive_after": 2 * DAY, "archive_to": "memory://x", "delete_after": DAY},
+        {"delete_after": DAY, "status": "asleep"},
+        {"prune_after": DAY, "keep_last": 0},
+        {"delete_later": DAY},
+    ):
+        with pytest.raises((ConfigurationError, TypeError)):
+            state.retention.put("wrong", **fields)  # type: ignore[arg-type]
+    with pytest.raises(NotFoundError, match="support"):
+        state.retention.apply("content")
+
+
+def test_threads_are_archived_and_later_deleted(state: PGState, dsn: str, schema: str, url: str) -> None:
+    for name in ("new", "old", "other", "held"):
+        make_rich_thread(state, name)
+    ask(dsn, f"UPDATE \"{schema}\".threads SET agent = CASE thread_id WHEN 'other' THEN 'b' ELSE 'a' END")
+    state.threads.hold("held", "case", by="eve")
+    age(dsn, schema, 40, "old", "other", "held")
+    state.retention.put("p", agent="a", archive_after=30 * DAY, archive_to=url, delete_after=90 * DAY)
+    before = {name: rows_of(dsn, schema, name) for name in ("new", "other", "held")}
+    (told,) = state.retention.apply(dry_run=True)
+    assert (told.archived, told.deleted, told.held, told.dry_run) == (1, 0, ("held",), True)
+    assert told.bytes > 1000
+    assert state.archive.list().items == ()
+    (done,) = state.retention.apply()
+    assert (done.archived, done.deleted, done.held) == (1, 0, ("held",))
+    assert [one.thread_id for one in state.archive.list().items] == ["old"]
+    assert {name: rows_of(dsn, schema, name) for name in before} == before
+    assert state.retention.apply()[0].archived == 0
+    ask(dsn, f"UPDATE \"{schema}\".threads SET updated_at = updated_at - interval '60 days' WHERE thread_id <> 'new'")
+    (told,) = state.retention.apply(dry_run=True)
+    assert told.deleted == 1
+    (done,) = state.retention.apply()
+    assert (done.deleted, done.held) == (1, ("held",))
+    assert state.threads.get("old") is None
+    assert ask(dsn, f'SELECT count(*) FROM "{schema}".archives') == [(0,)]
+    assert state.threads.get("held") is not None
+
+
+def test_a_thread_that_is_used_again_stays(state: PGState, dsn: str, schema: str) -> None:
+    graph = make_rich_thread(state, "t")
+    make_rich_thread(state, "queued")
+    age(dsn, schema, 40, "t", "queued")
+    state.runs.enqueue("agent", {"messages": []}, thread_id="queued", run_after=DAY)
+    graph.invoke({"messages": [("user", "Again.")]}, config_of("t"))
+    state.retention.put("p", delete_after=30 * DAY)
+    assert state.retention.apply(dry_run=True)[0].deleted == state.retention.apply()[0].deleted == 0
+    assert state.threads.get("queued") is not None
+    assert graph.get_state(config_of("t")).values["messages"]
+
+
+def test_contents_go_before_states(state: PGState, dsn: str, schema: str) -> None:
+    graph = make_rich_thread(state, "t")
+    make_rich_thread(state, "new")
+    make_rich_thread(state, "held")
+    age(dsn, schema, 10, "t", "held")
+    state.threads.hold("held", "case", by="eve")
+    states, kept = states_of(graph, "t"), {name: rows_of(dsn, schema, name) for name in ("new", "held")}
+    state.retention.put("p", content_after=7 * DAY)
+    (told,) = state.retention.apply(dry_run=True)
+    (done,) = state.retention.apply()
+    assert told.contents == done.contents > 5
+    assert told.bytes == done.bytes > 100
+    assert told.held == done.held == ("held",)
+    assert states_of(graph, "t") == states
+    assert {name: rows_of(dsn, schema, name) for name in kept} == kept
+    for table, columns in {
+        "spans": ("input", "output"),
+        "messages": ("content", "tool_calls"),
+        "runs": ("input",),
+    }.items():
+        for column in columns:
+            found = ask(dsn, f"SELECT count({column}) FROM \"{schema}\".{table} WHERE thread_id = 't'")
+            assert found == [(0,)], (table, column)
+    assert "Astoria" not in str({**rows_of(dsn, schema, "t"), "tool_executions": [], "writes": [], "checkpoints": []})
+    assert state.retention.apply()[0].contents == 0
+
+
+def test_checkpoints_within_a_thread_that_goes_on(state: PGState, dsn: str, schema: str) -> None:
+    graph = make_rich_thread(state, "t")
+    age(dsn, schema, 40, "t")
+    for _ in range(2):
+        graph.invoke({"messages": [("user", "Again.")]}, config_of("t"))
+    before = len(states_of(graph, "t"))
+    state.retention.put("p", prune_after=30 * DAY, keep_last=2)
+    (told,) = state.retention.apply(dry_run=True)
+    (done,) = state.retention.apply()
+    assert 0 < done.checkpoints == told.checkpoints < before
+    assert len(states_of(graph, "t")) < before
+    assert graph.get_state(config_of("t")).next == ("ask",)
+    assert state.retention.apply()[0].checkpoints == 0
+
+
+def test_it_goes_on_where_it_was_stopped(
+    state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_PAGE", 2)
+    graph = agent(state)
+    names = [f"t{number}" for number in range(7)]
+    for name in names:
+        graph.invoke({"messages": [("user", "Hi.")]}, config_of(name))
+    state.flush()
+    age(dsn, schema, 10, *names)
+    state.retention.put("p", content_after=7 * DAY)
+    done, find = [], retention.age_thread
+
+    async def counted(db: Any, queries: Any, policy: Any, thread_id: str, **options: Any) -> Any:
+        if len(done) == 3 and thread_id not in done:
+            done.append("stopped")
+            raise KeyboardInterrupt
+        done.append(thread_id)
+        return await find(db, queries, policy, thread_id, **options)
+
+    monkeypatch.setattr(retention, "age_thread", counted)
+    with pytest.raises(KeyboardInterrupt):
+        state.retention.apply()
+    state.retention.apply()
+    # Of the page in which it was stopped one is done again.
+    assert done == ["t0", "t1", "t2", "stopped", "t2", "t3", "t4", "t5", "t6"]
+    done.clear()
+    state.retention.apply()
+    assert done == []
+    graph.invoke({"messages": [("user", "Hi.")]}, config_of("t3"))
+    state.retention.apply()
+    assert done == ["t3"]
+
+
+def test_maintain_applies_them(state: PGState, dsn: str, schema: str) -> None:
+    make_rich_thread(state, "t")
+    age(dsn, schema, 40, "t")
+    state.retention.put("p", delete_after=30 * DAY)
+    (done,) = state.maintain().policies
+    assert (done.name, done.deleted) == ("p", 1)
+    assert state.threads.get("t") is None
