@@ -25,6 +25,7 @@ from langgraph_pgstate.cli import (
     privacy,
     queue,
     record,
+    retention,
     schedules,
     schema,
     serve,
@@ -142,6 +143,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[..., None], ...]]] = {
     "Maintenance": (
         record.maintain,
         archive.archive,
+        retention.retention,
         record.sweep,
         checkpoints.prune,
         checkpoints.check,

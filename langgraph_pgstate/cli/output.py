@@ -69,7 +69,7 @@ def count(number: int, noun: str) -> str:
 def _plural(noun: str) -> str:
     if noun.endswith("x"):
         return f"{noun}es"
-    return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{noun[:-1]}ies" if noun.endswith(("ry", "cy")) else f"{noun}s"
 
 
 def shorten(text: str, width: int) -> str:

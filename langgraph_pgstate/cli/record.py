@@ -36,6 +36,7 @@ from langgraph_pgstate.cli.output import (
     styled_status,
     utc,
 )
+from langgraph_pgstate.cli.retention import print_applied
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.options import TtlStrategy, age
@@ -234,6 +235,8 @@ def maintain(
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
     if report.expired.threads:
         console.print(_swept(report.expired))
+    if report.policies:
+        print_applied(report.policies)
     if report.memories_expired:
         console.print(f"expired memories, deleted: {report.memories_expired:,}")
     if report.orphan_writes:

@@ -18,6 +18,7 @@ from typing import Final
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.keep.thread import RetentionThread
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
 from langgraph_pgstate.options import PoolSettings
 from langgraph_pgstate.process_identity import short_holder
@@ -87,6 +88,7 @@ class Control:
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
         self._webhook_settings = webhooks
         self._webhooks: WebhookThread | None = None
+        self._retention: RetentionThread | None = None
         self._versions = accepted_versions(settings.versions, self._graphs)
         self._claimer = Claimer(
             queries, self.worker_id, self._graphs, self._versions, settings.lease_ttl, settings.poll
@@ -201,6 +203,8 @@ class Control:
                 listener = Listener(database.dsn, _CHANNEL, self._notice)
                 self._webhooks = WebhookThread(database_of_webhooks, self._queries, self._webhook_settings)
                 self._webhooks.start()
+                self._retention = RetentionThread(opening, self._queries)
+                self._retention.start()
                 self._started.set()
                 graphs, names = ", ".join(self._graphs), ", ".join(settings.queues)
                 known = short_holder(self.worker_id)
@@ -209,6 +213,7 @@ class Control:
                     self._wake.wait(self._pause())
                     self._wake.clear()
                 self._webhooks.stop()
+                self._retention.stop()
                 given_back = self._ender.given_back
                 log.info("worker %s has stopped; runs requeued: %d", short_holder(self.worker_id), given_back)
                 database.run_within(1.0, tending.delete_worker, self._queries, self.worker_id)
@@ -221,6 +226,8 @@ class Control:
         finally:
             if self._webhooks is not None:
                 self._webhooks.stop()
+            if self._retention is not None:
+                self._retention.stop()
             if listener is not None:
                 listener.close()
             for execution in self._executions.values():

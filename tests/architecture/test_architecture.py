@@ -52,6 +52,7 @@ from langgraph_pgstate.keep.exporting import START
 from langgraph_pgstate.keep.packing import pack, unpack
 from langgraph_pgstate.keep.redacting import Redaction
 from langgraph_pgstate.keep.redaction import clear_runs
+from langgraph_pgstate.keep.retention import list_policies, put_policy, request_policy
 from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.otlp.exports import Export
 from langgraph_pgstate.record import journal
@@ -385,6 +386,11 @@ class Bench:
     def tables(self) -> Any:
         return run_blocking(list_tables(self.db, self.queries))
 
+    def policy(self) -> Any:
+        fields: Any = {"content_after": timedelta(days=1), "prune_after": timedelta(days=1)}
+        run_blocking(put_policy(self.db, self.queries, request_policy("p", fields)))
+        return run_blocking(list_policies(self.db, self.queries))[0]
+
     def packed(self) -> Any:
         tables = self.tables()
         rows, _ = run_blocking(archiving.read_threads(self.db, self.queries, tables, ["t"]))
@@ -509,6 +515,7 @@ NAMED = {
     "tools.executions.settle": {"is_gone": True, "answers": 0},
     "tools.executions.take_over": {"is_gone": True, "answers": 0},
     "otlp.exports.read_spans": {"with_content": True},
+    "keep.retention.age_thread": {"dry_run": False},
 }
 
 
@@ -739,6 +746,13 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.deleting.find_copies": lambda bench: (["t"],),
     "keep.deleting.move_stubs": lambda bench: ("a", "b", ["t"]),
     "keep.deleting.end_archive": lambda bench: ("a", ["t"], "eve"),
+    "keep.retention.put_policy": lambda bench: (request_policy("p", {"delete_after": timedelta(days=1)}),),
+    "keep.retention.list_policies": lambda bench: (),
+    "keep.retention.delete_policy": lambda bench: ("p",),
+    "keep.retention.list_idle": lambda bench: ("p", timedelta(days=1), ""),
+    "keep.retention.list_aging": lambda bench: (bench.policy(), "", timedelta(0)),
+    "keep.retention.note_visit": lambda bench: ("p", ""),
+    "keep.retention.age_thread": lambda bench: (bench.policy(), "t"),
     "keep.restoring.find_archives": lambda bench: (["t"],),
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.thread_page": lambda bench: ("t", START),

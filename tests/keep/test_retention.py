@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from support import wait_until
 from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
 
-from langgraph_pgstate import PGState
+from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.keep import retention
 
@@ -204,3 +205,12 @@ def test_maintain_applies_them(state: PGState, dsn: str, schema: str) -> None:
     (done,) = state.maintain().policies
     assert (done.name, done.deleted) == ("p", 1)
     assert state.threads.get("t") is None
+
+
+def test_a_worker_applies_them(state: PGState, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_pgstate.keep.thread.PERIOD_SECONDS", 0.05)
+    graph = make_rich_thread(state, "t")
+    age(dsn, schema, 40, "t")
+    state.retention.put("p", delete_after=30 * DAY)
+    with Worker(state, {"agent": graph.copy({"checkpointer": None})}):
+        wait_until(lambda: state.threads.get("t") is None, "the thread is deleted")

@@ -1,0 +1,19 @@
+-- condition: is_selected
+-- Whether a policy `p` is for a thread `t` that is here as a whole.
+SELECT FROM /*schema*/retention_policies p, /*schema*/threads t WHERE
+    (p.agent IS NULL OR t.agent = p.agent) AND (p.tenant_id IS NULL OR t.tenant_id = p.tenant_id)
+    AND (p.user_id IS NULL OR t.user_id = p.user_id) AND (p.status IS NULL OR t.status = p.status)
+    AND (p.metadata IS NULL OR t.metadata @> p.metadata);
+
+-- condition: is_idle
+-- Whether nothing runs on a thread `t`, and nothing is to.
+SELECT FROM /*schema*/threads t WHERE
+    NOT EXISTS (
+        SELECT 1 FROM /*schema*/runs r
+        WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running') AND r.alive_until > now()
+    )
+    AND NOT EXISTS (SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = t.thread_id)
+    AND NOT EXISTS (
+        SELECT 1 FROM /*schema*/leases l
+        WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
+    );

@@ -1,0 +1,67 @@
+"""The thread of a worker that applies policies of retention."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Final
+
+from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.runners import BlockingRunner
+from langgraph_pgstate.errors import PGStateError
+from langgraph_pgstate.keep.retention import apply_policies
+from langgraph_pgstate.schema.queries import Queries
+
+PERIOD_SECONDS: float = 300.0
+"""Seconds between two applications."""
+# Time after which a policy goes through threads again that were active since.
+_PAUSE: Final = timedelta(hours=1)
+_STOP_SECONDS: Final = 5.0
+_log = logging.getLogger("langgraph_pgstate.keep")
+
+
+class RetentionThread:
+    """A thread that applies policies every few minutes, so that no archive keeps a worker from its runs.
+
+    It connects each time, so that it holds no connection in between. Any number of workers may do so at once.
+
+    Args:
+        opening: Opens a database.
+        queries: The queries of its schema.
+    """
+
+    def __init__(self, opening: Callable[[], AbstractContextManager[Database]], queries: Queries) -> None:
+        self._opening, self._queries = opening, queries
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="pgstate-retention", daemon=True)
+
+    def start(self) -> None:
+        """Start."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the batch that goes on, and wait for it, but not long: it leaves nothing half done."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_SECONDS)
+
+    def _work(self) -> None:
+        while not self._stopped.wait(PERIOD_SECONDS):
+            try:
+                with self._opening() as database:
+                    applying = apply_policies(
+                        BlockingRunner(database),
+                        self._queries,
+                        goes_on=lambda: not self._stopped.is_set(),
+                        pause=_PAUSE,
+                    )
+                    for report in run_blocking(applying):
+                        _log.debug("policy applied: %s", report)
+            except PGStateError as error:
+                _log.warning("policies of retention cannot be applied: %s", error)
+            except Exception:
+                _log.exception("policies of retention cannot be applied")
