@@ -78,6 +78,7 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "assistant_versions": ("erase_assistant_versions_of_user",),
     "assistants": ("erase_assistants_of_user",),
     "budgets": ("erase_budgets_of_user",),
+    "retention_policies": ("erase_policies_of_user",),
     "queue_limits": ("erase_queue_limits_of_user",),
     "queue_keys": ("erase_queue_keys_of_user",),
     "deleted_costs": ("erase_deleted_costs_of_user",),

@@ -207,6 +207,10 @@ WHERE scope = 'user:' || :user_id::text;
 -- Delete what a user's model calls may cost.
 DELETE FROM /*schema*/budgets b WHERE b.name = :user_id::text AND b.scope IN ('user', 'key');
 
+-- name: erase_policies_of_user
+-- Delete the policies for a user's threads.
+DELETE FROM /*schema*/retention_policies p WHERE p.user_id = :user_id::text;
+
 -- name: erase_queue_limits_of_user
 -- Delete the limits of runs with a user's id as their key.
 DELETE FROM /*schema*/queue_limits l WHERE l.key = :user_id::text;
