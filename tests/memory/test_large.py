@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -182,3 +182,64 @@ def test_items_that_are_put_while_a_namespace_is_moved_are_found(
     assert unmarked == (0,)
     for n in range(0, 2400, 120):
         assert store.search(other, query=f"late {n}", mode="vector")[0].value["n"] == n
+
+
+def sent_by(dsn: str, schema: str, index: Any, call: Callable[[PGMemoryStore], Any]) -> list[str]:
+    """Return the names of the statements that a call sends."""
+    sent: list[str] = []
+
+    class Recording(BlockingConnection):
+        async def fetch(self, query: Any, parameters: Any) -> Any:
+            sent.append(query.name)
+            return await super().fetch(query, parameters)
+
+        async def fetch_together(self, statements: Any, after_commit: Any = None) -> Any:
+            sent.extend(query.name for query, _ in statements)
+            return await super().fetch_together(statements, after_commit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "BlockingConnection", Recording)
+        with PGMemoryStore.from_conn_string(dsn, schema=schema, index=index, pool=False) as recorded:
+            recorded.search(BIG, query="warm up", limit=1)
+            sent.clear()
+            call(recorded)
+    return sent
+
+
+def test_the_index_goes_on_until_a_filter_has_what_it_asks_for(store: PGMemoryStore, dsn: str, schema: str) -> None:
+    """Of 1,500 the nearest forty have less than one of these thirty."""
+    found: list[Any] = []
+    rare = {"n": {"$gte": ITEMS - 30}}
+    sent = sent_by(
+        dsn,
+        schema,
+        store.index_config,
+        lambda one: found.extend(one.search(BIG, query="text 7", filter=rare, limit=10, mode="vector")),
+    )
+    assert len(found) == 10
+    assert [name for name in sent if name.startswith("search")] == ["search_vectors", "search_large"]
+
+
+def test_what_the_approximate_index_leaves_out_is_found_exactly(
+    store: PGMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = {"n": {"$gte": ITEMS - 3}}
+    store.search(BIG, query="text 7")
+    (index,) = store._open or ()
+    allow = index.query("allow_scans")
+    stopped = allow._replace(text=allow.text.replace(b"'strict_order'", b"'off'"))
+    assert stopped != allow
+    monkeypatch.setitem(index.queries, "allow_scans", stopped)
+    found = store.search(BIG, query="text 7", filter=rare, limit=10, mode="vector")
+    assert {one.value["n"] for one in found} == {ITEMS - 3, ITEMS - 2, ITEMS - 1}
+
+
+def test_what_is_told_in_a_large_namespace_is_compared_by_the_approximate_index(
+    store: PGMemoryStore, dsn: str, schema: str
+) -> None:
+    index: Any = store.index_config
+    sent = sent_by(dsn, schema, index, lambda one: one.remember("text told", namespace=BIG))
+    assert [name for name in sent if name.startswith("find_similar")] == ["find_similar_large"]
+    sent = sent_by(dsn, schema, index, lambda one: one.remember("text told", namespace=("users", "small")))
+    assert [name for name in sent if name.startswith("find_similar")] == ["find_similar_memories"]
+    store.forget(namespace=BIG, purge=True)
