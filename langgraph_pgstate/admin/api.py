@@ -11,14 +11,16 @@ from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_pgstate.admin import integrity, overview, transfer, transfer_memory, upcasting
+from langgraph_pgstate.admin import integrity, overview, rotation, transfer, transfer_memory, upcasting
 from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
 from langgraph_pgstate.admin.transfer_langgraph import LangGraphStore
 from langgraph_pgstate.admin.transfer_memory import TheirSide, Transfer
 from langgraph_pgstate.admin.transfer_pgstate import PGStateStore
 from langgraph_pgstate.admin.types import (
     CheckReport,
+    KeyCounts,
     MemoryTransferReport,
+    RotationReport,
     SchemaSizes,
     ThreadSize,
     TransferReport,
@@ -29,13 +31,14 @@ from langgraph_pgstate.checkpoints.versions import StateVersions, Upcaster
 from langgraph_pgstate.codec.opaque import OpaqueCodec, TypeCollector
 from langgraph_pgstate.codec.serializer import plain_serializer
 from langgraph_pgstate.codec.values import ValueCodec
+from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.connecting import DEFAULT_PREPARE_THRESHOLD
-from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.db.database import Database, KeyLoader
 from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.embedded import embedded_server
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.encryption import Encryption
-from langgraph_pgstate.encryption.keys import use_keys
+from langgraph_pgstate.encryption.keys import KeyRing, count_keys, rewrap, use_keys
 from langgraph_pgstate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -257,6 +260,76 @@ class Admin:
             report.types = tuple(sorted(f"{module}:{name}" for module, name in collector.types - SAFE_TYPES))
             report.others = collector.others
         return report
+
+    def data_keys(self) -> list[KeyCounts]:
+        """Return the number of data keys by the master keys that have wrapped them."""
+        rows: list[Any] = self._database.run(count_keys, self._queries)
+        return [KeyCounts(*row) for row in rows]
+
+    def rewrap_keys(self, *, every: bool = False, progress: Callable[[int], None] | None = None) -> int:
+        """Wrap all data keys by the first master key of the encryption, and return how many were wrapped again.
+
+        Only the table of data keys is read and written, in pages of some hundred keys. If interrupted, a repeated call
+        continues. Programs must have been given the new master key before, and may forget the old one afterwards.
+
+        Args:
+            every: Also those that this master key has wrapped already: the service has a new version of it.
+            progress: Called with the number of keys so far.
+
+        Raises:
+            ConfigurationError: If there is no encryption.
+            KeyUnavailableError: If a master key does not answer.
+            DataKeyError: If a data key was wrapped by a master key that the encryption does not have.
+        """
+        return run_blocking(rewrap(KeyLoader(self._database), self._keys(), every=every, progress=progress))
+
+    def rotate_keys(
+        self,
+        *,
+        scope: str | None = None,
+        wait: bool = True,
+        progress: rotation.OnProgress | None = None,
+    ) -> RotationReport:
+        """Make new data keys, encrypt again all that the old ones encrypt, and retire these. The application may run.
+
+        Rows are stored again in small transactions, unless they are changed meanwhile. Then it waits until other
+        processes, which have data keys in memory for `cache_for`, have asked for the new ones, looks for what they have
+        written until then, and retires the old keys. These stay in the table, for archives and dumps.
+
+        If interrupted, a repeated call continues with the same keys. A new rotation begins after its end.
+
+        Args:
+            scope: The name of a data key; by default those of all scopes.
+            wait: Whether to wait for other processes. Otherwise a later call ends the rotation.
+            progress: Called after each page.
+
+        Returns:
+            The counts. Values that do not decrypt are problems, and do not raise.
+
+        Raises:
+            ConfigurationError: If there is no encryption.
+            KeyUnavailableError: If a master key does not answer. What was encrypted again stays so.
+        """
+        self._database.run(schemas.check_version, self._queries)
+        return rotation.rotate(self._database, self._keys(), self._queries, scope, wait, progress)
+
+    def encrypt(self, *, progress: rotation.OnProgress | None = None) -> RotationReport:
+        """Encrypt what is stored in plain text, in small transactions. The application may run; safe to repeat.
+
+        Raises:
+            ConfigurationError: If there is no encryption, or it does not have `accept_plain`.
+            KeyUnavailableError: If a master key does not answer. What was encrypted stays so.
+        """
+        keys = self._keys()
+        if not keys.encryption.accept_plain:
+            raise ConfigurationError("encryption must have accept_plain=True to read what is not encrypted yet")
+        self._database.run(schemas.check_version, self._queries)
+        return rotation.encrypt(self._database, keys, self._queries, progress)
+
+    def _keys(self) -> KeyRing:
+        if self._database.keys is None:
+            raise ConfigurationError("encryption must be given, with the master keys of the application")
+        return self._database.keys
 
     def upcast(
         self,

@@ -360,3 +360,58 @@ class MaintenanceReport:
         """Return the changes of both."""
         mine, others = ([getattr(one, field.name) for field in fields(MaintenanceReport)] for one in (self, other))
         return MaintenanceReport(*map(add, mine, others))
+
+
+class RotationProgress(NamedTuple):
+    """How far a rotation of data keys has come.
+
+    Attributes:
+        table: The table that is read; empty while it waits.
+        rows: Rows that were looked at in this pass.
+        values: Values that were encrypted again.
+        waits: Seconds until all processes have learned of the new keys, for which it waits.
+    """
+
+    table: str
+    rows: int
+    values: int
+    waits: float = 0.0
+
+
+@dataclass(slots=True)
+class RotationReport:
+    """What a rotation of data keys did.
+
+    Attributes:
+        keys: New data keys; 0 if it has continued a rotation that was stopped.
+        rows: Rows that were looked at in the last pass.
+        values: Values that were encrypted again.
+        retired: Data keys under which no row is encrypted any more.
+        left: Data keys that are not retired yet.
+        problems: Values that do not decrypt. They keep their keys from being retired.
+    """
+
+    keys: int = 0
+    rows: int = 0
+    values: int = 0
+    retired: int = 0
+    left: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+class KeyCounts(NamedTuple):
+    """The data keys that a master key has wrapped.
+
+    Attributes:
+        master_id: The master key.
+        current: Those that encrypt new content.
+        replaced: Those under which older content may be encrypted, until a rotation has ended.
+        retired: Those under which no row is encrypted any more, but archives and dumps may be.
+        destroyed: Those that were destroyed.
+    """
+
+    master_id: str
+    current: int
+    replaced: int
+    retired: int
+    destroyed: int

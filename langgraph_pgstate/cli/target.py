@@ -65,15 +65,18 @@ class Target:
         tenant = "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
         return name + dsn + schema + tenant
 
-    def encryption(self) -> Encryption | None:
+    def encryption(self, *, accept_plain: bool = False) -> Encryption | None:
         """Return the encryption that the environment describes.
+
+        Args:
+            accept_plain: Whether content that is not encrypted is read.
 
         Raises:
             ConfigurationError: If it is not usable.
         """
         from langgraph_pgstate import Encryption
 
-        return Encryption.from_environment(os.environ)
+        return Encryption.from_environment(os.environ, accept_plain=accept_plain)
 
     def with_environment(self) -> Target:
         """Return this target, or without a DSN that of the environment, which may have been loaded meanwhile."""
@@ -110,19 +113,21 @@ class Target:
             yield dsn
 
     @contextmanager
-    def admin(self, *, create: bool = False, serde: SerializerProtocol | None = None) -> Iterator[Admin]:
+    def admin(
+        self, *, create: bool = False, serde: SerializerProtocol | None = None, accept_plain: bool = False
+    ) -> Iterator[Admin]:
         """Connect for work on the tables themselves, of any version.
 
         Args:
             create: Whether an embedded database may be made if there is none.
             serde: The application's serializer, if it is not the default.
+            accept_plain: Whether content that is not encrypted is read.
         """
         from langgraph_pgstate.admin.api import Admin
 
-        with (
-            self.open(create=create) as dsn,
-            Admin.open(dsn, schema=self.schema, tenant=self.tenant, serde=serde, encryption=self.encryption()) as admin,
-        ):
+        given: Any = {"schema": self.schema, "tenant": self.tenant, "serde": serde}
+        given["encryption"] = self.encryption(accept_plain=accept_plain)
+        with self.open(create=create) as dsn, Admin.open(dsn, **given) as admin:
             yield admin
 
     def check(self, dsn: str) -> None:

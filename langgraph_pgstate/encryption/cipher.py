@@ -73,6 +73,15 @@ def key_id_of(value: bytes) -> str:
     return value[_START:_NONCE_AT].hex()
 
 
+def key_id_at(head: bytes | str, *, is_bytes: bool) -> str | None:
+    """Return the id of the data key of a value, from its first 12 bytes or 17 characters; `None` if it is plain."""
+    if is_bytes:
+        return key_id_of(bytes(head)) if isinstance(head, bytes) and is_sealed(head) else None
+    if not isinstance(head, str) or not head.startswith(TEXT_MAGIC):
+        return None
+    return base64.b64decode(head[len(TEXT_MAGIC) :] + "==")[:_ID_BYTES].hex()
+
+
 def to_text(sealed: bytes) -> str:
     """Return an encrypted value as text."""
     return TEXT_MAGIC + base64.b64encode(sealed[_START:]).decode()

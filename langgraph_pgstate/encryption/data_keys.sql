@@ -47,3 +47,32 @@ SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id::text AND substr(state, 1, 4) = '\x03706773'::bytea
 );
+
+-- name: list_current_data_keys
+-- Return a page of the data keys that new content is encrypted under, in the order of their scopes, after a cursor.
+SELECT key_id, scope FROM /*schema*/data_keys
+WHERE is_current AND (:cursor_scope::text IS NULL OR scope > :cursor_scope)
+    AND (:scope::text IS NULL OR scope = :scope) AND scope <> :search_scope::text
+ORDER BY scope LIMIT :page_size;
+
+-- name: replace_data_key
+-- End the use of a data key for new content.
+UPDATE /*schema*/data_keys SET is_current = false, replaced_at = now()
+WHERE key_id = :key_id::text AND is_current;
+
+-- name: list_replaced_data_keys
+-- Return the data keys under which older content may still be encrypted, and for how many seconds new content is not.
+SELECT key_id, extract(epoch FROM now() - replaced_at)::float8 FROM /*schema*/data_keys
+WHERE replaced_at IS NOT NULL AND retired_at IS NULL AND destroyed_at IS NULL;
+
+-- name: retire_data_keys
+-- Note that no row is encrypted under some data keys any more.
+UPDATE /*schema*/data_keys SET retired_at = now() WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NULL;
+
+-- name: count_data_keys
+-- Return the number of data keys by their master keys: those in use, replaced, retired, and destroyed.
+SELECT master_id, count(*) FILTER (WHERE is_current),
+    count(*) FILTER (WHERE replaced_at IS NOT NULL AND retired_at IS NULL AND destroyed_at IS NULL),
+    count(*) FILTER (WHERE retired_at IS NOT NULL AND destroyed_at IS NULL),
+    count(*) FILTER (WHERE destroyed_at IS NOT NULL)
+FROM /*schema*/data_keys GROUP BY master_id ORDER BY master_id;

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
@@ -47,6 +47,10 @@ _MOST_THREADS: Final = 100_000
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 # After this part of the time for which a key is cached, a master key that did not answer is asked again.
 _AGAIN: Final = 0.1
+
+# Keys of one transaction, and requests to a master key at the same time.
+_PAGE: Final = 500
+_ASKED_TOGETHER: Final = 16
 
 _logger = logging.getLogger("langgraph_pgstate")
 
@@ -333,6 +337,10 @@ class KeyRing:
         is_same = cached is not None and cached.wrapped == wrapped
         self._remember(cached.key if cached and is_same else DataKey(key_id, scope, secret), master_id, wrapped)
 
+    def forget_current(self) -> None:
+        """Have the next use of each scope look for its current data key."""
+        self._current.clear()
+
     async def ask(
         self, runner: Runner, master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]
     ) -> bytes:
@@ -416,24 +424,133 @@ async def call_async(function: Callable[[], Any]) -> Any:
     return await found if inspect.isawaitable(found) else found
 
 
-async def rewrap(runner: Runner, ring: KeyRing, page_size: int = 1000) -> int:
-    """Wrap all data keys by the first master key, and return how many were. Safe to repeat and to interrupt."""
-    queries, masters = ring.queries, {master.id: master for master in ring.encryption.masters}
-    newest, cursor, changed = ring.encryption.masters[0], "", 0
+async def rewrap(
+    runner: Runner,
+    ring: KeyRing,
+    page_size: int = _PAGE,
+    *,
+    every: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Wrap data keys again by the first master key, and return how many were. Safe to repeat and to interrupt.
+
+    Nothing else is read or written: how long it takes depends on the number of data keys alone.
+
+    Args:
+        runner: Runs operations.
+        ring: The keys.
+        page_size: Keys that are stored in one transaction.
+        every: Also those that this master key has wrapped, for a service in which its key has a new version.
+        progress: Called after each page with the number of keys so far.
+
+    Raises:
+        KeyUnavailableError: If a master key does not answer.
+        DataKeyError: If a data key is wrapped by a master key that is not given.
+    """
+    queries, newest, cursor, changed = ring.queries, ring.encryption.masters[0], "", 0
+    masters = {master.id: master for master in ring.encryption.masters}
     while True:
-        page = {"cursor_id": cursor, "master_id": newest.id, "page_size": page_size}
+        page = {"cursor_id": cursor, "master_id": "" if every else newest.id, "page_size": page_size}
         rows = await runner.run(_fetch, queries.list_data_keys, page)
-        for key_id, scope, master_id, wrapped, _ in rows:
-            cursor = key_id
+
+        def wrap_again(row: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+            key_id, scope, master_id, wrapped, _ = row
             if master_id not in masters:
                 raise DataKeyError(key_id, f"it is wrapped by {master_id!r}, which is not among the keys=")
-            old, context = masters[master_id], _context(key_id, scope)
-            secret = await ring.ask(runner, old, old.unwrap, wrapped, context)
-            again = await ring.ask(runner, newest, newest.wrap, secret, context)
+            context = _context(key_id, scope)
+            secret = _asked(masters[master_id], masters[master_id].unwrap, wrapped, context)
+            again = _asked(newest, newest.wrap, secret, context)
             given = {"key_id": key_id, "master_id": newest.id, "wrapped": again, "before": wrapped}
-            changed += await runner.run(_execute, queries.rewrap_data_key, given)
+            return queries.rewrap_data_key, given
+
+        statements = await _ask_for_each(runner, wrap_again, rows)
+        if statements:
+            cursor = rows[-1][0]
+            changed += sum(await runner.run(_execute_together, statements))
+            if progress is not None:
+                progress(changed)
         if len(rows) < page_size:
             return changed
+
+
+async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, page_size: int = _PAGE) -> int:
+    """Make a new data key for each scope, or for one, and return how many were made.
+
+    This process uses them at once, others when they ask for their keys again. The key of digests stays, because what
+    was stored before would not be found by other digests.
+
+    Raises:
+        KeyUnavailableError: If the master key does not answer.
+    """
+    queries, newest, cursor, made = ring.queries, ring.encryption.masters[0], None, 0
+
+    def make(row: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+        old_id, name = row
+        key_id = new_key_id()
+        wrapped = _asked(newest, newest.wrap, os.urandom(KEY_BYTES), _context(key_id, name))
+        new = {"key_id": key_id, "scope": name, "master_id": newest.id, "wrapped": wrapped}
+        return [(queries.replace_data_key, {"key_id": old_id}), (queries.put_data_key, new)]
+
+    while True:
+        given = {"cursor_scope": cursor, "scope": scope, "search_scope": _SEARCH, "page_size": page_size}
+        rows = await runner.run(_fetch, queries.list_current_data_keys, given)
+        pairs = await _ask_for_each(runner, make, rows)
+        if pairs:
+            cursor = rows[-1][1]
+            counts = await runner.run(_execute_together, [one for pair in pairs for one in pair])
+            made += sum(counts[1::2])
+        if len(rows) < page_size:
+            ring.forget_current()
+            return made
+
+
+async def _ask_for_each(runner: Runner, function: Callable[[Any], T], rows: Sequence[Any]) -> list[T]:
+    """Return what a function that asks master keys returns for each row. Some are asked at the same time."""
+
+    def ask_all() -> list[T]:
+        with ThreadPoolExecutor(_ASKED_TOGETHER, thread_name_prefix="pgstate-master-key") as pool:
+            return list(pool.map(function, rows))
+
+    found: list[T] = await runner.call(ask_all) if rows else []
+    return found
+
+
+def _asked(master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]) -> bytes:
+    """Return what a function of a master key returns, in a thread without an event loop.
+
+    Raises:
+        KeyUnavailableError: If it raises.
+    """
+    try:
+        found = function(key, context)
+        if inspect.isawaitable(found):
+            found = asyncio.run(_awaited(found))
+    except PGStateError:
+        raise
+    except Exception as error:
+        raise KeyUnavailableError(master.id, f"{type(error).__name__}: {error}") from error
+    if not isinstance(found, bytes | bytearray):
+        raise DataKeyError(context["key_id"], f"its master key returned {type(found).__name__}, not bytes")
+    return bytes(found)
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+async def list_replaced(db: Any, queries: Any) -> dict[str, float]:
+    """Return the data keys under which older content may still be, and for how many seconds new content is not."""
+    return dict(await db.fetch(queries.list_replaced_data_keys, {}))
+
+
+async def retire_keys(db: Any, queries: Any, key_ids: Sequence[str]) -> int:
+    """Note that no row is encrypted under some data keys, and return how many were not retired before."""
+    return await _execute(db, queries.retire_data_keys, {"key_ids": [*key_ids]})
+
+
+async def count_keys(db: Any, queries: Any) -> Any:
+    """Return the number of data keys by their master keys: current, replaced, retired, destroyed."""
+    return await db.fetch(queries.count_data_keys, {})
 
 
 async def destroy_keys(db: Any, queries: Any, scope: str) -> int:
@@ -457,4 +574,23 @@ async def _execute(db: Any, query: Any, parameters: Mapping[str, Any]) -> int:
     return count
 
 
-__all__ = ["KEY", "SCOPE", "THREAD", "KeyRing", "call_async", "call_blocking", "destroy_keys", "rewrap", "use_keys"]
+async def _execute_together(db: Any, statements: Sequence[Any]) -> list[int]:
+    counts: list[int] = await db.execute_together(statements)
+    return counts
+
+
+__all__ = [
+    "KEY",
+    "SCOPE",
+    "THREAD",
+    "KeyRing",
+    "call_async",
+    "call_blocking",
+    "count_keys",
+    "destroy_keys",
+    "list_replaced",
+    "replace_keys",
+    "retire_keys",
+    "rewrap",
+    "use_keys",
+]

@@ -109,7 +109,7 @@ class Encryption:
         return f"<Encryption {', '.join(master.id for master in self.masters)}>"
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Encryption | None:
+    def from_environment(cls, environment: Mapping[str, str], *, accept_plain: bool = False) -> Encryption | None:
         """Return the encryption that environment variables describe, for commands; `None` if they name no key.
 
         `PGSTATE_ENCRYPTION_KEYS` has master keys, like `env:NAME,file:PATH`; `PGSTATE_ENCRYPTION_SCOPE`,
@@ -130,6 +130,7 @@ class Encryption:
             scope=environment.get("PGSTATE_ENCRYPTION_SCOPE") or None,
             readable=listed("PGSTATE_ENCRYPTION_READABLE"),
             searchable=listed("PGSTATE_ENCRYPTION_SEARCHABLE"),
+            accept_plain=accept_plain,
         )
 
     def scope_of(self, subject: Subject) -> str:

@@ -301,6 +301,30 @@ def write_content(schema: str, table: str, keys: Sequence[str], column: str) -> 
     return _in_schema(text.replace("title", column).replace("threads", table), schema)
 
 
+def scan_contents(schema: str, table: str, keys: Sequence[str], heads: Sequence[str], *, is_first: bool) -> str:
+    """Return SQL that reads keys, and beginnings and sizes of contents, of a page of a table after a cursor."""
+    text = _without_comments("scan_contents.sql")
+    text = text.replace("thread_id, title", ", ".join([*keys, *map(_qualify, heads)]))
+    return _in_schema(_after(text, keys, is_first).replace("threads", table), schema)
+
+
+def range_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str], *, is_first: bool) -> str:
+    """Return SQL that reads the contents of a table after a key, up to another one."""
+    text = _without_comments("range_contents.sql")
+    text = text.replace("thread_id, title", ", ".join([*keys, *columns]))
+    start = 1 if is_first else len(keys) + 1
+    upto = ", ".join(f"${number}" for number in range(start, start + len(keys)))
+    text = text.replace("(thread_id) <= ($2)", f"({', '.join(keys)}) <= ({upto})")
+    return _in_schema(_after(text, keys, is_first).replace("threads", table), schema)
+
+
+def _after(text: str, keys: Sequence[str], is_first: bool) -> str:
+    places = ", ".join(f"${number}" for number in range(1, len(keys) + 1))
+    condition = "true" if is_first else f"({', '.join(keys)}) > ({places})"
+    text = text.replace("(thread_id) > ($1)", condition)
+    return text.replace("ORDER BY thread_id", f"ORDER BY {', '.join(keys)}")
+
+
 def _without_comments(name: str) -> str:
     return "\n".join(line for line in _read(name).splitlines() if not line.startswith("--"))
 

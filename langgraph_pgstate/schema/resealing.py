@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.contents import reseal
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, contents_of
+from langgraph_pgstate.encryption.cipher import key_id_at, where
+from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, SEALED_KEY, Kind, contents_of
 from langgraph_pgstate.encryption.keys import KeyRing
-from langgraph_pgstate.errors import EncryptedError
-from langgraph_pgstate.schema.queries import NamedQuery, Queries, Statement, read_contents, write_content
+from langgraph_pgstate.errors import (
+    DecryptionError,
+    EncryptedError,
+    MissingKeysError,
+    NotEncryptedError,
+)
+from langgraph_pgstate.schema.queries import (
+    NamedQuery,
+    Queries,
+    Statement,
+    range_contents,
+    read_contents,
+    scan_contents,
+    write_content,
+)
 
 COPIED: Final = ("checkpoints", "segments", "writes")
 """The tables whose rows forks and copies of a thread bring along."""
 
 _PAGE: Final = 100
+# Rows of `scan_contents.sql`, and bytes of values that are stored again together.
+_SCANNED: Final = 500
+_RUN_BYTES: Final = 4_000_000
+# What of a value says under which key it is: as many bytes or characters as `key_id_at` takes.
+_HEADS: Final[dict[Kind, str]] = {
+    "bytes": "substr({}, 1, 12)",
+    "text": "left({}, 17)",
+    "json": "left({} #>> '{{}}', 17)",
+    "object": f"CASE WHEN {{0}} IS NOT NULL THEN coalesce(left({{0}} ->> '{SEALED_KEY}', 17), '') END",
+}
 _INT4_MIN: Final = -(2**31)
 
 
@@ -54,7 +78,7 @@ async def reseal_rows(
     while True:
         parameters = {"thread_id": thread_id, **dict(zip(rest, cursor or _least(rest), strict=True))}
         rows = await db.fetch(reading, parameters)
-        again = partial(_again, keys, schema, table, thread_id, source_id, columns, rows)
+        again = partial(_again, keys, schema, table, source_id, columns, rows)
         statements = await db.compute(again) if len(rows) == _PAGE else again()
         if statements:
             changed += sum(await db.execute_together(statements))
@@ -67,14 +91,20 @@ def _again(
     keys: KeyRing,
     schema: str,
     table: str,
-    thread_id: str,
     source_id: str | None,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
+    problems: list[tuple[str, str, str]] | None = None,
 ) -> list[Statement]:
-    """Return the statements that store the values of a page again."""
+    """Return the statements that store the values of a page again.
+
+    Raises:
+        MissingKeysError: If data keys have to be loaded first: all that the page needs and are known by then.
+        EncryptionError: If a value does not decrypt, and there is no list of problems for it.
+    """
     names = KEYS[table]
     found: list[Statement] = []
+    missing: set[tuple[str, str]] = set()
     for row in rows:
         at = dict(zip((*names, *columns), row, strict=True))
         for column in columns:
@@ -82,14 +112,101 @@ def _again(
                 continue
             parts = [at[name] for name in CONTENTS[f"{table}.{column}"].key]
             others = [] if source_id is None else [[source_id, *parts[1:]]]
-            new = reseal(keys, f"{table}.{column}", parts, others, value)
+            try:
+                new = reseal(keys, f"{table}.{column}", parts, others, value)
+            except MissingKeysError as error:
+                missing |= error.wanted
+                continue
+            except (DecryptionError, NotEncryptedError) as error:
+                if problems is None:
+                    raise
+                problems.append((str(at.get("thread_id", "")), where(f"{table}.{column}", parts), str(error)))
+                continue
             if new is not None:
                 given = {f"{name}_": at[name] for name in names}
                 is_json = CONTENTS[f"{table}.{column}"].kind in ("json", "object")
                 pair = {"value": new, "before": value}
                 given |= {name: json.dumps(one) for name, one in pair.items()} if is_json else pair
                 found.append((_writing(schema, table, column), given))
+    if missing:
+        raise MissingKeysError(missing)
     return found
+
+
+class Reached(NamedTuple):
+    """What was done with a page of a table.
+
+    Attributes:
+        cursor: The key of its last row; `None` if there are no rows after it.
+        rows: Rows that were looked at.
+        found: Values that had to be encrypted again.
+        changed: Values that were. Those that were changed by others meanwhile were not.
+        problems: Values that do not decrypt: thread, place and why.
+    """
+
+    cursor: tuple[Any, ...] | None
+    rows: int
+    found: int
+    changed: int
+    problems: tuple[tuple[str, str, str], ...]
+
+
+async def reseal_page(
+    db: Connection,
+    keys: KeyRing,
+    schema: str,
+    table: str,
+    cursor: tuple[Any, ...] | None,
+    wanted: Set[str | None],
+) -> Reached:
+    """Encrypt values of a page of a table again, of all threads. Safe beside whatever else is written, and to repeat.
+
+    Only beginnings of values are read to find those that are wanted. These are stored again in transactions of a few
+    megabytes, unless they were changed meanwhile.
+
+    Args:
+        db: The connection.
+        keys: The keys.
+        schema: The schema.
+        table: The table.
+        cursor: The key after which the page begins; `None` for the first page.
+        wanted: Ids of data keys whose values are; `None` for what is not encrypted.
+    """
+    names, columns = KEYS[table], [*contents_of(table)]
+    kinds = [CONTENTS[f"{table}.{column}"].kind for column in columns]
+    rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
+    found, runs = 0, list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
+    before, size, is_open = cursor, 0, False
+    for row in rows:
+        key = tuple(row[: len(names)])
+        heads, sizes = row[len(names) :: 2], row[len(names) + 1 :: 2]
+        number = sum(
+            1
+            for kind, head in zip(kinds, heads, strict=True)
+            if head is not None and key_id_at(head, is_bytes=kind == "bytes") in wanted
+        )
+        found += number
+        if not number:
+            is_open = False
+        elif is_open and size < _RUN_BYTES:
+            runs[-1] = runs[-1][0], key
+            size += sum(one or 0 for one in sizes)
+        else:
+            runs.append((before, key))
+            size, is_open = sum(one or 0 for one in sizes), True
+        before = key
+    changed, problems = 0, list[tuple[str, str, str]]()
+    for start, end in runs:
+        upto = {f"{name}_to": part for name, part in zip(names, end, strict=True)}
+        values = await db.fetch(_ranging(schema, table, start is None), {**_after(names, start), **upto})
+        statements = await db.compute(partial(_again, keys, schema, table, None, columns, values, problems))
+        if statements:
+            changed += sum(await db.execute_together(statements))
+    return Reached(before if len(rows) == _SCANNED else None, len(rows), found, changed, tuple(problems))
+
+
+def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, Any]:
+    return {} if cursor is None else {f"{name}_": part for name, part in zip(names, cursor, strict=True)}
 
 
 def _least(names: Sequence[str]) -> list[Any]:
@@ -110,3 +227,24 @@ def _writing(schema: str, table: str, column: str) -> NamedQuery:
     text = write_content(schema, table, keys, column)
     parameters = ("value", *(f"{name}_" for name in keys), "before")
     return NamedQuery(f"write_{table}_{column}", "Store content.", text.encode(), parameters)
+
+
+@cache
+def _scanning(schema: str, table: str, is_first: bool) -> NamedQuery:
+    keys = KEYS[table]
+    heads = [
+        one
+        for column, content in contents_of(table).items()
+        for one in (_HEADS[content.kind].format(column), f"pg_column_size({column})")
+    ]
+    text = scan_contents(schema, table, keys, heads, is_first=is_first)
+    parameters = () if is_first else tuple(f"{name}_" for name in keys)
+    return NamedQuery(f"scan_{table}", "Return beginnings of content.", text.encode(), parameters)
+
+
+@cache
+def _ranging(schema: str, table: str, is_first: bool) -> NamedQuery:
+    keys = KEYS[table]
+    text = range_contents(schema, table, keys, [*contents_of(table)], is_first=is_first)
+    first = () if is_first else tuple(f"{name}_" for name in keys)
+    return NamedQuery(f"range_{table}", "Return content.", text.encode(), (*first, *(f"{name}_to" for name in keys)))

@@ -112,6 +112,7 @@ CREATE TABLE /*schema*/data_keys (
     wrapped bytea,
     is_current boolean NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
+    replaced_at timestamptz,
     retired_at timestamptz,
     destroyed_at timestamptz,
     PRIMARY KEY (key_id)
@@ -1216,7 +1217,8 @@ COMMENT ON COLUMN /*schema*/data_keys.master_id IS 'master key that has wrapped 
 COMMENT ON COLUMN /*schema*/data_keys.wrapped IS 'the key, encrypted by the master key; null: it was destroyed';
 COMMENT ON COLUMN /*schema*/data_keys.is_current IS 'whether new content of the scope is encrypted under it';
 COMMENT ON COLUMN /*schema*/data_keys.created_at IS 'time it was made';
-COMMENT ON COLUMN /*schema*/data_keys.retired_at IS 'time from which another key encrypts new content';
+COMMENT ON COLUMN /*schema*/data_keys.replaced_at IS 'time from which another key encrypts new content';
+COMMENT ON COLUMN /*schema*/data_keys.retired_at IS 'time since when no row is encrypted under it; archives may be';
 COMMENT ON COLUMN /*schema*/data_keys.destroyed_at IS 'time it was destroyed: what it encrypts cannot be read any more';
 
 COMMENT ON TABLE /*schema*/labels IS 'Names of checkpoints. A prune keeps a checkpoint that has one.';

@@ -183,6 +183,7 @@ def test_every_command_is_looked_at() -> None:
         "resume",
         "join",
         "serve",
+        "encryption",
         "export",
         "inspect",
     }

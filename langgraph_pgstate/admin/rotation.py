@@ -1,0 +1,84 @@
+"""Encryption of what is stored: again under newer data keys, or of what is plain. Page by page, beside applications."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Set
+from typing import Any, Final
+
+from langgraph_pgstate.admin.types import RotationProgress, RotationReport
+from langgraph_pgstate.db.adapters import run_blocking
+from langgraph_pgstate.db.database import Database, KeyLoader
+from langgraph_pgstate.encryption.columns import KEYS
+from langgraph_pgstate.encryption.keys import KeyRing, list_replaced, replace_keys, retire_keys
+from langgraph_pgstate.record.types import Problem
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.resealing import reseal_page
+
+OnProgress = Callable[[RotationProgress], None]
+
+# After the time for which other processes use a replaced key from memory, what they have sent is committed.
+_MARGIN_SECONDS: Final = 5.0
+
+
+def rotate(
+    database: Database, keys: KeyRing, queries: Queries, scope: str | None, wait: bool, progress: OnProgress | None
+) -> RotationReport:
+    """Make new data keys, encrypt all that older ones encrypt again, and retire these. See `Admin.rotate_keys`."""
+    report, settled = RotationReport(), keys.encryption.cache_seconds + _MARGIN_SECONDS
+    if not database.run(list_replaced, queries):
+        report.keys = run_blocking(replace_keys(KeyLoader(database), keys, scope))
+    while True:
+        ages = database.run(list_replaced, queries)
+        report.left = len(ages)
+        if not ages:
+            return report
+        found = _pass(database, keys, queries, report, progress, {*ages})
+        missing = settled - min(ages.values())
+        if missing > 0:
+            if not wait:
+                return report
+            if progress is not None:
+                progress(RotationProgress("", report.rows, report.values, missing))
+            time.sleep(missing)
+        elif report.problems:
+            return report
+        elif not found:
+            report.retired = database.run(retire_keys, queries, [*ages])
+            report.left = 0
+            return report
+
+
+def encrypt(database: Database, keys: KeyRing, queries: Queries, progress: OnProgress | None) -> RotationReport:
+    """Encrypt what is stored in plain text. See `Admin.encrypt`."""
+    report = RotationReport()
+    _pass(database, keys, queries, report, progress, {None})
+    return report
+
+
+def _pass(
+    database: Database,
+    keys: KeyRing,
+    queries: Queries,
+    report: RotationReport,
+    progress: OnProgress | None,
+    wanted: Set[str | None],
+) -> int:
+    """Look at every value once, and return how many were wanted."""
+    found, problems = 0, list[Problem]()
+    report.rows = 0
+    for table in KEYS:
+        cursor: tuple[Any, ...] | None = None
+        while True:
+            page = database.run(reseal_page, keys, queries.schema, table, cursor, wanted)
+            found += page.found
+            report.rows += page.rows
+            report.values += page.changed
+            problems += [Problem(thread_id, where, why) for thread_id, where, why in page.problems]
+            if progress is not None:
+                progress(RotationProgress(table, report.rows, report.values))
+            cursor = page.cursor
+            if cursor is None:
+                break
+    report.problems = problems
+    return found
