@@ -33,6 +33,7 @@ def rotate(
         report.left = len(ages)
         if not ages:
             return report
+        before = report.values
         found = _pass(database, keys, queries, report, progress, {*ages})
         missing = settled - min(ages.values())
         if missing > 0:
@@ -41,7 +42,8 @@ def rotate(
             if progress is not None:
                 progress(RotationProgress("", report.rows, report.values, missing))
             time.sleep(missing)
-        elif report.problems:
+        elif report.problems or (found and report.values == before):
+            # Another pass would find the same.
             return report
         elif not found:
             report.retired = database.run(retire_keys, queries, [*ages])

@@ -73,12 +73,12 @@ async def reseal_rows(
     A page of rows is read, and its values are stored again in one transaction. A value that is changed meanwhile stays.
     """
     reading, rest = _reading(schema, table), KEYS[table][1:]
-    columns, changed = [*contents_of(table)], 0
+    changed = 0
     cursor: list[Any] | None = None
     while True:
         parameters = {"thread_id": thread_id, **dict(zip(rest, cursor or _least(rest), strict=True))}
         rows = await db.fetch(reading, parameters)
-        again = partial(_again, keys, schema, table, source_id, columns, rows)
+        again = partial(_again, keys, schema, table, source_id, rows)
         statements = await db.compute(again) if len(rows) == _PAGE else again()
         if statements:
             changed += sum(await db.execute_together(statements))
@@ -92,7 +92,6 @@ def _again(
     schema: str,
     table: str,
     source_id: str | None,
-    columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     problems: list[tuple[str, str, str]] | None = None,
 ) -> list[Statement]:
@@ -106,8 +105,8 @@ def _again(
     found: list[Statement] = []
     missing: set[tuple[str, str]] = set()
     for row in rows:
-        at = dict(zip((*names, *columns), row, strict=True))
-        for column in columns:
+        at = dict(zip((*names, *_read_columns(table)), row, strict=True))
+        for column in contents_of(table):
             if (value := at[column]) is None:
                 continue
             parts = [at[name] for name in CONTENTS[f"{table}.{column}"].key]
@@ -172,8 +171,7 @@ async def reseal_page(
         cursor: The key after which the page begins; `None` for the first page.
         wanted: Ids of data keys whose values are; `None` for what is not encrypted.
     """
-    names, columns = KEYS[table], [*contents_of(table)]
-    kinds = [CONTENTS[f"{table}.{column}"].kind for column in columns]
+    names, kinds = KEYS[table], [content.kind for content in contents_of(table).values()]
     rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
     found, runs = 0, list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
     before, size, is_open = cursor, 0, False
@@ -199,7 +197,7 @@ async def reseal_page(
     for start, end in runs:
         upto = {f"{name}_to": part for name, part in zip(names, end, strict=True)}
         values = await db.fetch(_ranging(schema, table, start is None), {**_after(names, start), **upto})
-        statements = await db.compute(partial(_again, keys, schema, table, None, columns, values, problems))
+        statements = await db.compute(partial(_again, keys, schema, table, None, values, problems))
         if statements:
             changed += sum(await db.execute_together(statements))
     return Reached(before if len(rows) == _SCANNED else None, len(rows), found, changed, tuple(problems))
@@ -209,6 +207,13 @@ def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, An
     return {} if cursor is None else {f"{name}_": part for name, part in zip(names, cursor, strict=True)}
 
 
+def _read_columns(table: str) -> list[str]:
+    """Return the columns of a table that are read besides its key: content, and what it is bound to."""
+    contents = contents_of(table)
+    bound = {name: None for content in contents.values() for name in content.key}
+    return [*contents, *(name for name in bound if name not in KEYS[table])]
+
+
 def _least(names: Sequence[str]) -> list[Any]:
     """Return a cursor before all rows."""
     return [_INT4_MIN if name in ("idx", "segment_id") else "" for name in names]
@@ -216,8 +221,8 @@ def _least(names: Sequence[str]) -> list[Any]:
 
 @cache
 def _reading(schema: str, table: str) -> NamedQuery:
-    keys, columns = KEYS[table], [*contents_of(table)]
-    text = read_contents(schema, table, keys, columns)
+    keys = KEYS[table]
+    text = read_contents(schema, table, keys, _read_columns(table))
     return NamedQuery(f"read_{table}", "Return content.", text.encode(), ("thread_id", *keys[1:]))
 
 
@@ -245,6 +250,6 @@ def _scanning(schema: str, table: str, is_first: bool) -> NamedQuery:
 @cache
 def _ranging(schema: str, table: str, is_first: bool) -> NamedQuery:
     keys = KEYS[table]
-    text = range_contents(schema, table, keys, [*contents_of(table)], is_first=is_first)
+    text = range_contents(schema, table, keys, _read_columns(table), is_first=is_first)
     first = () if is_first else tuple(f"{name}_" for name in keys)
     return NamedQuery(f"range_{table}", "Return content.", text.encode(), (*first, *(f"{name}_to" for name in keys)))
