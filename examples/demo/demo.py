@@ -1,9 +1,11 @@
-"""The demo: kill an agent in a superstep and in a tool, resume and fork it, let it remember, measure its storage."""
+"""The demo: kill an agent in a superstep and in a tool, resume and fork it, let it remember, erase its user."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -89,10 +91,10 @@ class Demo:
             self._print_once()
             self._leave_unknown()
             self._work_off()
-            self._remember()
+            self._erase(self._remember())
             whole = WholeValues()
             nodes = outline(whole.counted(self._saver.list(self._config)))
-            _title("8  The checkpoint tree", "superstep, node, id, process, what it added")
+            _title("9  The checkpoint tree", "superstep, node, id, process, what it added")
             console.print(draw(nodes, self._thread_id, min(_WIDTH, console.width)))
             self._weigh(whole)
         self._close(time.monotonic() - began_at)
@@ -285,8 +287,12 @@ class Demo:
             raise DemoError(f"the run ended as {found and found.status}")
         _note(f"The run ended as {found.status}, attempt {found.attempt}. Nobody invoked the graph again.")
 
-    def _remember(self) -> None:
-        """Let one conversation learn something, and another one know it; show which message it comes from."""
+    def _remember(self) -> str:
+        """Let one conversation learn something, and another one know it; show which message it comes from.
+
+        Returns:
+            The user.
+        """
         user_id = f"eve-{self._thread_id.removeprefix(_PREFIX)}"
         first, second = f"{self._thread_id}-first", f"{self._thread_id}-second"
         for part, process, thread_id, wish in (
@@ -312,6 +318,34 @@ class Demo:
             if found is None or found.thread_id != first or found.message is None:
                 raise DemoError(f"memory {one.key} does not name the message that it comes from")
             _line(one.key, f"comes from thread {found.thread_id}, message “{found.message.text}”", lines=2)
+        return user_id
+
+    def _erase(self, user_id: str) -> None:
+        """Erase the user: her conversations, what was remembered, and her words in the fork of somebody else."""
+        fork, key = f"{self._thread_id}-anns", secrets.token_bytes(32)
+        ann: Any = {"user_id": f"ann-{self._thread_id.removeprefix(_PREFIX)}", "metadata": {}}
+        self._state.threads.fork(f"{self._thread_id}-second", to=fork, owner=ann)
+        _title("8  A user is erased, with her receipt", user_id)
+        _note(f"Ann has forked her conversation. Now all that is stored about {user_id} goes:")
+        dry = self._state.privacy.erase(user_id=user_id, dry_run=True)
+        _line("a dry run", f"{count(dry.rows, 'row')} of {count(len(dry.counts), 'kind')}, written nothing")
+        done = self._state.privacy.erase(user_id=user_id, key=key)
+        if done.receipt is None:
+            raise DemoError(f"the erasure of {user_id} is not complete: {done.kept}")
+        left = [*self._state.privacy.export(user_id=user_id)]
+        if left:
+            raise DemoError(f"{count(len(left), 'row')} of {user_id} are left")
+        _line("erased", ", ".join(f"{rows:,} {name}" for name, rows in done.counts.items()), lines=3)
+        said = self._state.messages.conversation(fork)[0].content or ""
+        _line("in Ann's fork", f"“{said.strip()}”: the rest of her thread goes on")
+        verdict = self._state.privacy.verify(done.receipt, key, user_id=user_id)
+        if not verdict.is_of:
+            raise DemoError(f"the receipt does not hold: {verdict.why}")
+        _line(
+            "the receipt",
+            f"{done.receipt['algorithm']}, verified; it names nobody: {json.dumps(done.receipt)}",
+            lines=4,
+        )
 
     def _show_ledger(self, what: str) -> None:
         """Print the voucher in the ledger and in the file."""
@@ -329,7 +363,7 @@ class Demo:
         size, tables = self._admin.thread_size(self._thread_id), self._admin.sizes().tables
         threads = next((table.rows for table in tables if table.name == "threads"), 1)
         stored = size.state_bytes + size.segment_bytes
-        _title("9  The bytes", "counted from what was written")
+        _title("10  The bytes", "counted from what was written")
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)

@@ -12,9 +12,10 @@ import psycopg
 import pytest
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from support import config_of, examples
+from support import config_of, examples, wait_until
 
 from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.checkpoints import event_chains
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.schema.queries import queries
 
@@ -185,17 +186,39 @@ def test_events_of_before_are_adopted_once_somebody_says_so(dsn: str, schema: st
         assert ask("SELECT payload ->> 'by' FROM {}.events WHERE kind = 'action' ORDER BY thread_id") == [("eve",)] * 2
 
 
-def test_writers_of_one_thread_append_in_turn(dsn: str, schema: str, state: PGState) -> None:
-    def write(number: int) -> None:
-        with PGState.open(dsn, schema=schema, pool=False) as mine:
-            for _ in range(examples(10)):
-                mine.events.add("t", "note", {"writer": number})
-                mine.events.add(f"t{number}", "note", {})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(4)))
+def test_writers_of_one_thread_append_in_turn_and_others_do_not_wait(
+    dsn: str, schema: str, state: PGState, ask: Ask
+) -> None:
+    add(state, 1)
+    add(state, 1, "other")
+    with psycopg.connect(dsn, autocommit=True) as connection, ThreadPoolExecutor(1) as pool:
+        mine = PGState(connection, schema=schema)
+        with connection.transaction():
+            mine.events.add("t", "note", {"writer": 1})
+            second = pool.submit(state.events.add, "t", "note", {"writer": 2})
+            wait_until(lambda: ask("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(0,)], "the second waits")
+            add(state, 1, "other")
+            assert not second.done()
+        second.result()
     report = state.audit.verify()
-    assert (report.problems, report.events) == ([], 8 * examples(10))
+    assert (report.problems, report.events) == ([], 5)
+
+
+def test_an_event_is_stored_with_its_entry_or_not_at_all(
+    state: PGState, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(state, 1)
+
+    def fail(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_chains, "chaining", fail)
+    with pytest.raises(KeyboardInterrupt):
+        add(state, 1)
+    monkeypatch.undo()
+    assert ask("SELECT count(*) FROM {}.events") == [(1,)]
+    add(state, 1)
+    assert found(state) == []
 
 
 async def test_cancelled_writes_are_in_the_chain_or_not_there(dsn: str, schema: str, state: PGState, ask: Ask) -> None:

@@ -371,6 +371,10 @@ PAGE_CASES: dict[str, Case] = {
     "schedule.trigger": form(constant({})),
     "costs": filters,
     "database": plain,
+    "privacy": lambda them, me: [{}, {"params": {"user": them.name}}, {"params": {"thread": them.thread}}],
+    "privacy.erase": form(
+        constant({"user": "eve", "rows": "1"}), lambda them, me: {"thread": them.thread, "rows": "1"}
+    ),
     "thread.value": lambda them, me: [
         {"params": {"channel": "messages"}},
         {"params": {"channel": "messages", "at": them.checkpoint}},

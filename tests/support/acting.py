@@ -248,5 +248,6 @@ ALONE: Final[Mapping[str, str]] = {
     "memory.forget": "two persons: test_memory.py",
     "memory.restore": "two persons: test_memory.py",
     "file.restore": "two persons: test_files.py",
+    "privacy.erase": "two persons: test_privacy.py",
 }
 """Other actions, and why they are not here."""

@@ -1,0 +1,62 @@
+"""The page of erasures: what an erasure would do, and the receipts of those that were made."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError
+from langgraph_pgstate.inspector.callers import check_sees_all
+from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.keep import Erasure
+from langgraph_pgstate.server.errors import refuse
+
+_PAGE: Final = 20
+_FIELDS: Final = {"user": "user_id", "thread": "thread_id", "message": "message_id"}
+
+
+async def privacy(call: PageCall) -> Page:
+    """Show receipts, and what an erasure would do. The dry run writes nothing."""
+    await check_sees_all(call)
+    what = {name: call.query(name) or None for name in _FIELDS}
+    found: Erasure | None = None
+    problem = None
+    if any(what.values()):
+        if not call.may_act:
+            raise refuse(403, "pages may only be read here")
+        try:
+            found = await call.state.privacy.erase(**_arguments(what), dry_run=True)
+        except (ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError) as error:
+            problem = str(error)
+    page = await call.state.privacy.receipts(limit=_PAGE, cursor=call.query("cursor"))
+    data: dict[str, Any] = {
+        "what": what,
+        "dry_run": found,
+        "problem": problem,
+        "receipts": page.items,
+        "next": page.next,
+    }
+    return Page("privacy.html", "Erasures", data, place=call.link("database"))
+
+
+async def erase(call: PageCall) -> Done:
+    """Erase what the form names, if that is as many rows as the person saw."""
+    await check_sees_all(call)
+    what = {name: call.field(name) for name in _FIELDS}
+    try:
+        before = await call.state.privacy.erase(**_arguments(what), dry_run=True)
+        if str(before.rows) != call.field("rows"):
+            raise refuse(409, "rows were added or erased since you looked. Look at it again, then decide")
+        done = await call.state.privacy.erase(**_arguments(what))
+    except ConfigurationError as error:
+        raise refuse(422, str(error)) from None
+    except NotFoundError as error:
+        raise refuse(404, str(error)) from None
+    except (ThreadHeldError, ThreadInUseError) as error:
+        raise refuse(409, str(error)) from None
+    # What stays is named by the page of the same question.
+    location = call.link("privacy", **what) if done.kept else call.link("privacy")
+    return Done(location, {"erasure_id": done.erasure_id, "kept": len(done.kept)})
+
+
+def _arguments(what: dict[str, str | None]) -> dict[str, Any]:
+    return {_FIELDS[name]: value for name, value in what.items()}
