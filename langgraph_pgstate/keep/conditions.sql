@@ -17,3 +17,10 @@ SELECT FROM /*schema*/threads t WHERE
         SELECT 1 FROM /*schema*/leases l
         WHERE l.thread_id = t.thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
     );
+
+-- condition: is_of_user
+-- Whether a namespace is a user's: those of this package name her after `user`, others have her id as a label.
+SELECT FROM /*schema*/memories o WHERE CASE WHEN o.namespace[1] IN ('memories', 'notes') THEN EXISTS (
+        SELECT 1 FROM unnest(o.namespace) WITH ORDINALITY AS l (label, place)
+        WHERE l.label = 'user' AND o.namespace[(l.place + 1::bigint)::integer] = :user_id::text
+    ) ELSE :label::text = ANY(o.namespace) END;

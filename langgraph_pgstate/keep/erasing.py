@@ -31,6 +31,7 @@ from langgraph_pgstate.errors import (
 )
 from langgraph_pgstate.keep.deleting import delete_copies, find_copies
 from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
+from langgraph_pgstate.keep.exporting import label_of
 from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
 from langgraph_pgstate.keep.redacting import Redaction, all_texts
 from langgraph_pgstate.keep.redaction import (
@@ -546,7 +547,7 @@ async def _destroy_keys(db: Connection, queries: Queries, erasure_id: str | None
 
 async def _erase_rows(db: Connection, queries: Queries, erasure_id: str | None, user_id: str) -> Counts:
     """Delete what is stored of a user outside of threads, and her name where she has acted."""
-    key = {"user_id": user_id}
+    key = label_of(user_id)
     counts = await _erase_memories(db, queries, "erase_memories_of_user", key)
     for table, names in BY_USER.items():
         for name in names:

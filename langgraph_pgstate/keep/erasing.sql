@@ -158,29 +158,31 @@ DELETE FROM /*schema*/memory_versions v WHERE v.thread_id = :thread_id::text
     AND (:message_id::text IS NULL OR v.message_id = :message_id);
 
 -- name: erase_memories_of_user
--- Delete a user's memories: those about her, and those in namespaces that her id is a label of. Return the keys.
-DELETE FROM /*schema*/memories m WHERE m.user_id = :user_id::text OR :user_id = ANY(m.namespace)
-RETURNING m.namespace, m.key;
+-- Delete a user's memories: those about her, and those in namespaces of hers that are about nobody else. Return the keys.
+DELETE FROM /*schema*/memories o
+WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
+RETURNING o.namespace, o.key;
 
 -- name: erase_memory_versions_of_user
 -- Delete earlier versions of a user's memories.
-DELETE FROM /*schema*/memory_versions v WHERE v.user_id = :user_id::text OR :user_id = ANY(v.namespace);
+DELETE FROM /*schema*/memory_versions o
+WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true;
 
 -- name: erase_large_namespaces_of_user
 -- Forget which namespaces of a user were large.
-DELETE FROM /*schema*/large_namespaces n WHERE :user_id::text = ANY(n.namespace);
+DELETE FROM /*schema*/large_namespaces o WHERE /*is_of_user*/true;
 
 -- name: erase_files_of_user
 -- Delete the files in namespaces that a user's id is a label of.
-DELETE FROM /*schema*/files f WHERE :user_id::text = ANY(f.namespace);
+DELETE FROM /*schema*/files o WHERE /*is_of_user*/true;
 
 -- name: erase_file_texts_of_user
 -- Delete their texts.
-DELETE FROM /*schema*/file_texts f WHERE :user_id::text = ANY(f.namespace);
+DELETE FROM /*schema*/file_texts o WHERE /*is_of_user*/true;
 
 -- name: erase_file_versions_of_user
 -- Delete their versions.
-DELETE FROM /*schema*/file_versions f WHERE :user_id::text = ANY(f.namespace);
+DELETE FROM /*schema*/file_versions o WHERE /*is_of_user*/true;
 
 -- name: erase_schedules_of_user
 -- Delete the schedules that a user owns, or whose runs are hers.

@@ -24,6 +24,18 @@ Cursor = tuple[str, str]
 
 START: Final[Cursor] = ("", "")
 
+_WORDS: Final = frozenset({
+    *("user", "users", "agent", "agents", "tenant", "tenants", "memories", "notes", "files", "threads"),
+})  # fmt: skip
+
+
+def label_of(user_id: str) -> dict[str, str | None]:
+    """Return the parameters by which namespaces of a user are found.
+
+    An id that is a word of namespaces of all users is no label of hers.
+    """
+    return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
+
 
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
     """Return a user's next thread in order of ids; `None` at the end. What its journal has is moved to the tables."""
@@ -48,7 +60,7 @@ async def user_page(
 ) -> tuple[list[bytes], Cursor | None]:
     """Return a page of a user's other rows as lines, and the position after it; `None` at the end."""
     where = {"cursor_name": cursor[0], "cursor_key": cursor[1], "page_size": _PAGE}
-    return _page(await db.fetch(queries.export_user_rows, {"user_id": user_id, **where}))
+    return _page(await db.fetch(queries.export_user_rows, {**label_of(user_id), **where}))
 
 
 async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[bytes]:

@@ -43,21 +43,22 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- name: export_user_rows
 -- Return a page of a user's rows that are of no thread, or in threads of others, as JSON, by table.
 SELECT s.name, s.key, s.content FROM (
-    SELECT 'memories' AS name, array_to_string(m.namespace, ' ') || ' ' || m.key AS key, to_jsonb(m) - 'words'::text AS content
-    FROM /*schema*/memories m WHERE m.user_id = :user_id::text OR :user_id = ANY(m.namespace)
+    SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
+        to_jsonb(o) - 'words'::text AS content
+    FROM /*schema*/memories o WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
     UNION ALL
-    SELECT 'memory_versions', array_to_string(v.namespace, ' ') || ' ' || v.key || ' ' || v.version, to_jsonb(v)
-    FROM /*schema*/memory_versions v WHERE v.user_id = :user_id OR :user_id = ANY(v.namespace)
+    SELECT 'memory_versions', array_to_string(o.namespace, ' ') || ' ' || o.key || ' ' || o.version, to_jsonb(o)
+    FROM /*schema*/memory_versions o WHERE o.user_id = :user_id OR o.user_id IS NULL AND /*is_of_user*/true
     UNION ALL
-    SELECT 'file_versions', array_to_string(f.namespace, ' ') || ' ' || f.path || ' ' || f.version,
-        to_jsonb(f) - 'data'::text || jsonb_build_object('content', CASE WHEN f.version = (
+    SELECT 'file_versions', array_to_string(o.namespace, ' ') || ' ' || o.path || ' ' || o.version,
+        to_jsonb(o) - 'data'::text || jsonb_build_object('content', CASE WHEN o.version = (
             SELECT n.version FROM /*schema*/files n
-            WHERE n.namespace OPERATOR(pg_catalog.=) f.namespace AND n.path = f.path
+            WHERE n.namespace OPERATOR(pg_catalog.=) o.namespace AND n.path = o.path
         ) THEN (
             SELECT x.content FROM /*schema*/file_texts x
-            WHERE x.namespace OPERATOR(pg_catalog.=) f.namespace AND x.path = f.path
+            WHERE x.namespace OPERATOR(pg_catalog.=) o.namespace AND x.path = o.path
         ) END)
-    FROM /*schema*/file_versions f WHERE :user_id = ANY(f.namespace)
+    FROM /*schema*/file_versions o WHERE /*is_of_user*/true
     UNION ALL
     SELECT 'schedules', c.name, to_jsonb(c) - 'data'::text FROM /*schema*/schedules c
     WHERE c.owner_id = :user_id OR c.options -> 'owner' ->> 'user_id' = :user_id

@@ -404,6 +404,22 @@ def test_keys_of_a_user_and_of_threads_are_destroyed(state: PGState, ask: Ask) -
     assert [(scope.startswith("erased:key of "), gone) for scope, gone in left[2:]] == [(True, True)] * 2
 
 
+def test_namespaces_of_others_are_left_alone(state: PGState, ask: Ask) -> None:
+    state.memory.put(("users", "bob"), "k", {"content": "of bob"})
+    state.memory.put(("users", "guide"), "k", {"content": "of guide"})
+    for owner in ({"agent": "guide"}, {"user_id": "bob", "agent": "guide"}, {"user_id": "guide"}):
+        state.memory.remember(f"{owner}", **owner)  # type: ignore[arg-type]
+    assert state.privacy.erase(user_id="users").counts == {}
+    assert state.privacy.erase(user_id="memories").counts == {}
+    assert state.privacy.erase(user_id="guide").counts == {"memories": 2}
+    assert len([*state.privacy.export(user_id="guide")]) == 0
+    assert ask("SELECT namespace, user_id FROM {}.memories ORDER BY namespace") == [
+        (["memories", "agent", "guide"], None),
+        (["memories", "user", "bob", "agent", "guide"], "bob"),
+        (["users", "bob"], None),
+    ]
+
+
 def test_bad_arguments_are_refused_before_anything(state: PGState) -> None:
     for wrong in (
         {},
