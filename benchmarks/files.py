@@ -27,6 +27,7 @@ from deepagents.backends import StoreBackend
 from langgraph.store.postgres import PostgresStore
 
 from benchmarks.__main__ import RESULTS, put_between_marks
+from benchmarks.report import number, times
 from benchmarks.server import open_server
 from langgraph_pgstate import PGState
 from langgraph_pgstate.admin import Admin
@@ -34,7 +35,7 @@ from langgraph_pgstate.files import PGFiles
 
 RESULT: Final = RESULTS / "files.json"
 DOCUMENT: Final = RESULTS.parents[1] / "docs" / "performance.md"
-FILES, ROUNDS = 10_000, 15
+FILES: Final = 10_000
 OURS, THEIRS = "PGFiles", "StoreBackend"
 NAMESPACE: Final = ("user", "ada")
 _BYTES: Final = 5_200
@@ -178,10 +179,10 @@ def table(result: dict[str, Any]) -> str:
     # Where there is an index, what it has no part in is in the other table.
     for name in indexed or result["medians"]:
         ours, theirs = (result["medians"][name][which] * 1e3 for which in (OURS, THEIRS))
-        line = f"| {name} | {theirs:.3g} ms | {ours:.3g} ms | {theirs / ours:.2g} |"
+        line = f"| {name} | {number(theirs, 'ms')} | {number(ours, 'ms')} | {times(theirs / ours)} |"
         if indexed:
             ours, theirs = (indexed[name][which] * 1e3 for which in (OURS, THEIRS))
-            line += f" {ours:.3g} ms | {theirs / ours:.2g} |"
+            line += f" {number(ours, 'ms')} | {times(theirs / ours)} |"
         lines.append(line)
     megabytes = {name: size / 1e6 for name, size in result["stored"].items()}
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
@@ -194,17 +195,22 @@ def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.files")
     parser.add_argument("--files", type=int, default=FILES)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--dsn", help="an empty server; default: an embedded one, which has no pg_trgm")
     options = parser.parse_args()
     result = measure(options.files, options.rounds, options.dsn)
     print(table(result))
     if options.files == FILES:
-        name = "indexed" if result["indexed"] else "embedded"
-        results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-        RESULT.write_text(json.dumps({**results, name: result}, indent=2) + "\n")
-        mark = f"<!-- benchmarks.files, {name}: %s -->"
-        put_between_marks(DOCUMENT, mark % "begin", mark % "end", table(result))
+        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+        write(result)
+
+
+def write(result: dict[str, Any]) -> None:
+    """Write the tables of a result; the second one, of an index, if there was one."""
+    for name, shown in (("all", {**result, "indexed": {}}), ("indexed", result)):
+        if name == "all" or result["indexed"]:
+            mark = f"<!-- benchmarks.files, {name}: %s -->"
+            put_between_marks(DOCUMENT, mark % "begin", mark % "end", table(shown))
 
 
 if __name__ == "__main__":
