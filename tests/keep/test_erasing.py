@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -19,6 +20,7 @@ from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, PGState, Worker
 from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.errors import (
     ConfigurationError,
     NotFoundError,
@@ -223,6 +225,18 @@ def test_a_message_is_redacted_in_all_that_holds_it(state: PGState, ask: Ask, sc
     assert again.counts.get("segments redacted", 0) == 0
 
 
+def test_what_waits_in_the_journal_is_redacted(state: PGState, ask: Ask, schema: str, dsn: str) -> None:
+    said(state, "t", "the account is DE89 3704 0044", "evelyn", id="m1")
+    payload = {"x": "he said: the account is DE89 3704 0044"}
+    event = {"thread_id": "t", "event_id": "1", "created_at": 0, "kind": "note", "payload": payload}
+    entry = JournalEntry(events=[orjson.dumps(event)], thread_ids=["t"]).pack()
+    with PGState.open(dsn, schema=schema, recover_journal=False) as bare:
+        ask(f"INSERT INTO {{}}.journal (thread_id, entry_id, data) VALUES ('t', 'e', '\\x{entry.hex()}')")
+        bare.privacy.erase(thread_id="t", message_id="m1")
+    assert ask("SELECT payload FROM {}.events WHERE event_id = '1'") == [({"x": "[erased]"},)]
+    assert "DE89" not in whole(ask, schema)
+
+
 def text_of(text: str) -> str:
     """What stands in place of a text."""
     return "[erased]" + " " * (len(text) - len("[erased]"))
@@ -254,6 +268,7 @@ def test_what_she_did_in_a_held_thread_of_another_user_stays(state: PGState, ask
     done = state.privacy.erase(user_id="evelyn")
     assert [(one.thread_id, "held by counsel" in one.why) for one in done.kept] == [("bobs", True)]
     assert ask("SELECT answered_by FROM {}.answers") == [("evelyn",)]
+    assert ask("SELECT payload ->> 'by' FROM {}.events WHERE kind = 'answer'") == [("evelyn",)]
     state.threads.release("bobs", "case 7", by="counsel")
     assert state.privacy.erase(user_id="evelyn").kept == []
     assert "evelyn" not in whole(ask, schema)
@@ -371,6 +386,17 @@ def test_what_is_put_meanwhile_is_found_by_another_round(
     done = state.privacy.erase(user_id="evelyn")
     assert done.counts["threads"] == 2
     assert ask("SELECT count(*) FROM {}.threads") == [(0,)]
+
+
+def test_events_of_an_earlier_deletion_go_along(state: PGState, ask: Ask) -> None:
+    state.setup(audit=True)
+    said(state, "t", "my secret garden", "evelyn")
+    state.saver.delete_thread("t", by="bob")
+    assert ask("SELECT count(*) FROM {}.events") == [(1,)]
+    state.privacy.erase(thread_id="t")
+    for table in ("events", "event_chains", "event_hashes"):
+        assert ask(f"SELECT count(*) FROM {{}}.{table}") == [(0,)], table
+    assert state.audit.verify().problems == []
 
 
 def test_an_audited_chain_stays_explained(state: PGState, ask: Ask) -> None:
