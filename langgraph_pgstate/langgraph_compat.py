@@ -24,7 +24,7 @@ from functools import cache, reduce
 from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from operator import attrgetter
 from types import FrameType, FunctionType, UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import ormsgpack
 from langchain_core.messages import AIMessage
@@ -60,6 +60,7 @@ __all__ = [
     "TOOLS_MODE",
     "TUPLE",
     "DeltaSnapshot",
+    "EncryptionHandlers",
     "SerializerBase",
     "advance_ids_past",
     "auth_handlers",
@@ -69,6 +70,7 @@ __all__ = [
     "convert",
     "current_run",
     "delta_channel_class",
+    "encryption_handlers",
     "event_handler",
     "extension_hook_of",
     "has_own_hook",
@@ -559,3 +561,33 @@ def is_read_by_lines(path: str) -> bool:
     from deepagents.backends.utils import _get_backend_read_file_type
 
     return bool(_get_backend_read_file_type(path) == "text")
+
+
+class EncryptionHandlers(NamedTuple):
+    """What a `langgraph_sdk.Encryption` was given.
+
+    Attributes:
+        encrypt: Encrypts bytes, if there is a function for it.
+        decrypt: Decrypts them; it returns them, or an object with them as `plaintext`.
+        has_context: Whether a function makes its contexts from requests.
+        context: Makes a context of a model and metadata.
+    """
+
+    encrypt: Callable[[Any, bytes], Any] | None
+    decrypt: Callable[[Any, bytes], Any] | None
+    has_context: bool
+    context: Callable[[str, dict[str, Any]], Any]
+
+
+def encryption_handlers(given: Any) -> EncryptionHandlers | None:
+    """Return the handlers of a `langgraph_sdk.Encryption`; `None` if it is none."""
+    try:
+        from langgraph_sdk.encryption import Encryption
+        from langgraph_sdk.encryption.types import EncryptionContext
+    except ImportError:
+        return None
+    if not isinstance(given, Encryption):
+        return None
+    return EncryptionHandlers(
+        given._blob_encryptor, given._blob_decryptor, given._context_handler is not None, EncryptionContext
+    )

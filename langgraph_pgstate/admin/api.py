@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_pgstate.admin import integrity, overview, rotation, transfer, transfer_memory, upcasting
 from langgraph_pgstate.admin import transfer_langgraph as langgraph_transfer
@@ -382,6 +383,7 @@ class Admin:
         thread_ids: Sequence[str] | None = None,
         overwrite: bool = False,
         verify: bool = True,
+        decrypt_with: EncryptedSerializer | None = None,
         progress: OnProgress | None = None,
     ) -> TransferReport:
         """Copy threads from the tables of LangGraph's own PostgreSQL saver. The source is only read.
@@ -399,6 +401,9 @@ class Admin:
                 replaced by the source's, others are kept as another branch. Threads continued here with a newer state
                 version are reported instead.
             verify: Read each thread from both sides afterwards and compare.
+            decrypt_with: LangGraph's `EncryptedSerializer` of the old application, to store what it has encrypted as
+                it was before, under the encryption of this object if it has one. Otherwise it is copied as it is, and
+                only a saver with that serializer can read it.
             progress: Called after each thread.
 
         Raises:
@@ -408,6 +413,7 @@ class Admin:
             UnavailableError: If one of the servers does not respond. Copied checkpoints are kept.
         """
         theirs = langgraph_queries(source_schema)
+        cipher = None if decrypt_with is None else decrypt_with.cipher
         read_dsn(source_dsn, "source_dsn")
         self._database.run(schemas.check_version, self._queries)
         with Database.open(source_dsn, schema=source_schema, pool=False, prepare_threshold=None) as source:
@@ -417,7 +423,7 @@ class Admin:
             async def copy(target_db: Connection, source_db: Connection, thread_id: str) -> TransferReport:
                 await upcasting.refuse_newer_state(target_db, self._queries, thread_id)
                 report = await transfer.transfer_thread(
-                    LangGraphStore(source_db, theirs, thread_id),
+                    LangGraphStore(source_db, theirs, thread_id, cipher),
                     PGStateStore(target_db, self._queries, self._codec, thread_id),
                     thread_id,
                     overwrite=overwrite,

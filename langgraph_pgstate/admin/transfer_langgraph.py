@@ -12,13 +12,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import ormsgpack
+from langgraph.checkpoint.serde.base import CipherProtocol
 
 from langgraph_pgstate.admin.transfer import THREAD_PAGE, Outline, Record, Stored, laid_out
 from langgraph_pgstate.codec.metadata import split_metadata
 from langgraph_pgstate.codec.opaque import MSGPACK, Encoded, is_delta_snapshot, plain_value
 from langgraph_pgstate.codec.values import TYPE_STR
 from langgraph_pgstate.db.protocol import Connection
-from langgraph_pgstate.errors import ConfigurationError, SourceMissingError
+from langgraph_pgstate.errors import ConfigurationError, DecryptionError, SourceMissingError
 from langgraph_pgstate.langgraph_compat import PACK_OPTIONS
 from langgraph_pgstate.schema.queries import Queries, langgraph_tables
 
@@ -81,10 +82,11 @@ async def next_threads(db: Connection, queries: Queries, after: str | None) -> l
 class LangGraphStore:
     """One thread in these tables."""
 
-    def __init__(self, db: Connection, queries: Queries, thread_id: str) -> None:
+    def __init__(self, db: Connection, queries: Queries, thread_id: str, cipher: CipherProtocol | None = None) -> None:
         self.db = db
         self._queries = queries
         self._thread_id = thread_id
+        self._cipher = cipher
 
     async def outline(self) -> Outline:
         """Return the thread's keys. One round trip."""
@@ -102,7 +104,7 @@ class LangGraphStore:
         for row in await self.db.fetch(self._queries.get_writes, key):
             checkpoint_id, task_id, task_path, idx, channel, type_, data = row
             record = found.setdefault(checkpoint_id, Record(checkpoint_id))
-            record.writes[task_id, idx] = (task_path, channel, Encoded(type_, data))
+            record.writes[task_id, idx] = (task_path, channel, self._opened(type_, data))
         return found
 
     async def _find_blobs(self, namespace: str, records: Iterable[Record]) -> None:
@@ -121,12 +123,32 @@ class LangGraphStore:
     async def values(self, namespace: str, keys: Sequence[Hashable]) -> dict[Hashable, Encoded]:
         """Return some values. One round trip."""
         rows = await self._fetch(self._queries.get_blobs, namespace, keys)
-        return {(channel, version): Encoded(type_, data) for channel, version, type_, data in rows}
+        return {(channel, version): self._opened(type_, data) for channel, version, type_, data in rows}
 
     async def digests(self, namespace: str, stored: Sequence[Stored]) -> dict[Hashable, tuple[str, bytes]]:
-        """Return type and SHA-256 of some values, computed by the server. One round trip."""
+        """Return type and SHA-256 of some values, computed by the server. One round trip.
+
+        Without those that are decrypted, which are compared as they are then.
+        """
+        if self._cipher is not None:
+            return {}
         rows = await self._fetch(self._queries.digest_blobs, namespace, [value.key for value in stored])
         return {(channel, version): (type_, digest) for channel, version, type_, digest in rows}
+
+    def _opened(self, type_: str, data: bytes) -> Encoded:
+        """Return a value as it was before LangGraph's `EncryptedSerializer` has encrypted it.
+
+        Raises:
+            DecryptionError: If it does not decrypt.
+        """
+        inner, _, name = type_.partition("+")
+        if self._cipher is None or not name:
+            return Encoded(type_, data)
+        try:
+            return Encoded(inner, self._cipher.decrypt(name, bytes(data)))
+        except Exception as error:
+            where = f"a value of thread {self._thread_id!r} in LangGraph's tables"
+            raise DecryptionError(where, "the key must be that of the application that wrote it") from error
 
     def plain(self, value: Encoded) -> Any:
         """Return a value of JSON types."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from langgraph_pgstate.cli.drawing import console
 from langgraph_pgstate.cli.options import ThreadsOption
 from langgraph_pgstate.cli.output import count, job, print_json, print_problems
 from langgraph_pgstate.cli.target import Target
+from langgraph_pgstate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Also copy threads that went on in both places, over those there.")
@@ -25,8 +29,15 @@ def import_langgraph(
     thread: ThreadsOption = None,
     overwrite: OverwriteOption = False,
     verify: VerifyOption = True,
+    decrypt: Annotated[
+        bool,
+        typer.Option(
+            "--decrypt", help="Decrypt what LangGraph's EncryptedSerializer has encrypted by LANGGRAPH_AES_KEY."
+        ),
+    ] = False,
 ) -> None:
     """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
+    serializer = _aes_serializer() if decrypt else None
     target: Target = ctx.obj
     with target.admin(create=True) as admin:
         admin.setup()
@@ -37,9 +48,24 @@ def import_langgraph(
                 thread_ids=thread or None,
                 overwrite=overwrite,
                 verify=verify,
+                decrypt_with=serializer,
                 progress=advance,
             )
     _print_transfer(target, "imported", report)
+
+
+def _aes_serializer() -> EncryptedSerializer:
+    """Return LangGraph's serializer for the key in the environment.
+
+    Raises:
+        ConfigurationError: If there is no usable key, or pycryptodome is not installed.
+    """
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+    try:
+        return EncryptedSerializer.from_pycryptodome_aes()
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(f"--decrypt: {error}") from error
 
 
 def export_langgraph(

@@ -109,8 +109,12 @@ class Encryption:
         return f"<Encryption {', '.join(master.id for master in self.masters)}>"
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str], *, accept_plain: bool = False) -> Encryption | None:
+    def from_environment(
+        cls, environment: Mapping[str, str], *, accept_plain: bool = False, key: MasterKey | None = None
+    ) -> Encryption | None:
         """Return the encryption that environment variables describe, for commands; `None` if they name no key.
+
+        Without variables that name keys, `key` is the master key, if it is given.
 
         `PGSTATE_ENCRYPTION_KEYS` has master keys, like `env:NAME,file:PATH`; `PGSTATE_ENCRYPTION_SCOPE`,
         `PGSTATE_ENCRYPTION_READABLE` and `PGSTATE_ENCRYPTION_SEARCHABLE` are as the arguments, lists with commas.
@@ -122,7 +126,9 @@ class Encryption:
         def listed(name: str) -> list[str]:
             return [one.strip() for one in environment.get(name, "").split(",") if one.strip()]
 
-        keys = listed("PGSTATE_ENCRYPTION_KEYS")
+        keys: list[MasterKey | str] = [*listed("PGSTATE_ENCRYPTION_KEYS")]
+        if not keys and key is not None:
+            keys = [key]
         if not keys:
             return None
         return cls(

@@ -44,7 +44,7 @@ KEYS: Final[Mapping[str, Use]] = {
     "auth.disable_studio_auth": "used",
     "auth.openapi": "warned",
     "auth.cache": "warned",
-    "encryption": "refused",
+    "encryption.path": "used",
     "priority": "warned",
     "http.app": "used",
     "http.disable_assistants": "used",

@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
+from langgraph_pgstate.encryption import Encryption
+from langgraph_pgstate.encryption.langgraph import master_of_langgraph
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory.options import MemoryOptions
 from langgraph_pgstate.options import TtlStrategy, check_ttl_strategy
@@ -38,6 +40,7 @@ class StateConfig(TypedDict, total=False):
     thread_ttl: timedelta | None
     thread_ttl_strategy: TtlStrategy
     recording: RecorderSettings | None
+    encryption: Encryption | None
     project: Sequence[str]
 
 
@@ -55,7 +58,25 @@ def load_state_config(file: Path | None) -> StateConfig:
     if file is not None:
         found["webhooks"] = load_webhook_settings(file)
         found.update(_expiry(read_config(file).get("checkpointer") or {}))
+        if encryption := load_encryption(file):
+            found["encryption"] = encryption
     return found
+
+
+def load_encryption(file: Path) -> Encryption | None:
+    """Return the encryption of a `langgraph.json`: the blob handlers of LangGraph's `Encryption` wrap the data keys.
+
+    `PGSTATE_ENCRYPTION_KEYS` goes before it. Scope and keys that stay readable are named by the other variables.
+
+    Raises:
+        ConfigurationError: If the object cannot be found, or has handlers that are not supported.
+    """
+    path = section_of(read_config(file), "encryption").get("path")
+    if not path or os.environ.get("PGSTATE_ENCRYPTION_KEYS"):
+        return None
+    if not isinstance(path, str):
+        raise ConfigurationError(f"encryption.path of langgraph.json must be text, not {path!r}")
+    return Encryption.from_environment(os.environ, key=master_of_langgraph(load_value(path, file.parent.resolve())))
 
 
 def load_memory_options(file: Path) -> MemoryOptions | None:

@@ -13,10 +13,11 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from support import FORK, examples, official
+from support.cli import pgstate
 from support.official import Account, assert_same_answers, fill, official_saver, talk
 from support.samples import config_of, exact_tuple, put_values
 
-from langgraph_pgstate import PGStateSaver
+from langgraph_pgstate import Encryption, LocalMasterKey, PGStateSaver
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.codec import frames
 from langgraph_pgstate.errors import ConfigurationError, SchemaMissingError
@@ -32,6 +33,13 @@ class Rot:
     def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
         assert ciphername == "rot"
         return bytes(byte ^ 0x55 for byte in ciphertext)
+
+
+class Refusing(Rot):
+    """A cipher with another key."""
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        raise ValueError("MAC check failed")
 
 
 def test_every_kind_of_thread_answers_as_before(
@@ -277,6 +285,43 @@ def test_an_encrypting_serializer_sees_every_value(
         assert admin.check(deep=True).problems == []
     with PGStateSaver.from_conn_string(dsn, schema=schema, serde=serde) as reader:
         assert_same_answers(old, reader, "secret")
+
+
+def test_what_an_encrypting_serializer_wrote_moves_to_our_encryption(
+    old: PostgresSaver, dsn: str, schema: str, old_schema: str, saver: PGStateSaver, connection: psycopg.Connection
+) -> None:
+    """A wrong key is named; the right one makes plain values, which are stored under data keys."""
+    old.serde = EncryptedSerializer(Rot())
+    talk(old, "secret", 3)
+    encryption = Encryption(LocalMasterKey(bytes(32)))
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        wrong = admin.import_langgraph(dsn, source_schema=old_schema, decrypt_with=EncryptedSerializer(Refusing()))
+        assert wrong.checkpoints == 0
+        assert {"does not decrypt" in problem.why for problem in wrong.differences} == {True}
+        report = admin.import_langgraph(dsn, source_schema=old_schema, decrypt_with=EncryptedSerializer(Rot()))
+        assert (report.differences, report.verified > 0) == ([], True)
+        assert admin.import_langgraph(dsn, source_schema=old_schema, decrypt_with=old.serde).checkpoints == 0
+        assert admin.check(deep=True).problems == []
+    with PGStateSaver.from_conn_string(dsn, schema=schema, encryption=encryption) as reader:
+        assert_same_answers(old, reader, "secret")
+
+
+def test_the_key_of_encrypted_threads_is_that_of_the_environment(
+    old: PostgresSaver, dsn: str, schema: str, old_schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("Crypto")
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
+    old.serde = EncryptedSerializer.from_pycryptodome_aes()
+    talk(old, "secret", 2)
+    command = ("--dsn", dsn, "--schema", schema, "import-langgraph", "--from", dsn, "--from-schema", old_schema)
+    done = pgstate(*command, "--decrypt")
+    assert (done.returncode, done.stderr) == (0, "")
+    with PGStateSaver.from_conn_string(dsn, schema=schema) as reader:
+        assert_same_answers(old, reader, "secret")
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    assert "LANGGRAPH_AES_KEY environment variable is not set" in " ".join(
+        pgstate(*command, "--decrypt").stderr.split()
+    )
 
 
 def test_damage_in_the_source_is_named(

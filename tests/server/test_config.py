@@ -73,7 +73,6 @@ def test_the_store_has_the_options_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "config"),
     [
-        ("encryption", {"encryption": {"path": "./a.py:b"}}),
         ("http.disable_webhooks", {"http": {"disable_webhooks": True}}),
         ("http.app", {"http": {"app": "./none.py:b"}}),
         ("http.configurable_headers", {"http": {"configurable_headers": {"includes": "x"}}}),
