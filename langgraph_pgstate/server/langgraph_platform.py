@@ -304,7 +304,7 @@ class LoopToolLedger(AsyncToolLedger):
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that needs connections from the ledger of the running loop."""
-        if name not in ("_codec", "_database", "_executor", "_queries", "_run_of", "_runner", "_settings"):
+        if name not in ("_calls", "_codec", "_executor", "_queries", "_runner", "_settings"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:
             return getattr(state().tools, name)
