@@ -100,7 +100,7 @@ SELECT c.checkpoint_id, c.parent_checkpoint_id, c.source, c.step, c.created_at, 
     ),
     r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.error_message, r.error_traceback, r.input, r.output,
-    r.enqueued_at, r.multitask_strategy, r.metadata
+    r.enqueued_at, r.multitask_strategy, r.metadata, r.release
 FROM lineage h JOIN /*schema*/checkpoints c
     ON c.thread_id = :thread_id AND c.checkpoint_ns = :checkpoint_ns AND c.checkpoint_id = h.checkpoint_id
     LEFT JOIN /*schema*/runs r ON r.thread_id = :thread_id AND r.run_id = c.run_id

@@ -357,10 +357,10 @@ class Run:
     error_traceback: str | None
     input: Any
     output: Any
-    enqueued_at: datetime | None = None
-    multitask_strategy: str | None = None
-    metadata: Mapping[str, Any] | None = None
-    release: str | None = None
+    enqueued_at: datetime | None
+    multitask_strategy: str | None
+    metadata: Mapping[str, Any] | None
+    release: str | None
 
     @property
     def duration(self) -> timedelta | None:
@@ -752,7 +752,7 @@ class ToolExecution:
     error_message: str | None
     compensates: str | None
     compensated_at: datetime | None
-    origin_thread_id: str | None = None
+    origin_thread_id: str | None
 
     @property
     def token(self) -> str:

@@ -10,7 +10,7 @@ from langgraph_pgstate.scopes import Scope
 
 if TYPE_CHECKING:
     from langgraph.types import Command
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from langgraph_pgstate.runs.options import EnqueueOptions
 
@@ -145,10 +145,10 @@ class Schedule:
     last_error: str | None
     created_at: datetime
     updated_at: datetime
-    is_paused: bool = False
-    end_at: datetime | None = None
-    thread_ttl: timedelta | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    user_id: str | None = None
+    is_paused: bool
+    end_at: datetime | None
+    thread_ttl: timedelta | None
+    metadata: Mapping[str, Any]
+    user_id: str | None
     next_ticks: tuple[datetime, ...] = ()
     arguments: Mapping[str, Any] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -333,15 +333,15 @@ class Thread:
     user_id: str | None
     created_at: datetime
     updated_at: datetime
-    tenant_id: str | None = None
-    status: str = "idle"
-    title: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    version: int = 1
-    expires_at: datetime | None = None
-    ttl_strategy: str = "delete"
-    forked_from_thread_id: str | None = None
-    forked_from_checkpoint_id: str | None = None
-    archived_at: datetime | None = None
-    head_checkpoint_id: str | None = None
+    tenant_id: str | None
+    status: str
+    title: str | None
+    metadata: Mapping[str, Any]
+    version: int
+    expires_at: datetime | None
+    ttl_strategy: str
+    forked_from_thread_id: str | None
+    forked_from_checkpoint_id: str | None
+    archived_at: datetime | None
+    head_checkpoint_id: str | None
     state: Mapping[str, Any] | None = None

@@ -55,7 +55,7 @@ results = st.one_of(
 
 def recorded(outcome: Outcome) -> Recorded:
     """As if an outcome had been written and read."""
-    execution: Any = ToolExecution(*["t", "key", "read", outcome.status, 1], *[None] * 17)  # type: ignore[arg-type]
+    execution: Any = ToolExecution(*["t", "key", "read", outcome.status, 1], *[None] * 18)  # type: ignore[arg-type]
     return Recorded(execution, None, "intent", 0, True, outcome.result_type, outcome.result)
 
 
