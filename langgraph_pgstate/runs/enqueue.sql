@@ -8,8 +8,8 @@ ORDER BY s.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: lock_threads_for_no_key_update
--- Lock the rows of some threads until the transaction ends, as `make_threads` does. Whoever enqueues, cancels, ends,
--- deletes or answers an enqueued run does so first, because it decides which run of the thread is next.
+-- Lock the rows of some threads until the transaction ends, as `make_threads` does. Whoever enqueues, cancels, deletes or
+-- answers an enqueued run does so first, because it decides which run of the thread is next. An end locks the lease before.
 SELECT 1 FROM /*schema*/threads WHERE thread_id = ANY(:thread_ids::text[]) ORDER BY thread_id FOR NO KEY UPDATE;
 
 -- name: lock_free_threads

@@ -34,3 +34,13 @@ def test_the_page_names_every_statement_that_sets_the_status_of_a_thread() -> No
     setting = {name for name, text in STATEMENTS.items() if update.search(text) or insert.search(text)}
     assert len(setting) > 5
     assert named_in("Statuses of threads", 1) == setting
+
+
+def test_the_page_names_every_statement_that_ends_a_run() -> None:
+    update = re.compile(
+        r'UPDATE "pgstate"\.runs\b(?:(?!\b(?:FROM|WHERE)\b).)*?\bstatus = (?!\'(?:pending|running)\')', re.DOTALL
+    )
+    ending = {name for name, text in STATEMENTS.items() if update.search(text)}
+    assert len(ending) > 3
+    # It inserts a recorded run when it begins, and stores its end over that.
+    assert named_in("Who ends a run", 2) - {"fence_lease"} == ending | {"put_runs"}

@@ -66,6 +66,7 @@ async def test_a_checkpoint_says_what_led_to_it(parts: Parts, record: Record) ->
     found = await ask(parts.runs.provenance({"configurable": {"thread_id": "t", "checkpoint_id": "4"}}))
     assert (found.checkpoint_id, found.parent_checkpoint_id, found.source, found.step) == ("4", "3", "loop", 2)
     assert (found.run.run_id, found.run.agent) == ("r", "travel")
+    assert found.run == await ask(parts.runs.get("t", "r"))
     assert [span.span_id for span in found.spans] == ["agent", "model", "inner", "pay", "not yet known where from"]
     assert [item.idempotency_key for item in found.executions] == ["key", "key in a subgraph"]
     assert found.cost == Decimal("0.75")
