@@ -1,28 +1,25 @@
-"""Arguments of a caller, validated: ids, addresses of checkpoints, texts, times and JSON. No I/O."""
+"""Arguments of a caller, validated: ids, addresses of checkpoints, texts, flags, times and JSON. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 import orjson
 
 from langgraph_pgstate.codec.metadata import to_json
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError
-
-if TYPE_CHECKING:
-    # Only for annotations: a saver alone does not need it.
-    from langgraph_pgstate.scopes import Scope
-from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
-from uuid import UUID
-
 from langgraph_pgstate.codec.values import encodes_as_utf8
-from langgraph_pgstate.errors import MissingKeyError
+from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, DatabaseError, MissingKeyError
 from langgraph_pgstate.options import MAX_KEY_BYTES
 from langgraph_pgstate.scopes import Scope
+
+T = TypeVar("T")
+
+# The maximum length of a typed text column.
+_TEXT_BYTES: Final = 512
 
 
 def text_of(name: str, value: str | None) -> str | None:
@@ -41,6 +38,17 @@ def texts_of(filters: Mapping[str, Any], *names: str) -> dict[str, str | None]:
         ConfigurationError: If one is of another type, or PostgreSQL cannot store it.
     """
     return {name: text_of(name, filters.get(name)) for name in names}
+
+
+def flag_of(name: str, value: Any) -> bool:
+    """Return a value that is true or false.
+
+    Raises:
+        ArgumentTypeError: If it is another.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name} must be true or false, not {value!r}")
+    return value
 
 
 def json_of(name: str, value: Mapping[str, Any] | None, *, is_content: bool = False) -> str | None:
@@ -161,12 +169,6 @@ def understanding(name: str, value: str | None) -> Iterator[None]:
         if value is not None and (error.sqlstate or "").startswith(("42601", "22")):
             raise ConfigurationError(f"{name} {value!r} is invalid: {error}") from error
         raise
-
-
-T = TypeVar("T")
-
-# The maximum length of a typed text column.
-_TEXT_BYTES: Final = 512
 
 
 class Address(NamedTuple):

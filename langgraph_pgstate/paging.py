@@ -11,7 +11,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 import orjson
 
-from langgraph_pgstate.arguments import text_of
+from langgraph_pgstate.arguments import flag_of, text_of
 from langgraph_pgstate.db.protocol import Parameters, Read, Row, Rows
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
@@ -54,11 +54,10 @@ def sorting_of(filters: Mapping[str, Any], noun: str, keys: Sequence[str]) -> di
     Raises:
         ConfigurationError: If one is not usable.
     """
-    by, ascending = filters.get("by", keys[0]), filters.get("ascending", False)
+    by = filters.get("by", keys[0])
     if by not in keys:
         raise ConfigurationError(f"{noun} are sorted by {', '.join(keys)}, not {by!r}")
-    if not isinstance(ascending, bool):
-        raise ArgumentTypeError(f"ascending must be true or false, not {ascending!r}")
+    ascending = flag_of("ascending", filters.get("ascending", False))
     place = {"offset": offset_of(filters.get("offset", 0)), "page_size": page_size(filters.get("limit", 20))}
     return {"by": by, "ascending": ascending, **place}
 

@@ -134,13 +134,6 @@ def stream_modes_of(value: Any) -> list[str] | None:
     return [choice_of("stream_mode", mode, _MODES) for mode in dict.fromkeys(modes)]
 
 
-def flag_of(name: str, value: Any) -> bool:
-    """Return a value that is true or false."""
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name} must be true or false, not {value!r}")
-    return value
-
-
 def default_answer_of(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
     """Return a default answer whose value can be stored and read again; `None` if there is none."""
     if value is None:

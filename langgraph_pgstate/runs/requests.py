@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 from langchain_core.utils.uuid import uuid7
 from langgraph.types import Command
 
-from langgraph_pgstate.arguments import check_key_size, configurable_of, text_of, thread_id_of
+from langgraph_pgstate.arguments import check_key_size, configurable_of, flag_of, text_of, thread_id_of
 from langgraph_pgstate.codec.metadata import to_json
 from langgraph_pgstate.codec.traceparent import check_traceparent
 from langgraph_pgstate.codec.values import ValueCodec
@@ -23,7 +23,6 @@ from langgraph_pgstate.runs.arguments import (
     checkpoint_id_of,
     choice_of,
     default_answer_of,
-    flag_of,
     integer_of,
     key_of,
     later_of,

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Unpack
 from zoneinfo import ZoneInfo
 
-from langgraph_pgstate.arguments import json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
+from langgraph_pgstate.arguments import flag_of, json_of, refuse_nul, request_scope, stored_time_of, text_of, texts_of
 from langgraph_pgstate.codec.frames import content_size
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.protocol import Connection, Read, Row, number, read, read_all
-from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError, PGStateError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, PGStateError
 from langgraph_pgstate.options import check_ttl
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page, sorting_of
 from langgraph_pgstate.record.events import note_action
@@ -161,9 +161,7 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
     if "end_at" in given:
         found["end_at"] = stored_time_of("end_at", given["end_at"])
     if given.get("paused") is not None:
-        if not isinstance(given["paused"], bool):
-            raise ArgumentTypeError(f"paused must be true or false, not {given['paused']!r}")
-        found["is_paused"] = given["paused"]
+        found["is_paused"] = flag_of("paused", given["paused"])
     if "owner_id" in given:
         found["owner_id"] = text_of("owner_id", given["owner_id"])
     if "thread_ttl" in given:

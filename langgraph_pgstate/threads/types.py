@@ -343,5 +343,5 @@ class Thread:
     forked_from_thread_id: str | None
     forked_from_checkpoint_id: str | None
     archived_at: datetime | None
-    head_checkpoint_id: str | None
+    head_checkpoint_id: str | None = None
     state: Mapping[str, Any] | None = None
