@@ -342,6 +342,6 @@ class Thread:
     ttl_strategy: str
     forked_from_thread_id: str | None
     forked_from_checkpoint_id: str | None
-    archived_at: datetime | None
+    archived_at: datetime | None = None
     head_checkpoint_id: str | None = None
     state: Mapping[str, Any] | None = None
