@@ -38,7 +38,16 @@ from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.files import AsyncFiles, Files
 from langgraph_pgstate.interrupts.api import AsyncInterrupts, Interrupts
-from langgraph_pgstate.keep import Archive, AsyncArchive, AsyncPrivacy, AsyncRetention, Privacy, Retention
+from langgraph_pgstate.keep import (
+    Archive,
+    AsyncArchive,
+    AsyncParquet,
+    AsyncPrivacy,
+    AsyncRetention,
+    Parquet,
+    Privacy,
+    Retention,
+)
 from langgraph_pgstate.leases.api import AsyncLeases, Leases
 from langgraph_pgstate.options import (
     DEFAULT_EMBEDDED_PATH,
@@ -298,6 +307,7 @@ class PGState(_State):
             labels, differences.
         archive: The archive: threads whose rows are outside of the database, and come back exactly.
         retention: Policies of how long threads are kept.
+        parquet: Parquet files for analysts.
         interrupts: Interrupts of threads, and their answers.
         runs: The queue: enqueue runs, wait for them, cancel and retry them. Their history: status, usage, cost, the
             checkpoints they made.
@@ -536,6 +546,11 @@ class PGState(_State):
     def retention(self) -> Retention:
         """Policies of how long threads are kept."""
         return Retention(self._fresh, self._queries)
+
+    @cached_property
+    def parquet(self) -> Parquet:
+        """Parquet files for analysts."""
+        return Parquet(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> Interrupts:
@@ -874,6 +889,11 @@ class AsyncPGState(_State):
     def retention(self) -> AsyncRetention:
         """Policies of how long threads are kept."""
         return AsyncRetention(self._fresh, self._queries)
+
+    @cached_property
+    def parquet(self) -> AsyncParquet:
+        """Parquet files for analysts."""
+        return AsyncParquet(self._fresh, self._queries)
 
     @cached_property
     def interrupts(self) -> AsyncInterrupts:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -117,12 +118,12 @@ def _put(
     if to is None:
         raise ConfigurationError("archive put takes --to, where the archive is to be")
     with target.connect() as state:
-        filters = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
-        if older_than is None:
-            report = state.archive.put(threads, to=to, dry_run=dry_run, **filters)  # type: ignore[arg-type]
-        else:
-            idle = age(older_than)
-            report = state.archive.put(threads, to=to, dry_run=dry_run, idle_for=idle, **filters)  # type: ignore[arg-type]
+        filters: Any = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
+        if older_than is not None:
+            filters["idle_for"] = age(older_than)
+            if threads is None:
+                filters["updated_before"] = datetime.now(UTC) - age(older_than)
+        report = state.archive.put(threads, to=to, dry_run=dry_run, **filters)
     if target.is_json:
         print_json(report)
     else:

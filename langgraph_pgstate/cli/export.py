@@ -23,15 +23,28 @@ if TYPE_CHECKING:
 
     from langgraph_pgstate.otlp import SpanExporter
 
+FORMATS: Final = ("otlp", "parquet")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def export(
     ctx: typer.Context,
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="otlp.", callback=one_of("otlp"))],
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help="otlp or parquet.", callback=one_of(*FORMATS))],
     endpoint: Annotated[
-        str, typer.Option(envvar=OTLP_VARIABLE, metavar="URL", help="The collector, like http://localhost:4318.")
-    ],
+        str | None,
+        typer.Option(envvar=OTLP_VARIABLE, metavar="URL", help="With otlp: the collector, like http://localhost:4318."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With parquet: where, like s3://bucket/prefix or file:///folder."),
+    ] = None,
+    month: Annotated[
+        list[str] | None, typer.Option(metavar="MONTH", help="With parquet: only this, like 2026-01; may be repeated.")
+    ] = None,
+    drop_older_than: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="MONTHS", help="With parquet: only spans of older months, and drop them."),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -43,8 +56,19 @@ def export(
     content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM.")] = False,
 ) -> None:
-    """Export spans that have ended to OpenTelemetry. Those that were not exported yet."""
+    """Export spans to OpenTelemetry, or Parquet files.
+
+    With otlp, spans that have ended and were not exported yet. With parquet, a file for each month of runs, spans,
+    messages, tool executions and usage.
+    """
     target: Target = ctx.obj
+    if format == "parquet":
+        if to is None:
+            raise ConfigurationError("export parquet takes --to, where the files are to be")
+        _export_parquet(target, to, month, content, drop_older_than)
+        return
+    if endpoint is None:
+        raise ConfigurationError(f"export otlp takes --endpoint, the collector, or {OTLP_VARIABLE}")
     if follow and target.is_json:
         raise ConfigurationError("a follower prints no JSON")
     with target.open() as dsn:
@@ -58,6 +82,23 @@ def export(
         print_json({"spans": sent})
     else:
         console.print(f"exported {count(sent, 'span')}")
+
+
+def _export_parquet(
+    target: Target, to: str, months: list[str] | None, content: bool, drop_older_than: int | None
+) -> None:
+    with target.connect() as state:
+        if drop_older_than is not None:
+            files = state.parquet.drop_spans(to, drop_older_than)
+        else:
+            files = state.parquet.export(to, months=months or None, content=content)
+    if target.is_json:
+        print_json(*[file._asdict() for file in files])
+        return
+    for file in files:
+        console.print(f"{file.url}: {count(file.rows, 'row')}", soft_wrap=True)
+    if not files:
+        console.print("no rows to export")
 
 
 @contextmanager

@@ -7,12 +7,14 @@ from langgraph_pgstate._lazy import lazy_attributes
 if TYPE_CHECKING:
     from langgraph_pgstate.keep.api import Archive, AsyncArchive, AsyncRetention, Retention
     from langgraph_pgstate.keep.erasures import Erasure, Kept, StoredErasure
+    from langgraph_pgstate.keep.parquet import AsyncParquet, Parquet
     from langgraph_pgstate.keep.privacy import AsyncPrivacy, Privacy
     from langgraph_pgstate.keep.receipts import Verdict
     from langgraph_pgstate.keep.types import (
         ArchivedThread,
         ArchiveReport,
         DeletionReport,
+        ExportedFile,
         LeftThread,
         Policy,
         PolicyReport,
@@ -27,12 +29,15 @@ else:
             "ArchiveReport": _TYPES,
             "ArchivedThread": _TYPES,
             "AsyncArchive": "langgraph_pgstate.keep.api",
+            "AsyncParquet": "langgraph_pgstate.keep.parquet",
             "AsyncPrivacy": "langgraph_pgstate.keep.privacy",
             "AsyncRetention": "langgraph_pgstate.keep.api",
             "DeletionReport": _TYPES,
             "Erasure": "langgraph_pgstate.keep.erasures",
+            "ExportedFile": _TYPES,
             "Kept": "langgraph_pgstate.keep.erasures",
             "LeftThread": _TYPES,
+            "Parquet": "langgraph_pgstate.keep.parquet",
             "Policy": _TYPES,
             "PolicyReport": _TYPES,
             "Privacy": "langgraph_pgstate.keep.privacy",
@@ -48,12 +53,15 @@ __all__ = [
     "ArchiveReport",
     "ArchivedThread",
     "AsyncArchive",
+    "AsyncParquet",
     "AsyncPrivacy",
     "AsyncRetention",
     "DeletionReport",
     "Erasure",
+    "ExportedFile",
     "Kept",
     "LeftThread",
+    "Parquet",
     "Policy",
     "PolicyReport",
     "Privacy",

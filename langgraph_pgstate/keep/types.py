@@ -222,3 +222,21 @@ class PolicyReport:
             tuple(dict.fromkeys(self.held + other.held)),
             self.dry_run or other.dry_run,
         )
+
+
+class ExportedFile(NamedTuple):
+    """A file that was written for analysts.
+
+    Attributes:
+        kind: What it has: `runs`, `spans`, `messages`, `tool_executions` or `usage`.
+        month: Of which month, like `2026-01`.
+        url: The file.
+        rows: Number of rows.
+        bytes: Its size.
+    """
+
+    kind: str
+    month: str
+    url: str
+    rows: int
+    bytes: int

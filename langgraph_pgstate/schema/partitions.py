@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Rows
 from langgraph_pgstate.errors import ConfigurationError
-from langgraph_pgstate.schema.queries import Queries, drop_partition, open_default, open_holds, partition
+from langgraph_pgstate.schema.queries import (
+    Queries,
+    drop_partition,
+    lock_partition,
+    open_default,
+    open_holds,
+    partition,
+)
 from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queries
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -154,8 +161,12 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
     return [month for month in months if not await _is_held(db, queries, month)]
 
 
-async def drop_months(db: Connection, queries: Queries, months: Sequence[str]) -> list[str]:
+async def drop_months(
+    db: Connection, queries: Queries, months: Sequence[str], expected: Mapping[str, int] | None = None
+) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
+
+    With expected numbers of spans, a month stays that has another number by now.
 
     A month stays if a person, of any tenant, holds one of its threads by now.
 
@@ -170,7 +181,13 @@ async def drop_months(db: Connection, queries: Queries, months: Sequence[str]) -
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
             if is_walled:
                 await db.script(open_holds(queries.schema))
-            if not await _is_held(db, queries, month, of_all_tenants=is_walled):
+            is_kept = await _is_held(db, queries, month, of_all_tenants=is_walled)
+            if expected is not None and not is_kept:
+                await db.script(lock_partition(queries.schema, "spans", month))
+                count = (await db.fetch(queries.count_spans_of_month, {"month": month}))[0][0]
+                if is_kept := count != expected[month]:
+                    _log.warning("the spans of %s stay: there are %s, and %s expected", month, count, expected[month])
+            if not is_kept:
                 await db.script(drop_partition(queries.schema, "spans", month))
                 dropped.append(month)
             if is_walled:

@@ -329,6 +329,11 @@ def _without_comments(name: str) -> str:
     return "\n".join(line for line in _read(name).splitlines() if not line.startswith("--"))
 
 
+def lock_partition(schema: str, table: str, period: str) -> str:
+    """Return SQL that keeps rows from being added to a partition until the transaction ends."""
+    return _in_schema(_read("lock_partition.sql").replace("spans_2000_01", _partition(table, period)), schema)
+
+
 def recording(schema: str, migration: Migration) -> str:
     """Return the statement that records a migration as applied, with its values as literals."""
     query = queries(schema).record_migration

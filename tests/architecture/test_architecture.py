@@ -386,6 +386,11 @@ class Bench:
     def tables(self) -> Any:
         return run_blocking(list_tables(self.db, self.queries))
 
+    def month(self) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        cursor = {"cursor_thread": "", "cursor_id": ""}
+        return {"first_at": now, "last_at": now, "content": True, "page_size": 10, **cursor}
+
     def policy(self) -> Any:
         fields: Any = {"content_after": timedelta(days=1), "prune_after": timedelta(days=1)}
         run_blocking(put_policy(self.db, self.queries, request_policy("p", fields)))
@@ -753,6 +758,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.retention.list_aging": lambda bench: (bench.policy(), "", timedelta(0)),
     "keep.retention.note_visit": lambda bench: ("p", ""),
     "keep.retention.age_thread": lambda bench: (bench.policy(), "t"),
+    "keep.parquet.list_months": lambda bench: (),
+    "keep.parquet.fetch_page": lambda bench: ("export_runs", bench.month()),
     "keep.restoring.find_archives": lambda bench: (["t"],),
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.thread_page": lambda bench: ("t", START),

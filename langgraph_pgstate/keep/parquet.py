@@ -1,0 +1,294 @@
+"""Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
+
+A file is written, read back and compared before it counts. Spans of old months can be dropped then: under a lock that
+keeps others from adding spans, if there are still as many as the file has.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import Connection, Rows
+from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError
+from langgraph_pgstate.keep.objects import open_objects
+from langgraph_pgstate.keep.types import ExportedFile
+from langgraph_pgstate.schema import partitions
+from langgraph_pgstate.schema.queries import Queries
+from langgraph_pgstate.schema.tenancy import has_walls
+
+_PAGE: Final = 5000
+_SPANS: Final = "spans"
+_MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
+_MONEY: Final = Decimal("1e-12")
+
+_TIME, _TEXT, _NUMBER, _MONEY_TYPE, _FLAG, _DAY = "time", "text", "number", "money", "flag", "day"
+
+
+class Dataset(NamedTuple):
+    """A kind of files.
+
+    Attributes:
+        query: Name of the statement that reads a page of a month.
+        columns: Name and type of its columns.
+        cursor: The parameters of the cursor, with the column that each is of.
+        content: Columns that are null unless contents are exported.
+    """
+
+    query: str
+    columns: tuple[tuple[str, str], ...]
+    cursor: tuple[tuple[str, str], ...]
+    content: tuple[str, ...]
+
+
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, kind or _TEXT) for name, _, kind in (word.partition(":") for word in text.split()))
+
+
+DATASETS: Final[dict[str, Dataset]] = {
+    "runs": Dataset(
+        "export_runs",
+        _columns(
+            "thread_id run_id attempt:number status agent tenant_id user_id started_at:time ended_at:time steps:number "
+            "input_tokens:number output_tokens:number cost:money error_type queue enqueued_at:time release metadata "
+            "error_message input output"
+        ),
+        (("cursor_thread", "thread_id"), ("cursor_id", "run_id")),
+        ("error_message", "input", "output"),
+    ),
+    _SPANS: Dataset(
+        "export_spans",
+        _columns(
+            "thread_id span_id run_id parent_span_id kind name status started_at:time ended_at:time agent node "
+            "step:number checkpoint_ns checkpoint_id provider model input_tokens:number output_tokens:number "
+            "cache_read_tokens:number reasoning_tokens:number cost:money tool_call_id error_type error_message input "
+            "output attributes"
+        ),
+        (("cursor_thread", "thread_id"), ("cursor_run", "run_id"), ("cursor_id", "span_id")),
+        ("error_message", "input", "output", "attributes"),
+    ),
+    "messages": Dataset(
+        "export_messages",
+        _columns(
+            "thread_id message_id checkpoint_id channel checkpoint_ns position:number change created_at:time run_id "
+            "role agent tool_call_id input_tokens:number output_tokens:number content tool_calls"
+        ),
+        (
+            ("cursor_thread", "thread_id"),
+            ("cursor_id", "message_id"),
+            ("cursor_checkpoint", "checkpoint_id"),
+            ("cursor_channel", "channel"),
+        ),
+        ("content", "tool_calls"),
+    ),
+    "tool_executions": Dataset(
+        "export_tool_executions",
+        _columns(
+            "thread_id idempotency_key tool status attempt:number agent tool_call_id run_id checkpoint_ns "
+            "checkpoint_id step:number started_at:time ended_at:time error_type compensates compensated_at:time "
+            "is_copy:flag error_message arguments preview"
+        ),
+        (("cursor_thread", "thread_id"), ("cursor_id", "idempotency_key")),
+        ("error_message", "arguments", "preview"),
+    ),
+    "usage": Dataset(
+        "export_usage",
+        _columns(
+            "day:day agent provider model tenant_id user_id calls:number input_tokens:number output_tokens:number "
+            "cache_read_tokens:number reasoning_tokens:number cost:money unpriced:number"
+        ),
+        (),
+        (),
+    ),
+}
+"""What is exported: the name of a kind is the folder of its files."""
+
+
+class AsyncParquet:
+    """Parquet files for analysts. They need the extra `parquet`.
+
+    Args:
+        database: The database.
+        queries: The queries of its schema.
+    """
+
+    def __init__(self, database: AsyncDatabase, queries: Queries) -> None:
+        self._runner: Any = AsyncRunner(database)
+        self._queries = queries
+
+    async def export(
+        self,
+        to: str,
+        *,
+        months: Sequence[str] | None = None,
+        content: bool = False,
+        progress: Callable[[ExportedFile], None] | None = None,
+    ) -> tuple[ExportedFile, ...]:
+        """Write a file for each kind and month that has rows, like `spans/2026-01.parquet`. Safe to repeat.
+
+        Each is read back and compared. Rows of archived threads are not in the database. Memory holds one file.
+
+        Args:
+            to: Where, as for `archive.put`.
+            months: Only these, like `2026-01`; all by default.
+            content: Also inputs, outputs, texts, arguments and messages of errors.
+            progress: Called with each file.
+
+        Raises:
+            ArchiveError: If a file is another one when it is read back.
+            ArchiveUnavailableError: If it cannot be stored.
+            ConfigurationError: If an argument is invalid, or the extra is missing.
+        """
+        _modules()
+        wanted = None if months is None else [_month_of(one) for one in months]
+        found = []
+        for month in await self._runner.run(list_months, self._queries):
+            for name in DATASETS:
+                if wanted is None or month in wanted:
+                    file = await export_month(self._runner, self._queries, to, name, month, content)
+                    found += [] if file is None else [file]
+                    if progress is not None and file is not None:
+                        progress(file)
+        return tuple(found)
+
+    async def drop_spans(self, to: str, older_than: int) -> tuple[ExportedFile, ...]:
+        """Export the spans of old months with all contents, verify the files, and drop the spans. Safe to repeat.
+
+        A month stays if it has spans of a thread that is held, or got spans meanwhile.
+
+        Args:
+            to: Where, as for `archive.put`.
+            older_than: Months that ended so many months ago, at least 1.
+
+        Returns:
+            The files of the months that were dropped.
+
+        Raises:
+            ArchiveError: If a file is another one when it is read back. Nothing was dropped of its month.
+            ArchiveUnavailableError: If it cannot be stored.
+            ConfigurationError: If an argument is invalid, the extra is missing, or tenants are kept apart.
+        """
+        _modules()
+        if await self._runner.run(has_walls, self._queries):
+            raise ConfigurationError(
+                "where tenants are kept apart, export for each of them, and then drop months by maintain"
+            )
+        dropped = []
+        for month in await self._runner.run(partitions.list_old_months, self._queries, older_than):
+            file = await export_month(self._runner, self._queries, to, _SPANS, month.replace("_", "-"), True)
+            expected = {month: 0 if file is None else file.rows}
+            gone = await self._runner.run(partitions.drop_months, self._queries, [month], expected)
+            dropped += [file] if gone and file is not None else []
+        return tuple(dropped)
+
+
+class Parquet:
+    """Blocking twin of `AsyncParquet`."""
+
+    def __init__(self, database: Database, queries: Queries) -> None:
+        self._runner = BlockingRunner(database)
+        self._queries = queries
+
+    export = blocking(AsyncParquet.export)
+    drop_spans = blocking(AsyncParquet.drop_spans)
+
+
+async def list_months(db: Connection, queries: Queries) -> list[str]:
+    """Return the months that may have rows, as `2026-01`. One round trip."""
+    return [row[0].replace("_", "-") for row in await db.fetch(queries.list_months, {})]
+
+
+async def export_month(
+    runner: Runner, queries: Queries, to: str, name: str, month: str, content: bool
+) -> ExportedFile | None:
+    """Write one file, read it back and compare it; none if there are no rows."""
+    arrow, parquet = _modules()
+    dataset = DATASETS[name]
+    schema = arrow.schema([(column, _type(arrow, kind)) for column, kind in dataset.columns])
+    first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
+    following = (first.replace(day=28).timestamp() + 7 * 86_400) // 1
+    last = datetime.fromtimestamp(following, UTC).replace(day=1, hour=0, minute=0, second=0)
+    parameters: dict[str, Any] = {"first_at": first, "last_at": last, "content": content, "page_size": _PAGE}
+    parameters |= {cursor: "" for cursor, _ in dataset.cursor}
+    places = [[column for column, _ in dataset.columns].index(column) for _, column in dataset.cursor]
+    buffer, count = io.BytesIO(), 0
+    with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
+        while rows := await runner.run(fetch_page, queries, dataset.query, parameters):
+            writer.write_table(await runner.compute(rows, _table, arrow, schema, dataset, rows))
+            count += len(rows)
+            if not dataset.cursor or len(rows) < _PAGE:
+                break
+            parameters |= {cursor: rows[-1][place] for (cursor, _), place in zip(dataset.cursor, places, strict=True)}
+    if not count:
+        return None
+    data = buffer.getvalue()
+    objects, path = open_objects(to), f"{name}/{month}.parquet"
+    await runner.wait_for(objects.put, path, data)
+    read = await runner.wait_for(objects.get, path)
+    if read != data or parquet.ParquetFile(io.BytesIO(read)).read().num_rows != count:
+        raise ArchiveError(f"{objects.url}/{path}", "is damaged: it is not what was stored")
+    return ExportedFile(name, month, f"{objects.url}/{path}", count, len(data))
+
+
+async def fetch_page(db: Connection, queries: Queries, query: str, parameters: dict[str, Any]) -> Rows:
+    """Return a page of rows. One round trip."""
+    statement = queries.all[query]
+    return await db.fetch(statement, {name: parameters[name] for name in statement.parameters})
+
+
+def _table(arrow: ModuleType, schema: Any, dataset: Dataset, rows: Rows) -> Any:
+    columns = [
+        arrow.array([_value(kind, row[number]) for row in rows], schema.field(number).type)
+        for number, (_, kind) in enumerate(dataset.columns)
+    ]
+    return arrow.Table.from_arrays(columns, schema=schema)
+
+
+def _value(kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind == _MONEY_TYPE:
+        return Decimal(value).quantize(_MONEY)
+    if kind == _DAY and not isinstance(value, date):
+        return date.fromisoformat(str(value))
+    if kind == _TEXT:
+        return value if isinstance(value, str) else str(value)
+    return value
+
+
+def _type(arrow: ModuleType, kind: str) -> Any:
+    types = {
+        _TIME: arrow.timestamp("us", tz="UTC"),
+        _NUMBER: arrow.int64(),
+        _MONEY_TYPE: arrow.decimal128(38, 12),
+        _FLAG: arrow.bool_(),
+        _DAY: arrow.date32(),
+    }
+    return types.get(kind, arrow.string())
+
+
+def _month_of(text: str) -> str:
+    if not isinstance(text, str) or not _MONTH.fullmatch(text):
+        raise ConfigurationError(f"a month must have the form 2026-01, got {text!r}")
+    return text
+
+
+def _modules() -> tuple[Any, Any]:
+    """Return pyarrow and its module of Parquet.
+
+    Raises:
+        ConfigurationError: If the extra is missing.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; install the extra `parquet` of langgraph-pgstate") from error
+    return pyarrow, parquet

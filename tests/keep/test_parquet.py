@@ -1,0 +1,147 @@
+"""Parquet files for analysts, opened by DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.keep import make_rich_thread
+from support.record import Record
+
+from langgraph_pgstate import PGState
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError
+from langgraph_pgstate.keep import objects, parquet
+
+duckdb = pytest.importorskip("duckdb", reason="DuckDB, which opens the files, is not installed")
+pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+
+MONTH = """
+CREATE TABLE "{0}".spans_2025_01 PARTITION OF "{0}".spans
+    FOR VALUES FROM ('2025-01-01 00:00+00') TO ('2025-02-01 00:00+00')
+"""
+
+
+@pytest.fixture
+def state(dsn: str, schema: str) -> Iterator[PGState]:
+    with PGState.open(dsn, schema=schema) as state:
+        yield state
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def ask(folder: Path, query: str) -> list[Any]:
+    found: list[Any] = duckdb.connect().execute(re.sub(r"\{(\w+)\}", rf"'{folder}/\1/*.parquet'", query)).fetchall()
+    return found
+
+
+def test_duckdb_finds_what_the_database_has(
+    state: PGState, connection: psycopg.Connection, schema: str, folder: Path
+) -> None:
+    make_rich_thread(state, "t")
+    record = Record(connection, schema)
+    record.thread("u", user_id="bob")
+    connection.execute(
+        f'INSERT INTO "{schema}".spans (thread_id, run_id, span_id, started_at, ended_at, kind, name, status, model,'
+        " input_tokens, output_tokens, cost, semconv_version) VALUES"
+        " ('t', 'r', 's', '2026-03-31 23:59:59.999999Z', '2026-04-01Z', 'llm', 'model', 'success', 'm', 10, 20,"
+        " 0.0012345678, '1')".encode()
+    )
+    files = state.parquet.export(f"file://{folder}", content=True)
+    assert {file.kind for file in files} == {"runs", "spans", "messages", "tool_executions", "usage"}
+    assert (
+        sum(file.rows for file in files if file.kind == "spans")
+        == connection.execute(f'SELECT count(*) FROM "{schema}".spans'.encode()).fetchone()[0]
+    )  # type: ignore[index]
+    assert (folder / "spans" / "2026-03.parquet").exists()
+    assert ask(folder, "SELECT day, model, calls, input_tokens, cost FROM {usage} WHERE model = 'm'")[0][1:4] == (
+        "m",
+        1,
+        10,
+    )
+    (cost,) = ask(folder, "SELECT cost FROM {spans} WHERE span_id = 's'")
+    assert str(cost[0]) == "0.001234567800"
+    assert ask(folder, "SELECT DISTINCT tool, status FROM {tool_executions}") == [("book", "success")]
+    assert ("Book the Astoria.",) in ask(folder, "SELECT content FROM {messages} WHERE role = 'human'")
+    assert ask(folder, "SELECT count(*) FROM {runs} r JOIN {spans} s USING (thread_id, run_id) WHERE s.kind = 'tool'")[
+        0
+    ][0]
+    for name, dataset in parquet.DATASETS.items():
+        assert [row[0] for row in ask(folder, f"DESCRIBE SELECT * FROM {{{name}}}")] == [
+            one for one, _ in dataset.columns
+        ]
+
+
+def test_contents_are_left_out_by_default(state: PGState, folder: Path) -> None:
+    make_rich_thread(state, "t")
+    state.parquet.export(f"file://{folder}")
+    for name, dataset in parquet.DATASETS.items():
+        for column in dataset.content:
+            assert ask(folder, f"SELECT count({column}), count(*) > 0 FROM {{{name}}}") == [(0, True)]
+    assert not [path for path in folder.rglob("*.parquet") if b"Astoria" in path.read_bytes()]
+
+
+def test_pages_have_all_rows(state: PGState, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_PAGE", 2)
+    for name in ("t", "u"):
+        make_rich_thread(state, name)
+    for file in state.parquet.export(f"file://{folder}"):
+        assert (
+            ask(folder, f"SELECT count(*), count(DISTINCT thread_id) FROM {{{file.kind}}}") == [(file.rows, 2)]
+            or file.kind == "usage"
+        )
+
+
+def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
+    state: PGState, connection: psycopg.Connection, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute(MONTH.format(schema).encode())
+    insert = (
+        f'INSERT INTO "{schema}".spans (thread_id, run_id, span_id, started_at, kind, name, status, semconv_version,'
+        " input) SELECT 't', 'r', g::text, '2025-01-15Z', 'tool', 'book', 'success', '1', to_jsonb(g)"
+        " FROM generate_series({}, {}) g"
+    )
+    connection.execute(insert.format(1, 100).encode())
+    count = f"SELECT count(*) FROM \"{schema}\".spans WHERE started_at < '2025-02-01'".encode()
+    get = objects._Folder.get
+
+    def damaged(self: Any, name: str) -> bytes:
+        return get(self, name)[:-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects._Folder, "get", damaged)
+        with pytest.raises(ArchiveError, match="damaged"):
+            state.parquet.drop_spans(f"file://{folder}", older_than=3)
+    assert connection.execute(count).fetchone() == (100,)
+    export = parquet.export_month
+
+    async def late(*args: Any) -> Any:
+        found = await export(*args)
+        connection.execute(insert.format(101, 101).encode())
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "export_month", late)
+        assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+    assert connection.execute(count).fetchone() == (101,)
+    (file,) = state.parquet.drop_spans(f"file://{folder}", older_than=3)
+    assert (file.month, file.rows) == ("2025-01", 101)
+    assert connection.execute(count).fetchone() == (0,)
+    assert connection.execute("SELECT to_regclass(%s)", [f"{schema}.spans_2025_01"]).fetchone() == (None,)
+    assert ask(folder, "SELECT count(*), min(input) FROM {spans}") == [(101, "1")]
+    assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+
+
+def test_what_cannot_be_exported_is_refused(state: PGState, folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="2026-01"):
+        state.parquet.export(f"file://{folder}", months=["2026-13"])
+    make_rich_thread(state, "t")
+    with pytest.raises(ConfigurationError, match="form"):
+        state.parquet.export("nowhere")
+    assert state.parquet.export(f"file://{folder}", months=["2020-01"]) == ()
