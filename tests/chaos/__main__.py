@@ -14,7 +14,7 @@ from .findings import Finding
 from .injector import OF_WORKERS, Epoch
 from .queue.storm import QueueStorm, Thousand
 from .storm import FAULTS
-from .world import open_world
+from .world import TENANT, open_world
 
 _MOST_SHOWN = 3
 
@@ -30,9 +30,12 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=0.25, help="seconds between two faults, on average")
     parser.add_argument("--without", default="", help=f"kinds to leave out: {', '.join([*FAULTS, *OF_WORKERS])}")
     parser.add_argument("--queue", action="store_true", help="agents are run by workers, from the queue")
+    parser.add_argument("--tenant", action="store_true", help="all is one tenant's, beside another one of the same ids")
     parser.add_argument("--thousand", action="store_true", help="one epoch: 1,000 runs, a worker killed every second")
     parser.add_argument("--keep", type=Path, help="keep journals and data in this directory, which is made")
     options = parser.parse_args()
+    if options.tenant and (options.queue or options.thousand):
+        parser.error("--tenant is for agents without a queue")
     directory = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
@@ -41,7 +44,7 @@ def main() -> int:
     compared, tolerated = Counter[str](), Counter[str]()
     keeps = options.keep is not None
     try:
-        with open_world(directory, keeps=keeps) as world:
+        with open_world(directory, keeps=keeps, tenant=TENANT if options.tenant else None) as world:
             number, broken = options.first, (0, 0)
             while counts.total() < options.faults and time.monotonic() - began < options.minutes * 60:
                 seed = f"{options.seed}.{number}"

@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+from support import config_of, put_arguments
 
 from langgraph_pgstate import PGStateSaver
 
+from .findings import Finding
 from .storm import CONTEXT, PATIENCE, Storm, prepare_forks
 from .verifier import Verifier, check_leases
 from .worker import LEASE_TTL, Spec, main
@@ -30,6 +32,7 @@ POINTS = (
     "in a node",
 )
 _AGENTS, _COPIES = 4, 3
+_NEIGHBOUR = "neighbour"
 
 
 class Epoch(Storm):
@@ -69,7 +72,12 @@ class Epoch(Storm):
         """
         with psycopg.connect(self._world.direct, autocommit=True) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS public.bookings (thread_id text, key text, booked_by text)")
-            PGStateSaver(connection, schema=self._schema).setup()
+            connection.execute("GRANT ALL ON public.bookings TO PUBLIC")
+        with psycopg.connect(self._world.calm, autocommit=True) as connection:
+            tenancy = None if self._world.tenant is None else "rls"
+            PGStateSaver(connection, schema=self._schema).setup(tenancy=tenancy)
+        if self._world.tenant is not None:
+            self._settle_neighbour()
         self._world.disk.prepare(self._schema)
         prepare_forks()
         for slot in range(_AGENTS):
@@ -87,10 +95,27 @@ class Epoch(Storm):
             self._rage(faults)
         finally:
             self._end()
-        with psycopg.connect(self._world.direct, autocommit=True) as connection:
-            self.verifier = Verifier(connection, self._schema, self.seed, self.directory)
+        with psycopg.connect(self._world.judge, autocommit=True) as connection:
+            self.verifier = Verifier(connection, self._schema, self.seed, self.directory, self._world.tenant)
             self.findings += self.verifier.verify()
             self._count(self.verifier.lines)
+        if self._world.tenant is not None:
+            self._check_neighbour()
+
+    # Another tenant, whose threads have the same ids
+
+    def _settle_neighbour(self) -> None:
+        with PGStateSaver.from_conn_string(self._world.calm, schema=self._schema, tenant=_NEIGHBOUR) as saver:
+            for thread in sorted({*self._threads}):
+                saver.put(*put_arguments(config_of(thread), 1, a=_NEIGHBOUR))
+
+    def _check_neighbour(self) -> None:
+        with PGStateSaver.from_conn_string(self._world.calm, schema=self._schema, tenant=_NEIGHBOUR) as saver:
+            found = {one.config["configurable"]["thread_id"]: one.checkpoint for one in saver.list(None)}
+        for thread in sorted({*self._threads, *found}):
+            values = found[thread]["channel_values"] if thread in found else None
+            if values != {"a": _NEIGHBOUR} or thread not in self._threads:
+                self.findings.append(Finding("crossing", thread, f"the other tenant has {values}"))
 
     # Workers
 
@@ -109,6 +134,7 @@ class Epoch(Storm):
             self._threads,
             is_async=int(slot[-1]) % 2 == 1 if slot != "operator0" else generation % 2 == 1,
             cancels=0.0 if "cancel" in self._without else 0.12,
+            tenant=self._world.tenant,
         )
         if generation and "clock" not in self._without and draw.random() < 0.25:
             spec = replace(spec, offset=draw.choice((-90.0, -30.0, 30.0, 300.0)))
@@ -138,10 +164,11 @@ class Epoch(Storm):
             self.seed,
             "recover.0",
             "recover",
-            self._world.direct,
+            self._world.calm,
             self._schema,
             self.directory,
             tuple(sorted({*self._threads})),
+            tenant=self._world.tenant,
         )
         process = CONTEXT.Process(target=main, args=(spec,), name=spec.name, daemon=True)
         process.start()

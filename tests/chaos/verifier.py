@@ -70,16 +70,19 @@ class Verifier:
         schema: The tables.
         seed: Of the epoch.
         directory: Where the journals are.
+        tenant: The tenant whose rows they are, where tenants are kept apart.
 
     Attributes:
         tolerated: What differs for a known reason outside of this package, by kind.
         compared: How much was compared, by kind.
     """
 
-    def __init__(self, connection: psycopg.Connection, schema: str, seed: str, directory: Path) -> None:
+    def __init__(
+        self, connection: psycopg.Connection, schema: str, seed: str, directory: Path, tenant: str | None
+    ) -> None:
         self._connection, self._schema, self._seed = connection, schema, seed
-        self._directory = directory
-        self._state = PGState(connection, schema=schema)
+        self._directory, self._tenant = directory, tenant
+        self._state = PGState(connection, schema=schema, tenant=tenant)
         self.lines = read(directory)
         self._by: dict[str, list[Line]] = defaultdict(list)
         for line in self.lines:
@@ -541,7 +544,7 @@ class Verifier:
 
     def _integrity(self) -> None:
         """`pgstate check --deep` finds nothing."""
-        report = Admin(Database(self._connection, schema=self._schema)).check(deep=True)
+        report = Admin(Database(self._connection, schema=self._schema), tenant=self._tenant).check(deep=True)
         for problem in report.problems:
             self._find("check", problem.thread_id, f"{problem.where}: {problem.why}")
 

@@ -56,6 +56,7 @@ class Spec:
         offset: Seconds its clock is ahead.
         die: Points at which it kills itself.
         cancels: How many of its runs are cancelled.
+        tenant: The tenant whose rows it works on, where tenants are kept apart.
     """
 
     seed: str
@@ -69,6 +70,7 @@ class Spec:
     offset: float = 0.0
     die: Mapping[str, int] = field(default_factory=dict)
     cancels: float = 0.0
+    tenant: str | None = None
 
 
 def prepare_process(directory: Path, name: str, offset: float) -> None:
@@ -168,7 +170,9 @@ class Worker:
                 options["tools"] = _LEDGER
             else:
                 kind = AsyncPGStateSaver if self.is_async else PGStateSaver
-            self._states[guard, is_recorded] = kind(self.pool, schema=self.spec.schema, **options)
+            self._states[guard, is_recorded] = kind(
+                self.pool, schema=self.spec.schema, tenant=self.spec.tenant, **options
+            )
         return self._states[guard, is_recorded]
 
     def profile(self, thread_id: str) -> Profile:

@@ -30,6 +30,10 @@ BEGIN
 END $$;
 """
 
+TENANT = "storm"
+# Tenants are not kept apart for superusers.
+_ROLE = "pgstate_chaos"
+
 
 class Disk:
     """The tablespace of the tables: a file system in memory that can be made too small, or a trigger that fails."""
@@ -101,14 +105,19 @@ class World:
     Attributes:
         direct: How to connect without the proxy.
         dsn: How to connect through it.
+        calm: How the application connects without the proxy.
+        judge: How to read the tenant's rows by SQL, or all.
+        tenant: The tenant whose rows all are, if tenants are kept apart.
         proxy: The proxy.
         disk: The disk.
     """
 
-    def __init__(self, data: Path, direct: str, proxy: Proxy, disk: Disk) -> None:
-        self._data, self.direct, self.proxy, self.disk = data, direct, proxy, disk
+    def __init__(self, data: Path, direct: str, proxy: Proxy, disk: Disk, tenant: str | None) -> None:
+        self._data, self.direct, self.proxy, self.disk, self.tenant = data, direct, proxy, disk, tenant
+        self.calm = direct if tenant is None else make_conninfo(direct, user=_ROLE)
+        self.judge = direct if tenant is None else make_conninfo(self.calm, options=f"-c pgstate.tenant={tenant}")
         through = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "disable", "gssencmode": "disable"}
-        self.dsn = make_conninfo(direct, **through)
+        self.dsn = make_conninfo(self.calm, **through)
 
     def restart(self, mode: str) -> None:
         """Stop the server, `fast` (sessions are ended) or `immediate` (as if it had crashed), and start it again."""
@@ -116,12 +125,13 @@ class World:
 
 
 @contextmanager
-def open_world(directory: Path, *, keeps: bool = False) -> Iterator[World]:
+def open_world(directory: Path, *, keeps: bool = False, tenant: str | None = None) -> Iterator[World]:
     """Start everything on a data directory of its own. What was acknowledged is durable: fsync is on.
 
     Args:
         directory: Empty; `data` and `disk` are made in it.
         keeps: Whether the data is to be looked at afterwards.
+        tenant: The tenant whose rows all are, if tenants are kept apart.
     """
     data = directory / "data"
     # The server's user reaches its tablespace by this path.
@@ -135,10 +145,17 @@ def open_world(directory: Path, *, keeps: bool = False) -> Iterator[World]:
             if disk.is_mounted:
                 with psycopg.connect(direct, autocommit=True) as connection:
                     connection.execute("ALTER DATABASE postgres SET default_tablespace = 'small'")
+            if tenant is not None:
+                with psycopg.connect(direct, autocommit=True) as connection:
+                    connection.execute(
+                        f"CREATE ROLE {_ROLE} LOGIN; GRANT CREATE ON DATABASE postgres TO {_ROLE}".encode()
+                    )
+                    shared = "TABLESPACE small" if disk.is_mounted else "TABLE public.full_disk"
+                    connection.execute(f"GRANT ALL ON {shared} TO {_ROLE}".encode())
             _restart(data, "fast")
             info = conninfo_to_dict(direct)
             with open_proxy((str(info["host"]), int(info.get("port") or 5432))) as proxy:
-                yield World(data, direct, proxy, disk)
+                yield World(data, direct, proxy, disk, tenant)
         finally:
             disk.free()
             EmbeddedServer(data).stop()
