@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from langgraph_pgstate.db.contents import Contents
 from langgraph_pgstate.db.protocol import Packed, Parameters, Query, Rows
 from langgraph_pgstate.db.statements import BEGIN, COMMIT, IDLE, OPEN, Statements, array_literal, within
-from langgraph_pgstate.db.tenants import SETTING
+from langgraph_pgstate.db.tenants import SETTING, naming
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.heavy import HEAVY_BYTES, beside
@@ -152,7 +152,7 @@ class BlockingConnection:
     def name_tenant(self) -> None:
         """Name the tenant in the open transaction, if there is one."""
         if self.tenant is not None:
-            _free_result(psycopg.RawCursor(self.connection).execute(SETTING.text, [self.tenant], prepare=False))
+            _free_result(psycopg.RawCursor(self.connection).execute(naming(self.tenant), prepare=False))
 
     def _execute(self, query: Query, parameters: Parameters) -> psycopg.RawCursor[Any]:
         _check_encoding(self.connection)
@@ -399,7 +399,7 @@ class AsyncConnection:
         """Async twin of `BlockingConnection.name_tenant`."""
         if self.tenant is not None:
             cursor = psycopg.AsyncRawCursor(self.connection)
-            _free_result(await cursor.execute(SETTING.text, [self.tenant], prepare=False))
+            _free_result(await cursor.execute(naming(self.tenant), prepare=False))
 
     async def _execute(self, query: Query, parameters: Parameters) -> psycopg.AsyncRawCursor[Any]:
         _check_encoding(self.connection)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Final, NamedTuple
 
+from psycopg import sql
+
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 NO_TENANT: Final = "*"
@@ -50,6 +52,14 @@ def _setting() -> _Setting:
 
 
 SETTING: Final = _setting()
+
+
+def naming(tenant: str) -> sql.Composed:
+    """Return the statement that names the tenant of an open transaction.
+
+    Unlike a query, it may precede the transaction's choice of a snapshot.
+    """
+    return sql.SQL("SET LOCAL pgstate.tenant = {}").format(tenant)
 
 
 def tenant_of(value: object) -> str:

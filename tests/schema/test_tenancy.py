@@ -414,6 +414,25 @@ def test_an_import_does_not_tell_whose_thread_it_meets(walled: Walled, names: tu
     walled.rows(f"DROP SCHEMA {upstream_schema} CASCADE")
 
 
+async def test_what_reads_one_snapshot_does_so_for_a_tenant(walled: Walled, names: tuple[str, str]) -> None:
+    target = f"{walled.schema}_theirs"
+    strange = f"{names[0]}'\\ \u00e9"
+    with walled.open(tenant=strange) as state:
+        ids = fill(state, "checked", "sesame")
+        assert state.backfill().threads == 2
+    with official_saver(walled.server, target) as theirs:
+        for tenant, threads in ((strange, 2), (names[1], 0)):
+            with Admin.open(walled.app, schema=walled.schema, tenant=tenant) as admin:
+                report = admin.check(deep=True)
+                assert report.problems == []
+                assert report.threads == threads
+                assert admin.export_langgraph(walled.server, target_schema=target).threads == threads
+        assert theirs.get_tuple(config_of(ids["thread_id"])) is not None
+    walled.rows(f"DROP SCHEMA {target} CASCADE")
+    async with AsyncPGState.open(walled.app, schema=walled.schema, tenant=strange) as one:
+        assert (await one.backfill()).threads == 2
+
+
 def test_an_archive_has_the_threads_of_its_tenant(walled: Walled, names: tuple[str, str], tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     with walled.open() as state:
