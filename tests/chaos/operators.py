@@ -116,6 +116,6 @@ class Operator:
     async def _read(self, thread_id: str) -> None:
         """Ask the questions that readers ask; whatever they answer, they answer."""
         state = self._worker.state(None)
-        await self._worker.call(state.threads, "interrupted")
+        await self._worker.call(state.interrupts, "threads")
         await self._worker.call(state.messages, "conversation", thread_id)
         await self._worker.call(state.runs, "failed")

@@ -242,12 +242,12 @@ class Worker:
             self.journal.note("answer", thread=thread_id, answers=answers)
             given = Command(resume=answers)
             if profile.is_recorded and self.draw.random() < 0.5:
-                threads = self.state(profile.guard).threads
+                interrupts = self.state(profile.guard).interrupts
                 for id, value in answers.items():
                     # Somebody may have answered and died, or may just have been faster.
                     with suppress(AlreadyAnsweredError, NotFoundError):
-                        await self.call(threads, "answer", thread_id, value, by=self.spec.name, interrupt_id=id)
-                given = await self.call(threads, "resume", thread_id) or given
+                        await self.call(interrupts, "answer", thread_id, value, by=self.spec.name, interrupt_id=id)
+                given = await self.call(interrupts, "resume", thread_id) or given
         await self.run(thread_id, given, config)
         return True
 
