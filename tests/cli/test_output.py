@@ -176,6 +176,10 @@ def printed(dsn: str, schema: str, *options: str) -> dict[str, str]:
 def test_every_command_is_looked_at() -> None:
     names = {one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback}
     assert names == COMMANDS.keys() | {
+        "archive",
+        "audit",
+        "privacy",
+        "tenancy",
         "hold",
         "holds",
         "release",
