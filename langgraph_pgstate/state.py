@@ -187,8 +187,6 @@ class _State:
     _counts_reads: bool
 
     def _prepare(self, options: StateOptions) -> None:
-        if options.get("encryption") is not None:
-            raise ConfigurationError("encryption is for savers: the record of a state would not be encrypted")
         self._queries = queries(schema_of(options))
         serde = state_serializer(options.get("serde"), options.get("allowed_types", ()), options.get("strict", False))
         self._codec = ValueCodec(serde)

@@ -79,6 +79,7 @@ GROUP BY 1, 2;
 -- name: count_recent_refusals
 -- Return the number of runs that were refused in the last hour before they began, by error. Reads at most a number of
 -- events.
+-- leaves: events.payload
 SELECT coalesce(e.payload ->> 'error_type', ''), count(*)
 FROM (
     SELECT v.payload FROM /*schema*/events v

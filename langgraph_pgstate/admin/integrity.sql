@@ -56,6 +56,7 @@ LIMIT :page_size;
 
 -- name: scan_answers
 -- Return a page of a thread's answers, in key order, after a cursor.
+-- opens: answers.value if intact
 SELECT checkpoint_ns, checkpoint_id, interrupt_id, value_type, value FROM /*schema*/answers
 WHERE thread_id = :thread_id
     AND (checkpoint_ns, checkpoint_id, interrupt_id) > (:cursor_ns::text, :cursor_id::text, :cursor_interrupt::text)
@@ -64,6 +65,7 @@ LIMIT :page_size;
 
 -- name: scan_feedback
 -- Return a page of a thread's encoded comments on runs, in key order, after a cursor.
+-- opens: feedback.value if intact
 SELECT run_id, feedback_id, value_type, value FROM /*schema*/feedback
 WHERE thread_id = :thread_id AND value_type IS NOT NULL
     AND (run_id, feedback_id) > (:cursor_run::text, :cursor_id::text)

@@ -37,6 +37,7 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: note_damage
 -- Record once, among a thread's events, that a damaged checkpoint was skipped, and which one was used instead.
+-- leaves: events.payload
 WITH damage AS MATERIALIZED (
     SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-corrupt-' || :checkpoint_id::text AS event_id,
         now() AS at, jsonb_build_object('used', :used_id::text, 'why', :why::text) AS payload

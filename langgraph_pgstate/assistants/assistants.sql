@@ -46,6 +46,7 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
 
 -- name: find_schedules_of_others
 -- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
+-- matches: threads.metadata from thread_scope
 SELECT 1 FROM /*schema*/schedules s
 WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT (
     (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))

@@ -5,6 +5,7 @@
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
+-- leaves: threads.metadata
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), noted AS (
@@ -27,6 +28,7 @@ FROM required;
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
 -- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
+-- leaves: threads.metadata
 WITH required AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/threads WHERE thread_id = :thread_id AND archived_at IS NULL
 ), new_segments AS (
@@ -143,6 +145,7 @@ FROM required;
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
 -- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
+-- leaves: threads.metadata
 WITH base AS MATERIALIZED (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :base_id::text

@@ -22,6 +22,7 @@ ON CONFLICT (thread_id) DO UPDATE SET number = stored.number;
 -- name: chain_events
 -- Append events of threads, given pairwise, to their chains, which `open_chains` has locked. A chain that has no entry
 -- yet gets those first that the thread had before events were chained.
+-- leaves: events.payload
 WITH RECURSIVE chosen AS MATERIALIZED (
     SELECT e.thread_id, e.event_id
     FROM unnest(:thread_ids::text[], :event_ids::text[]) AS g (thread_id, event_id)

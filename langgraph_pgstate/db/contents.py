@@ -47,11 +47,13 @@ from langgraph_pgstate.errors import (
 _LINE: Final = re.compile(
     r"(?P<does>seals|opens|matches|searches|leaves): (?P<column>\w+\.\w+)(?: from (?P<source>[\w.]+))?"
     r"(?: by (?P<starts>\w+), (?P<lengths>\w+))?(?: in (?P<rows>\w+))?"
-    r"(?: with (?P<keys>\w+ = (?:''|-?\w+)(?:, \w+ = (?:''|-?\w+))*))?"
+    r"(?: with (?P<keys>\w+ = (?:'\w*'|-?\w+)(?:, \w+ = (?:'\w*'|-?\w+))*))?"
     r"(?: of kind (?P<kinds>\d+(?:, \d+)*))?(?P<lenient> if intact)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 _KIND: Final = "kind"
+# Of several rows that get one value, none may have content.
+_OF_SEVERAL: Final = ("thread_ids", "run_ids")
 
 
 class Cipher(Protocol):
@@ -105,11 +107,12 @@ class Contents:
 
     Args:
         lines: The lines of its head.
+        plain: What it would store in plain text; then it is refused with encryption.
     """
 
-    __slots__ = ("_matches", "_opens", "_positions", "_seals", "_searches", "columns")
+    __slots__ = ("_matches", "_opens", "_plain", "_positions", "_seals", "_searches", "columns")
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], plain: str | None = None) -> None:
         found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
         for line in lines:
             match = _LINE.fullmatch(line)
@@ -120,6 +123,7 @@ class Contents:
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
         self._matches, self._searches = found["matches"], found["searches"]
         self._positions: dict[str, int] | None = None
+        self._plain = plain
 
     @property
     def has_opens(self) -> bool:
@@ -131,8 +135,10 @@ class Contents:
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
-            ConfigurationError: If it searches in what is encrypted.
+            ConfigurationError: If it searches in what is encrypted, or would store content in plain text.
         """
+        if self._plain is not None:
+            raise ConfigurationError(f"{self._plain} cannot be stored with encryption: they would not be encrypted yet")
         for part in self._searches:
             if parameters.get(part.path[0]) is not None:
                 raise ConfigurationError(f"{part.column} cannot be searched, because it is encrypted")
@@ -154,7 +160,7 @@ class Contents:
                     for number, one in enumerate(value)
                 ]
             else:
-                changed[name] = _seal_parameter(cipher, part, value, parameters.__getitem__)
+                changed[name] = _seal_parameter(cipher, part, value, _alone(parameters))
         for part in self._matches:
             name = part.path[0]
             value = parameters.get(name)
@@ -250,7 +256,7 @@ def _part(match: re.Match[str]) -> _Part:
 
 
 def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
-    """Return the key of a value's row. Of its parts `''` and numbers stand for themselves."""
+    """Return the key of a value's row. Of its parts, quoted texts and numbers stand for themselves."""
     return [find(name) if name.isidentifier() else name.strip("'") for name in part.keys]
 
 
@@ -267,6 +273,18 @@ def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         value = parameters[name]
         return value[number] if type(value) is list else value
+
+    return find
+
+
+def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return a function that returns a parameter, or the only item of a list of ids."""
+
+    def find(name: str) -> Any:
+        value = parameters[name]
+        if type(value) is list and name in _OF_SEVERAL:
+            (value,) = value
+        return value
 
     return find
 
@@ -449,7 +467,8 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
         return text.decode("utf-8", "surrogatepass") if part.content.kind == "text" else orjson.loads(text)
     if part.content.kind == "json" and isinstance(value, str) and value.startswith(_SEALED_TEXT):
         return frames.unpack(cipher.open(part.column, keys, from_text(value[1:-1], place)), place).decode()
-    cipher.admit_plain(place)
+    if not (part.content.plain and re.fullmatch(part.content.plain, value)):
+        cipher.admit_plain(place)
     return value
 
 

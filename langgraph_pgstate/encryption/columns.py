@@ -21,6 +21,7 @@ class Content(NamedTuple):
         is_stable: Whether equal values of one row are encrypted to equal bytes, because SQL compares them.
         readable: Keys of objects that are not encrypted.
         lists_segments: Whether it is bound to the segments that its row names, too.
+        plain: Pattern of texts that statements write themselves, which are not encrypted.
     """
 
     kind: Kind
@@ -29,8 +30,13 @@ class Content(NamedTuple):
     is_stable: bool = False
     readable: frozenset[str] = frozenset()
     lists_segments: bool = False
+    plain: str = ""
 
 
+_RUN: Final = ("thread_id", "run_id")
+_SPAN: Final = ("thread_id", "run_id", "span_id")
+_MESSAGE: Final = ("thread_id", "message_id")
+_DIED: Final = r"the (process|worker) that ran it has died|its worker died [a-z0-9 ]*"
 _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
 OWN_METADATA: Final = frozenset(
@@ -44,6 +50,14 @@ OWN_METADATA: Final = frozenset(
 )
 """Keys of metadata that LangGraph and this package set and search for: ids, names and numbers."""
 
+OWN_DETAILS: Final = frozenset(
+    {
+        *("action", "by", "from", "to", "source", "target", "status", "error_type", "interrupt_id", "used", "why"),
+        *("checkpoints", "writes", "forked_from", "forked_to", "node", "run_id", "checkpoint_id", "thread_id"),
+    }
+)
+"""Keys of the details of events that statements write and search for: ids, names and numbers."""
+
 CONTENTS: Final[dict[str, Content]] = {
     "checkpoints.state": Content("bytes", "values of channels, versions", _CHECKPOINT, lists_segments=True),
     "checkpoints.metadata": Content("object", "metadata of runs and callers", _CHECKPOINT, readable=OWN_METADATA),
@@ -52,14 +66,54 @@ CONTENTS: Final[dict[str, Content]] = {
         "bytes", "results, errors and interrupts of tasks", (*_CHECKPOINT, "task_id", "idx"), is_stable=True
     ),
     "journal.data": Content("bytes", "records on their way to their tables", ("thread_id", "entry_id")),
+    "answers.value": Content("bytes", "answers to interrupts", (*_CHECKPOINT, "interrupt_id")),
+    "threads.title": Content("text", "title", ("thread_id",), is_stable=True),
+    "threads.metadata": Content("object", "metadata of threads", ("thread_id",), readable=OWN_METADATA),
+    "projections.state": Content("object", "projected channels", ("thread_id",)),
+    "runs.input": Content("json", "input", _RUN),
+    "runs.output": Content("json", "output", _RUN),
+    "runs.error_message": Content("text", "messages of exceptions", _RUN, plain=_DIED),
+    "runs.error_traceback": Content("text", "tracebacks of exceptions", _RUN),
+    "runs.metadata": Content("object", "metadata of runs", _RUN, readable=OWN_METADATA),
+    "spans.input": Content("json", "what a model, tool or node got", _SPAN),
+    "spans.output": Content("json", "what it returned", _SPAN),
+    "spans.error_message": Content("text", "messages of exceptions", _SPAN, plain=_DIED),
+    "spans.attributes": Content("object", "attributes of OpenTelemetry", _SPAN),
+    "messages.content": Content("text", "text of a message", _MESSAGE, is_stable=True),
+    "messages.tool_calls": Content("json", "tool calls with their arguments", _MESSAGE, is_stable=True),
+    "events.payload": Content("object", "details", ("thread_id", "kind"), readable=OWN_DETAILS),
+    "feedback.comment": Content("text", "comments", (*_RUN, "feedback_id")),
+    "feedback.value": Content("bytes", "comments, encoded by a serializer", (*_RUN, "feedback_id")),
 }
 """The columns that are encrypted, as `table.column`."""
+
+NOT_YET: Final[dict[str, str]] = {
+    "run_requests": "enqueued runs",
+    "stream_batches": "events of streams",
+    "schedules": "schedules",
+    "assistant_versions": "assistants",
+    "memories": "memories",
+    "memory_versions": "memories",
+    "file_versions": "files",
+    "file_texts": "files",
+    "tool_executions": "tool executions",
+    "webhooks": "webhooks",
+}
+"""Tables whose content is not encrypted, so that rows of them are refused where other content is."""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "checkpoints": _CHECKPOINT,
     "segments": ("thread_id", "segment_id"),
     "writes": (*_CHECKPOINT, "task_id", "idx"),
     "journal": ("thread_id", "entry_id"),
+    "answers": (*_CHECKPOINT, "interrupt_id"),
+    "threads": ("thread_id",),
+    "projections": ("thread_id",),
+    "runs": _RUN,
+    "spans": (*_SPAN, "started_at"),
+    "messages": ("thread_id", "message_id", "checkpoint_id", "channel"),
+    "events": ("thread_id", "event_id"),
+    "feedback": (*_RUN, "feedback_id"),
 }
 """The primary keys of these tables."""
 

@@ -1,5 +1,6 @@
 -- name: get_answers
 -- Return the answers given at some checkpoints of the root namespace, oldest first.
+-- opens: answers.value with checkpoint_ns = ''
 SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at, a.answered_by, a.value_type, a.value,
     a.is_default, r.run_id
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
@@ -16,6 +17,8 @@ SELECT run_id FROM /*schema*/runs WHERE thread_id = :thread_id::text ORDER BY st
 
 -- name: put_answer
 -- Store an answer and its event. Affects no row if there is an answer already, or the interrupt is no longer open.
+-- leaves: events.payload
+-- seals: answers.value with checkpoint_ns = ''
 WITH asked AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/writes w
     WHERE w.thread_id = :thread_id::text AND w.checkpoint_ns = '' AND w.checkpoint_id = :checkpoint_id::text

@@ -10,6 +10,8 @@ LIMIT :page_size;
 -- Return the open interrupts at some checkpoints, oldest first: those of unfinished tasks whose checkpoint has no
 -- children. Only of a user's, tenant's or agent's threads, or of those that a caller may see, if given.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
+-- opens: threads.title
+-- matches: threads.metadata from scope
 SELECT w.thread_id, w.checkpoint_id, w.task_id, w.run_id, w.created_at, w.data, t.user_id, t.tenant_id, t.agent, t.title
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/writes w
@@ -40,6 +42,7 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- name: get_answered
 -- Return the newest answer to an interrupt, also if the thread has gone on, with what the interrupted task asked last.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
+-- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,
     w.run_id, w.created_at, w.data
 FROM /*schema*/answers a
@@ -55,6 +58,7 @@ ORDER BY a.checkpoint_id DESC LIMIT 1;
 -- Return the answers given at some checkpoints of a thread, oldest first, with what the interrupted tasks asked last. Only
 -- answers and questions of at most some bytes.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
+-- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,
     r.run_id, w.run_id, w.created_at, CASE WHEN octet_length(w.data) <= :most_bytes::bigint THEN w.data END AS data
 FROM /*schema*/answers a

@@ -146,6 +146,7 @@ WHERE thread_id = ANY(:thread_ids::text[]);
 
 -- name: list_archived_threads
 -- Return a page of archived threads, with their archives, by thread, after a cursor.
+-- opens: threads.title
 -- plan: at each call
 SELECT t.thread_id, t.archived_at, a.archive_id, a.url, t.user_id, t.agent, t.title, t.updated_at
 FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id

@@ -19,10 +19,11 @@ LIMIT :page_size;
 
 -- name: inspect_item
 -- Return an item as it is stored, with the beginning of the message that caused it.
+-- opens: messages.content from said
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
     m.created_at, m.updated_at, m.valid_from, m.expires_at, m.changed_by, m.thread_id, m.run_id, m.checkpoint_id,
     m.message_id, m.accessed_at, m.access_count,
-    s.role, left(s.content, 2000), s.checkpoint_ns, s.checkpoint_id, s.channel
+    s.role, CASE WHEN starts_with(s.content, 'pgs1:') THEN s.content ELSE left(s.content, 2000) END AS said, s.checkpoint_ns, s.checkpoint_id, s.channel
 FROM /*schema*/memories m
     LEFT JOIN LATERAL (
         SELECT e.role, e.content, e.checkpoint_ns, e.checkpoint_id, e.channel FROM /*schema*/messages e

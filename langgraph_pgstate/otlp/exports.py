@@ -168,7 +168,10 @@ async def read_spans(
     names = ("thread_ids", "run_ids", "span_ids", "started_ats")
     parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
     rows = await db.fetch(queries.read_ended_spans, {**parameters, "with_content": with_content})
-    return [EndedSpan(*row) for row in rows]
+    return [
+        EndedSpan(*row, given if own_input is None else own_input, returned if own_output is None else own_output)
+        for *row, own_input, own_output, given, returned in rows
+    ]
 
 
 async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -> None:

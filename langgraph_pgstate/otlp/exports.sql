@@ -51,12 +51,21 @@ ORDER BY e.created_at, e.thread_id, e.export_id;
 -- name: read_ended_spans
 -- Return some spans that have ended, with what is needed of their runs and parents, and their content if that is asked
 -- for. A parent that began several times, as roots of attempts may, is the last one that began before the span.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
+-- opens: runs.input from run_input
+-- opens: runs.output from run_output
+-- leaves: runs.error_message
 SELECT s.thread_id, s.run_id, s.span_id, s.started_at, s.ended_at, s.parent_span_id, p.started_at, s.kind, s.name,
     s.status, s.checkpoint_ns, s.step, s.node, s.agent, s.cost::double precision, s.error_type, s.attributes,
     s.semconv_version, r.tenant_id, r.user_id, r.traceparent,
-    CASE WHEN c.is_shown THEN s.error_message END,
-    CASE WHEN c.is_shown THEN coalesce(s.input, CASE WHEN s.parent_span_id IS NULL THEN r.input END) END,
-    CASE WHEN c.is_shown THEN coalesce(s.output, CASE WHEN s.parent_span_id IS NULL THEN r.output END) END
+    CASE WHEN c.is_shown THEN s.error_message END AS error_message,
+    CASE WHEN c.is_shown THEN s.input END AS input,
+    CASE WHEN c.is_shown THEN s.output END AS output,
+    CASE WHEN c.is_shown AND s.input IS NULL AND s.parent_span_id IS NULL THEN r.input END AS run_input,
+    CASE WHEN c.is_shown AND s.output IS NULL AND s.parent_span_id IS NULL THEN r.output END AS run_output
 FROM unnest(:thread_ids::text[], :run_ids::text[], :span_ids::text[], :started_ats::timestamptz[])
     AS k (thread_id, run_id, span_id, started_at)
 -- Looked up one by one (`OFFSET 0`), because a join would read all spans of the threads.

@@ -1,6 +1,7 @@
 -- name: count_threads_by_status
 -- Return the number and mean duration of threads by agent and status, most first, of those that were active in a time,
 -- at most a number of them: the newest. The last column is the number of all that were counted.
+-- matches: threads.metadata from scope
 SELECT t.agent, t.status, count(*), avg(extract(epoch FROM t.updated_at - t.created_at))::double precision,
     max(t.updated_at), (sum(count(*)) OVER ())::bigint
 FROM (
@@ -57,6 +58,7 @@ LIMIT :page_size;
 
 -- name: measure_runs_with_scope
 -- Return the same of the runs of threads that a caller may see: the most recently updated ones.
+-- matches: threads.metadata from scope
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,
     CASE WHEN 'release' = ANY(:by) THEN r.release END,

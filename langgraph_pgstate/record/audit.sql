@@ -5,6 +5,7 @@ SELECT c.chain_id, c.number, c.hash FROM /*schema*/event_chains c WHERE c.thread
 -- name: read_chain
 -- Return a page of a thread's chain in order: each entry, the digest of its event as it is now, and the event; null if it
 -- is gone. Without the salt there is no digest of now.
+-- leaves: events.payload
 SELECT h.number, h.event_id, h.salt IS NOT NULL, h.digest, h.hash,
     sha256(h.salt || convert_to(jsonb_build_array(
         e.thread_id, e.event_id, extract(epoch FROM e.created_at), e.kind, e.run_id, e.checkpoint_ns, e.checkpoint_id,

@@ -30,6 +30,8 @@ FOR KEY SHARE;
 
 -- name: get_message_changes
 -- Return the recorded messages of some checkpoints of the root namespace.
+-- opens: messages.content
+-- opens: messages.tool_calls
 SELECT checkpoint_id, message_id, channel, change, position, role, agent, content, tool_calls, tool_call_id
 FROM /*schema*/messages
 WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = ANY(:checkpoint_ids::text[]);

@@ -14,6 +14,9 @@ ORDER BY thread_id, run_id LIMIT :page_size;
 -- name: settle_runs
 -- End the runs of a thread whose process has died, with their spans, and return the runs that were still running. A run
 -- that was enqueued does not end so: another worker goes on with it.
+-- leaves: events.payload
+-- leaves: runs.error_message
+-- leaves: spans.error_message
 WITH dead AS (
     UPDATE /*schema*/runs SET
         status = 'error', ended_at = least(now(), alive_until), alive_until = NULL,

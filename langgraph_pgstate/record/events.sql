@@ -1,5 +1,6 @@
 -- name: list_events
 -- Return a page of a thread's events, oldest first after a cursor, or newest first before it.
+-- opens: events.payload
 -- plan: at each call
 SELECT v.thread_id, v.event_id, v.created_at, v.kind, v.run_id, v.checkpoint_ns, v.checkpoint_id, v.agent, v.payload
 FROM /*schema*/events v
@@ -12,6 +13,7 @@ LIMIT :page_size;
 
 -- name: add_event
 -- Record an event of a thread, unless the last hour has it: a repeated call is found by the suffix of its id.
+-- seals: events.payload
 WITH new AS MATERIALIZED (
     SELECT now() AS at,
         to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS') || '-' || :kind::text || '-' || :suffix::text AS event_id
@@ -35,6 +37,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 -- name: find_action
 -- Return the newest event of an action on a thread, or on one of its checkpoints, within a time, other than that of a
 -- run. Runs after `lock_action`.
+-- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text
     AND v.event_id > to_char((now() - :within::interval) AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS')

@@ -1,6 +1,10 @@
 -- name: put_feedback
 -- Store feedback on a run or on one of its spans, or replace what was stored under its id. Return it, or no row if there
 -- is no such run or span.
+-- seals: feedback.comment
+-- seals: feedback.value
+-- opens: feedback.comment
+-- opens: feedback.value
 WITH target AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/runs
     WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND (:span_id::text IS NULL OR EXISTS (
@@ -22,6 +26,8 @@ RETURNING stored.thread_id, stored.run_id, stored.feedback_id, stored.span_id, s
 
 -- name: list_feedback
 -- Return a page of feedback, newest first, below a cursor.
+-- opens: feedback.comment
+-- opens: feedback.value
 -- plan: at each call
 SELECT f.thread_id, f.run_id, f.feedback_id, f.span_id, f.created_at, f.created_by, f.source, f.name, f.score,
     f.comment, f.value_type, f.value
@@ -45,6 +51,8 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND feedback_id = 
 -- name: average_feedback
 -- Return scores and comments by name and by the keys that `by` names, most first, of the newest feedback of a time, at
 -- most a number of rows; the total is the last column.
+-- leaves: feedback.comment
+-- leaves: feedback.value
 SELECT j.name,
     CASE WHEN 'agent' = ANY(:by::text[]) THEN j.agent END,
     m.model,
@@ -79,6 +87,9 @@ LIMIT :page_size;
 
 -- name: average_feedback_with_scope
 -- Return the same of the feedback of threads that a caller may see: the most recently updated ones.
+-- matches: threads.metadata from scope
+-- leaves: feedback.comment
+-- leaves: feedback.value
 SELECT j.name,
     CASE WHEN 'agent' = ANY(:by::text[]) THEN j.agent END,
     m.model,

@@ -1,6 +1,8 @@
 -- name: add_messages
 -- Store the messages that first appear in some checkpoints of root namespaces, if those checkpoints exist. A message
 -- that first appeared in a subgraph belongs to the root from then on.
+-- seals: messages.content from changes.messages.content
+-- seals: messages.tool_calls from changes.messages.tool_calls
 WITH said AS MATERIALIZED (
     SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
     FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
@@ -50,6 +52,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
 -- name: add_subgraph_messages
 -- Store the messages that first appear in some checkpoints of subgraphs, if those checkpoints exist. Messages that the
 -- thread already has are skipped.
+-- seals: messages.content from changes.messages.content
+-- seals: messages.tool_calls from changes.messages.tool_calls
 WITH said AS MATERIALIZED (
     SELECT s.thread_id, s.checkpoint_ns, s.checkpoint_id, s.run_id, s.channel, s.place, c.created_at, new.*
     FROM ROWS FROM (jsonb_to_recordset(:changes::jsonb) AS (
@@ -93,6 +97,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
 -- name: reconcile_messages
 -- Compare a channel's messages at a checkpoint, or only the named ones, with those of its branch before, and store
 -- which were added, edited, moved and removed, if that checkpoint exists. New ones among the named come last.
+-- seals: messages.content from messages.content
+-- seals: messages.tool_calls from messages.tool_calls
 WITH RECURSIVE head AS MATERIALIZED (
     SELECT checkpoint_id, parent_checkpoint_id, created_at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :checkpoint_id::text
@@ -202,6 +208,8 @@ ON CONFLICT (thread_id, message_id, checkpoint_id, channel) DO UPDATE SET
 -- name: rebase_messages
 -- Store with each checkpoint of the root namespace whose parent is about to be deleted all messages of its branch, and
 -- the texts of removed ones, so that no older rows are needed.
+-- leaves: messages.content
+-- leaves: messages.tool_calls
 INSERT INTO /*schema*/messages (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role, agent,
     content, tool_calls, tool_call_id, input_tokens, output_tokens

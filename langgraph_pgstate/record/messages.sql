@@ -1,6 +1,7 @@
 -- name: get_message_outline
 -- Return the messages of the root namespace, or of one of its channels, on the branch that ends at a checkpoint, or at
 -- the newest: the last change of each, in the channel's order, without text, and the number of checkpoints since then.
+-- leaves: messages.tool_calls
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = ''
@@ -29,6 +30,8 @@ ORDER BY n.since DESC, n.place, n.message_id;
 
 -- name: get_messages
 -- Return some messages of a thread's channel, each as of one checkpoint, in the given order.
+-- opens: messages.content
+-- opens: messages.tool_calls
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.checkpoint_ns, m.channel, m.position, m.change, m.created_at,
     m.run_id, m.role, m.agent, m.content, m.tool_calls, m.tool_call_id, m.input_tokens, m.output_tokens
 FROM unnest(:message_ids::text[], :checkpoint_ids::text[]) WITH ORDINALITY AS wanted (message_id, checkpoint_id, number)
@@ -47,6 +50,8 @@ SELECT EXISTS (
 -- name: search_messages
 -- Return a page of the messages that match a search, of all threads, of one, or of one user's or tenant's, newest or
 -- best match first, below a cursor. Texts that an edit has replaced are left out.
+-- searches: messages.content from query
+-- leaves: messages.tool_calls
 -- plan: at each call
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
@@ -100,6 +105,8 @@ ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
 
 -- name: find_hits
 -- Return for each of some threads the newest message that matches a search.
+-- searches: messages.content from query
+-- leaves: messages.tool_calls
 SELECT h.thread_id, h.message_id, h.checkpoint_id, h.checkpoint_ns, h.channel, h.position, h.change, h.created_at,
     h.run_id, h.role, h.agent, h.content, h.tool_calls, h.tool_call_id, h.input_tokens, h.output_tokens,
     ts_headline('simple', left(h.content, 100000), websearch_to_tsquery('simple', :query::text),

@@ -1,6 +1,7 @@
 -- name: put_projection
 -- Store the readable values of a thread's newest checkpoint, if that checkpoint exists.
 -- leaves: checkpoints.state
+-- seals: projections.state from projected
 WITH stored AS MATERIALIZED (
     SELECT now() AS at FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpoint_id::text

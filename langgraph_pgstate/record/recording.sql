@@ -3,6 +3,10 @@
 -- deleted meanwhile. Late entries do not reopen an ended run. Enqueued runs have a row already, and are updated; the queue writes
 -- their status, attempt, end and error. The trace to which a run belongs is that of its first row, so that the ids of its
 -- spans do not change.
+-- seals: runs.input from rows.input
+-- seals: runs.output from rows.output
+-- seals: runs.error_message from rows.error_message
+-- seals: runs.error_traceback from rows.error_traceback
 WITH begun AS MATERIALIZED (
     SELECT
         s.thread_id, s.run_id, coalesce(s.attempt, 1), s.status, coalesce(s.agent, t.agent),
@@ -94,6 +98,13 @@ ON CONFLICT (thread_id) DO NOTHING;
 -- name: put_spans
 -- Start and end spans of existing runs, which are locked against deletion, with the cost of their tokens; late entries do
 -- not reopen an ended span. Spans that end are queued for export, once, if there is an exporter.
+-- seals: spans.input from rows.input
+-- seals: spans.output from rows.output
+-- seals: spans.error_message from rows.error_message
+-- seals: spans.attributes from rows.attributes
+-- leaves: runs.error_message
+-- leaves: runs.input
+-- leaves: runs.output
 WITH given AS MATERIALIZED (
     SELECT
         s.thread_id, s.run_id, s.span_id, to_timestamp(s.started_at), to_timestamp(s.ended_at), s.parent_span_id,
@@ -181,6 +192,7 @@ SELECT b.* FROM batches b;
 
 -- name: put_events
 -- Insert events: those of a run only while the run exists, others only while the thread does; it is locked meanwhile.
+-- seals: events.payload from rows.payload
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.event_id, to_timestamp(s.created_at), s.kind, s.run_id, s.checkpoint_ns, s.checkpoint_id,
         s.agent, s.payload
@@ -209,6 +221,7 @@ ON CONFLICT (thread_id, event_id) DO NOTHING;
 
 -- name: put_forks
 -- Record which of some checkpoints were not their parents' first child.
+-- leaves: events.payload
 WITH new AS MATERIALIZED (
     SELECT s.thread_id, s.event_id, made.created_at, 'fork', s.run_id, s.checkpoint_ns, s.checkpoint_id,
         jsonb_build_object('from', s.parent_checkpoint_id, 'source', s.source)
@@ -313,6 +326,8 @@ WHERE runs.thread_id = mine.thread_id AND runs.run_id = mine.run_id AND runs.thr
 
 -- name: settle_attempts
 -- End the spans that earlier attempts of some runs left running.
+-- leaves: spans.error_message
+-- leaves: runs.error_message
 WITH ended AS (
     UPDATE /*schema*/spans SET
         status = 'error', ended_at = greatest(spans.started_at, r.started_at), error_type = 'ProcessDied',

@@ -1,6 +1,12 @@
 -- name: list_runs
 -- Return a page of runs, newest first, below a cursor, without those that have deleted their thread: another one may have
 -- its id.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.error_traceback
+-- opens: runs.metadata
+-- matches: threads.metadata from scope
 -- plan: at each call
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
@@ -33,6 +39,12 @@ LIMIT :page_size OFFSET :offset;
 -- name: rank_runs
 -- Return a page of the newest runs that pass filters, the greatest first by cost, duration or tokens, below a cursor.
 -- Only those that come first are asked for their models.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.error_traceback
+-- opens: runs.metadata
+-- matches: threads.metadata from scope
 WITH newest AS MATERIALIZED (
     SELECT r.thread_id, r.run_id,
         CASE :by::text
@@ -85,6 +97,7 @@ LIMIT :page_size OFFSET :offset;
 -- name: sum_runs
 -- Sum the model calls of the newest runs that pass filters: of all, by thread and by model. Rows of each have their own
 -- `part`; of threads and models only the most expensive. Return with them the number of these runs.
+-- matches: threads.metadata from scope
 WITH newest AS MATERIALIZED (
     SELECT r.thread_id, r.run_id, least(r.first_started_at, r.started_at) AS first_at
     FROM /*schema*/runs r
@@ -125,6 +138,12 @@ ORDER BY g.part, g.place;
 
 -- name: get_run
 -- Return one run, if its thread is one that the caller may see, and was not deleted by it.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.error_traceback
+-- opens: runs.metadata
+-- matches: threads.metadata from scope
 SELECT r.thread_id, r.run_id, r.attempt, r.status,
     coalesce(
         r.status = 'running' AND r.alive_until < now()

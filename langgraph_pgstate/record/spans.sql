@@ -1,5 +1,9 @@
 -- name: list_spans
 -- Return a page of the spans of a thread, or of one of its runs, by start time, after a cursor.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
 SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
     s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
     s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
@@ -16,6 +20,10 @@ LIMIT :page_size;
 
 -- name: list_spans_of_run
 -- Return a page of one run's spans, by start time, after a cursor.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
 SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
     s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
     s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,
@@ -28,6 +36,10 @@ LIMIT :page_size;
 
 -- name: list_superstep_spans
 -- Return the spans of one superstep of a run, including nested ones, by start time.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
 WITH RECURSIVE inside AS (
     SELECT s.span_id FROM /*schema*/spans s
     WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text
@@ -63,6 +75,11 @@ ORDER BY e.started_at, e.idempotency_key;
 -- name: get_provenance
 -- Return a checkpoint, or the newest of its namespace, and facts of the branch it ends: depth, nearest fork, runs and
 -- their cost; and the run that made it.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.error_traceback
+-- opens: runs.metadata
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id, c.run_id, 0 AS depth FROM /*schema*/checkpoints c
     WHERE c.thread_id = :thread_id::text AND c.checkpoint_ns = :checkpoint_ns::text
@@ -116,14 +133,20 @@ LIMIT :page_size;
 
 -- name: describe_spans
 -- Return names and places of some spans of a run, without their contents.
+-- opens: spans.error_message
 SELECT s.span_id, s.started_at, s.name, s.node, s.step, s.checkpoint_ns, s.checkpoint_id, s.agent, s.provider, s.model,
-    s.tool_call_id, s.error_type, left(s.error_message, 400)
+    s.tool_call_id, s.error_type,
+    CASE WHEN starts_with(s.error_message, 'pgs1:') THEN s.error_message ELSE left(s.error_message, 400) END AS error_message
 FROM /*schema*/spans s
 WHERE s.thread_id = :thread_id::text AND s.run_id = :run_id::text AND s.span_id = ANY(:span_ids::text[])
     AND s.started_at BETWEEN :first_at::timestamptz AND :last_at::timestamptz;
 
 -- name: get_span
 -- Return one span; of the roots of several attempts the newest.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
 SELECT s.thread_id, s.run_id, s.span_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at,
     s.checkpoint_ns, s.checkpoint_id, s.step, s.node, s.task_id, s.agent, s.provider, s.model, s.input_tokens,
     s.output_tokens, s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type, s.error_message,

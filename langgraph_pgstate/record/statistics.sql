@@ -166,6 +166,7 @@ ORDER BY g.part, g.day, g.place;
 
 -- name: sum_costs_with_scope
 -- Return the same of the runs of threads that a caller may see.
+-- matches: threads.metadata from scope
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
@@ -208,6 +209,7 @@ ORDER BY g.part, g.day, g.place;
 -- name: sum_owner_costs
 -- Return number, tokens and cost of runs by agent and by user: rows of each have their own `part`. Only the most
 -- expensive.
+-- matches: threads.metadata from scope
 SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
 FROM (
     SELECT s.*, p.part, row_number() OVER (

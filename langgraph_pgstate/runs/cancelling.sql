@@ -7,6 +7,7 @@ ORDER BY q.run_id FOR UPDATE;
 
 -- name: find_retry
 -- Return the newest event of a person who retried a run after a time. Runs after `lock_threads_for_no_key_update`.
+-- opens: events.payload with kind = 'action'
 SELECT v.created_at, v.payload FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text
     AND v.event_id > to_char(:after::timestamptz AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS')
@@ -22,6 +23,8 @@ WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status
 
 -- name: end_pending
 -- End pending runs of a thread. Runs after `lock_queued`.
+-- leaves: runs.error_message
+-- leaves: runs.metadata
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND run_id = ANY(:run_ids) AND status = 'pending'
@@ -39,6 +42,8 @@ INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_a
 
 -- name: put_webhooks
 -- Note for their webhooks that some of a thread's runs were cancelled, which are about to be deleted.
+-- leaves: runs.error_message
+-- leaves: runs.metadata
 WITH told AS MATERIALIZED (
     SELECT e.thread_id, e.run_id, e.webhook, to_jsonb(e) - 'webhook'::text, e.ended_at, e.ended_at AS deliver_after FROM (
         SELECT r.thread_id, r.run_id, 'cancelled' AS status, r.agent, r.metadata, r.multitask_strategy, r.enqueued_at,
@@ -88,6 +93,7 @@ WHERE threads.thread_id = :thread_id::text AND threads.status <> found.status;
 
 -- name: get_run_status
 -- Return the status of a run and its error.
+-- opens: runs.error_message
 SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
@@ -96,6 +102,8 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 -- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
 -- about to; with a time, any run if another one of the thread was enqueued or began within that. Runs after
 -- `lock_threads_for_no_key_update`.
+-- leaves: runs.error_message
+-- leaves: runs.error_traceback
 WITH given AS MATERIALIZED (
     SELECT now() AS at, r.thread_id, r.run_id, r.queue, d.options ->> 'graph' AS graph,
         coalesce(d.options ->> 'version', '') AS version, coalesce((

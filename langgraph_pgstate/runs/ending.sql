@@ -13,6 +13,9 @@ WHERE leases.thread_id = held.thread_id;
 -- that are to be rolled back if this is not done here. If they succeeded, what they were to do is deleted, and what runs
 -- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
 -- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
+-- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids
+-- leaves: runs.metadata
 WITH mine AS MATERIALIZED (
     SELECT q.thread_id, q.run_id, q.last_event, now() AS at
     FROM unnest(:thread_ids::text[], :run_ids::text[], :fencing_tokens::bigint[]) AS g (
@@ -72,6 +75,8 @@ DELETE FROM /*schema*/queue USING mine WHERE queue.thread_id = mine.thread_id AN
 -- Put a run that its worker runs under the current lease of its thread back into the queue, for now or later, before
 -- the other runs of its thread and its queue. One that is to be cancelled is ready at once, so that nothing waits for
 -- it. Affects no row if the lease was lost. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- seals: runs.error_message
+-- seals: runs.error_traceback
 WITH mine AS MATERIALIZED (
     SELECT q.last_event, now() + make_interval(secs => :delay::double precision) AS due_at FROM /*schema*/queue q JOIN /*schema*/leases l ON l.thread_id = q.thread_id
     WHERE q.thread_id = :thread_id AND q.run_id = :run_id AND q.status = 'running'

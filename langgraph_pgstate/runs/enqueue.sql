@@ -89,6 +89,10 @@ ORDER BY place, since LIMIT 1;
 -- name: enqueue_runs
 -- Enqueue runs, except those that are enqueued already, and return those enqueued. Runs after `make_threads`, because only the next statement sees
 -- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
+-- seals: runs.metadata from rows.metadata
+-- leaves: runs.error_message
+-- leaves: runs.error_traceback
+-- leaves: threads.metadata
 WITH given AS MATERIALIZED (
     SELECT s.*, now() AS at, coalesce(to_timestamp(s.run_at), now() + make_interval(secs => s.delay)) AS due_at
     FROM ROWS FROM (jsonb_to_recordset(:rows::jsonb) AS (

@@ -1,5 +1,6 @@
 -- name: list_queue
 -- Return a page of the runs in the queue, oldest first, after a cursor.
+-- matches: threads.metadata from scope
 SELECT q.thread_id, q.run_id, q.queue, q.graph, q.status, q.is_ready, q.priority, q.key, q.run_after, q.enqueued_at,
     q.attempt, q.crashes, q.cancel, q.worker_id, q.claimed_at, q.timeout_at, q.version, q.is_limited, EXISTS (
         SELECT 1 FROM /*schema*/workers w
@@ -34,6 +35,12 @@ ORDER BY q.queue, q.graph, q.version, q.status;
 
 -- name: list_dead_letters
 -- Return a page of runs that failed for good and can be retried, newest first, below a cursor.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.error_traceback
+-- opens: runs.metadata
+-- matches: threads.metadata from scope
 SELECT r.thread_id, r.run_id, r.attempt, r.status, r.error_type IS NOT DISTINCT FROM 'WorkerDied', r.agent,
     r.tenant_id, r.user_id, r.started_at, r.ended_at, r.first_checkpoint_id, r.last_checkpoint_id, r.steps, r.input_tokens, r.output_tokens, r.cost, r.error_type,
     r.error_message, r.error_traceback, r.input, r.output, r.enqueued_at, r.multitask_strategy, r.metadata, r.release

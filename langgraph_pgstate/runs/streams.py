@@ -161,7 +161,7 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
         number, status, error_type, error_message, last_event, ended_at = row[:6]
         page = found.setdefault(number, StreamPage(status, error_type, error_message, last_event, [], False, ended_at))
         if row[6] is not None:
-            page.batches.append(StoredBatch(*row[6:]))
+            page.batches.append(StoredBatch(*row[6:12]))
     pages = [found[number] for number in range(1, len(wanted) + 1)]
     return [page._replace(is_full=_is_full(page.batches, page_size)) for page in pages]
 

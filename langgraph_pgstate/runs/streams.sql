@@ -64,8 +64,9 @@ FROM given g;
 -- Return the status of runs and their batches of events after a number, as of one moment, so that the events of a run
 -- that has ended are complete. A run that no longer exists has no status. After as many bytes a page ends, so that a
 -- reader of large events holds one of them.
+-- opens: runs.error_message
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
-    b.replayed_step, b.data, b.created_at
+    b.replayed_step, b.data, b.created_at, r.thread_id, r.run_id
 FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDINALITY
         AS g (thread_id, run_id, after, number)
     LEFT JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id

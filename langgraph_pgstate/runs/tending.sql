@@ -78,6 +78,10 @@ FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread
 -- that is to be cancelled is left to that. Return the
 -- number of deaths, whether it was ended, and how it is to be cancelled. Runs after `fence_lease` and
 -- `lock_free_threads`.
+-- leaves: runs.error_message
+-- leaves: runs.error_traceback
+-- leaves: runs.metadata
+-- leaves: spans.error_message
 WITH found AS MATERIALIZED (
     SELECT q.cancel, q.attempt, q.is_suspect, CASE WHEN EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k

@@ -47,6 +47,7 @@ LIMIT :page_size;
 
 -- name: sort_schedules
 -- Return schedules in the order of one of their columns, from an offset, with what their runs are to do.
+-- matches: threads.metadata from thread_scope
 SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at,
     s.last_thread_id, s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at,
     s.thread_ttl, s.metadata, s.options -> 'owner' ->> 'user_id', s.data
@@ -77,6 +78,7 @@ LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_schedules
 -- Return how many schedules there are of those that `sort_schedules` returns.
+-- matches: threads.metadata from thread_scope
 SELECT count(*)
 FROM /*schema*/schedules s
 WHERE (:name::text IS NULL OR s.name = :name)

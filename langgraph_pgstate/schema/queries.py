@@ -41,6 +41,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
 from langgraph_pgstate.db.contents import Contents
+from langgraph_pgstate.encryption.columns import NOT_YET
 from langgraph_pgstate.options import check_schema_name
 
 _PACKAGE: Final = "langgraph_pgstate"
@@ -52,6 +53,8 @@ _HEADER = re.compile(
 )
 _CONDITION = re.compile(r"^-- condition: (\w+)\n(?:-- .*\n)+SELECT FROM .* WHERE\s+([^;]*);", re.MULTILINE)
 _USED_CONDITION = re.compile(r"/\*(\w+)\*/true\b")
+_INSERTED = re.compile(r"INSERT INTO /\*schema\*/(\w+)")
+_COPYING: Final = ("copy_thread", "fork_thread")
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -377,10 +380,18 @@ def _sources(folder: str) -> dict[str, NamedQuery]:
             name, body = header.group(1), text[header.end() : following.start() if following else len(text)]
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
             lines = [line.removeprefix("-- ") for line in header.group(3).splitlines()]
-            contents = Contents(lines) if lines else None
+            plain = _stored_plain(name, body)
+            contents = Contents(lines, plain) if lines or plain else None
             text_of = body.strip().rstrip(";").encode()
             found[name] = NamedQuery(name, purpose, text_of, (), bool(header.group(4)), contents)
     return found
+
+
+def _stored_plain(name: str, body: str) -> str | None:
+    """Return what a statement would store in plain text, but for those that copy what is there."""
+    if name in _COPYING:
+        return None
+    return next((NOT_YET[table] for table in _INSERTED.findall(body) if table in NOT_YET), None)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence, Set
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
@@ -28,7 +29,7 @@ from langgraph_pgstate.schema.queries import (
     write_content,
 )
 
-COPIED: Final = ("checkpoints", "segments", "writes")
+COPIED: Final = ("threads", "checkpoints", "segments", "writes", "messages", "projections", "answers")
 """The tables whose rows forks and copies of a thread bring along."""
 
 _PAGE: Final = 100
@@ -107,9 +108,10 @@ def _again(
     for row in rows:
         at = dict(zip((*names, *_read_columns(table)), row, strict=True))
         for column in contents_of(table):
-            if (value := at[column]) is None:
+            value, content = at[column], CONTENTS[f"{table}.{column}"]
+            if value is None or (content.plain and re.fullmatch(content.plain, value)):
                 continue
-            parts = [at[name] for name in CONTENTS[f"{table}.{column}"].key]
+            parts = [at[name] for name in content.key]
             others = [] if source_id is None else [[source_id, *parts[1:]]]
             try:
                 new = reseal(keys, f"{table}.{column}", parts, others, value)

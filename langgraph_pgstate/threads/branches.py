@@ -296,8 +296,8 @@ async def fork_thread(db: Connection, queries: Queries, codec: ValueCodec, reque
         # Messages of the last copied checkpoints may still be in the journal.
         await journal.write(db, queries, [source_id])
         await db.execute(queries.copy_late_messages, {"source_id": source_id, "target_id": target_id})
-        await bind_copy(db, queries, source_id, target_id)
         await _project(db, queries, codec, key, forked)
+        await bind_copy(db, queries, source_id, target_id)
         origin_of = {"thread_id": source_id, "checkpoint_id": checkpoint_id}
         events = ((target_id, {"forked_from": origin_of}), (source_id, {"forked_to": {"thread_id": target_id}}))
         for thread_id, payload in events:
@@ -325,7 +325,8 @@ async def _project(
 ) -> None:
     """Copy the source's projection to the fork. If a value cannot be read here, the fork's next put writes it."""
     rows = await db.fetch(queries.copy_projection, key)
-    if not rows or rows[0][1]:
+    # The names of encrypted channels are encrypted, too: the fork's next put writes them.
+    if not rows or rows[0][1] or db.keys is not None:
         return
     found = await get_tuple(db, queries, codec, forked)
     if found is None:

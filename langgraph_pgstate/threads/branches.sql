@@ -65,6 +65,8 @@ ORDER BY l.checkpoint_id DESC, l.checkpoint_ns;
 -- name: begin_fork
 -- Insert a fork's thread as a copy of its source, or lock the existing one. Return the checkpoint it was forked from;
 -- no row if the source is missing.
+-- seals: threads.metadata from owner.metadata with thread_id = target_id
+-- leaves: threads.title
 WITH source AS MATERIALIZED (
     SELECT s.agent,
         -- As in `copy_thread`.
@@ -108,6 +110,9 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
 -- leaves: writes.data
+-- leaves: messages.content
+-- leaves: messages.tool_calls
+-- leaves: threads.metadata
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text
@@ -240,6 +245,7 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: note_fork
 -- Record among a thread's events that it was forked from another thread, or that another was forked from it.
+-- seals: events.payload with kind = 'fork'
 INSERT INTO /*schema*/events (thread_id, event_id, kind, checkpoint_ns, checkpoint_id, payload)
 VALUES (
     :thread_id::text,
@@ -255,6 +261,7 @@ RETURNING thread_id, event_id;
 -- Copy a thread's readable channels to its fork, if they are those of the checkpoint it was forked from. Return their
 -- names in either case, and whether they were copied.
 -- leaves: checkpoints.state
+-- leaves: projections.state
 WITH source AS (
     SELECT p.checkpoint_id, p.updated_at, p.state, NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c
@@ -271,6 +278,7 @@ SELECT ARRAY(SELECT jsonb_object_keys(s.state)), s.is_current AND s.checkpoint_i
 
 -- name: project_fork
 -- Store the readable channels of a fork whose source has continued since.
+-- seals: projections.state from projected
 INSERT INTO /*schema*/projections (thread_id, checkpoint_id, state)
 VALUES (:thread_id::text, :checkpoint_id::text, :projected::text::jsonb)
 ON CONFLICT (thread_id) DO NOTHING;

@@ -1,6 +1,10 @@
 -- name: create_thread
 -- Insert a thread, unless there is one under its id or it was deleted. Always return one row: the time at which it was
 -- deleted, and the columns of the new thread, which are null if it was not inserted.
+-- seals: threads.title
+-- seals: threads.metadata
+-- opens: threads.title
+-- opens: threads.metadata
 WITH gone AS MATERIALIZED (
     SELECT d.deleted_at FROM /*schema*/tombstones d WHERE d.thread_id = :thread_id::text AND d.expires_at > now()
 ), new AS MATERIALIZED (

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
+
+import orjson
 
 from langgraph_pgstate.arguments import json_of, request_scope, several, text_of, texts_of, thread_id_of, times_of
 from langgraph_pgstate.db.protocol import Connection, Read, number, read_all
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StaleVersionError
+from langgraph_pgstate.errors import ConfigurationError, ConflictError, NotFoundError, StaleVersionError
 from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, read_page, sorting_of
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.filters import SortedThreads, ThreadSearch, ThreadSelection, ThreadTextSearch
 from langgraph_pgstate.threads.types import Thread
+
+_CHANGE_ATTEMPTS: Final = 10
 
 _KIND = "threads"
 STATUSES = ("idle", "busy", "interrupted", "error")
@@ -140,6 +144,8 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
         "title": change.title,
         "expected_version": change.expected_version,
     }
+    if db.keys is not None:
+        return await _change_encrypted(db, queries, parameters, change)
     changed = await db.fetch(queries.update_thread, parameters)
     thread = await get_thread(db, queries, thread_id)
     if thread is None:
@@ -151,6 +157,26 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
     if thread.version == (change.expected_version or 0) + 1 and not lacks[0][0]:
         return thread
     raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)
+
+
+async def _change_encrypted(
+    db: Connection, queries: Queries, parameters: dict[str, Any], change: ThreadChange
+) -> Thread:
+    """Change a thread whose metadata PostgreSQL cannot merge. Two round trips, and more if others change it meanwhile."""
+    thread_id, given = parameters["thread_id"], orjson.loads(change.metadata)
+    for _ in range(_CHANGE_ATTEMPTS):
+        thread = await get_thread(db, queries, thread_id)
+        if thread is None:
+            raise NotFoundError(f"there is no thread {thread_id!r}")
+        merged = {**thread.metadata, **given}
+        is_made = merged == thread.metadata and not (change.has_title and change.title != thread.title)
+        if is_made and change.expected_version in (None, thread.version, thread.version - 1):
+            return thread
+        if change.expected_version not in (None, thread.version):
+            raise StaleVersionError(thread_id, change.expected_version or 0, thread.version)
+        sent = {**parameters, "metadata": orjson.dumps(merged).decode(), "expected_version": thread.version}
+        await db.fetch(queries.update_thread, sent)
+    raise ConflictError(f"thread {thread_id!r} could not be changed: others change it again and again")
 
 
 def request_status(status: str) -> str:

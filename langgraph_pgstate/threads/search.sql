@@ -1,5 +1,7 @@
 -- name: list_threads
 -- Return a page of threads, most recently updated first, below a cursor; reads no checkpoint.
+-- opens: threads.title
+-- opens: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
@@ -21,6 +23,13 @@ LIMIT :page_size;
 -- name: search_threads
 -- Return the same for threads with some content: the condition that `driver` names finds candidates, the others filter
 -- them.
+-- opens: threads.title
+-- opens: threads.metadata
+-- matches: threads.metadata
+-- matches: threads.metadata from scope
+-- searches: projections.state
+-- searches: projections.state from path
+-- searches: messages.content from text
 -- plan: at each call
 WITH found AS (
     SELECT u.thread_id FROM /*schema*/threads u WHERE :driver::text = 'user' AND u.user_id = :user_id::text
@@ -66,19 +75,26 @@ LIMIT :page_size;
 
 -- name: get_thread
 -- Return one thread, with its newest checkpoint in the root namespace and its projected channels.
+-- opens: threads.title
+-- opens: threads.metadata
+-- opens: projections.state
+-- matches: threads.metadata from scope
+-- leaves: checkpoints.state
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
     t.archived_at, (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id AND c.checkpoint_ns = ''
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ),
-    (SELECT p.state FROM /*schema*/projections p WHERE p.thread_id = :thread_id)
+    (SELECT p.state FROM /*schema*/projections p WHERE p.thread_id = :thread_id) AS state
 FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: update_thread
 -- Merge metadata and set a title, unless the version is another than expected or nothing would change; return the
 -- version.
+-- seals: threads.title
+-- seals: threads.metadata
 UPDATE /*schema*/threads SET
     metadata = metadata || :metadata::jsonb,
     title = CASE WHEN :has_title::boolean THEN :title::text ELSE title END,
@@ -90,11 +106,19 @@ RETURNING version;
 
 -- name: would_change_thread
 -- Return whether an update would change a thread's metadata or title.
+-- seals: threads.title
+-- seals: threads.metadata
 SELECT metadata || :metadata::jsonb <> metadata OR (:has_title::boolean AND title IS DISTINCT FROM :title::text)
 FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 
 -- name: sort_threads
 -- Return threads in the order of one of their columns, from an offset; reads no checkpoint.
+-- opens: threads.title
+-- opens: threads.metadata
+-- matches: threads.metadata
+-- matches: threads.metadata from scope
+-- searches: projections.state
+-- searches: projections.state from path
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title,
     t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
@@ -129,6 +153,10 @@ LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_threads
 -- Return how many threads there are of those that `sort_threads` returns.
+-- matches: threads.metadata
+-- matches: threads.metadata from scope
+-- searches: projections.state
+-- searches: projections.state from path
 -- plan: at each call
 SELECT count(*)
 FROM /*schema*/threads t

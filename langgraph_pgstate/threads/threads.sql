@@ -22,6 +22,7 @@ SELECT
 -- name: delete_record
 -- Delete all records of a thread other than its checkpoints; also its webhooks, and runs that are deleted later, unless
 -- they are kept; and the event of a person who has deleted it before, if it has come back since.
+-- leaves: events.payload
 WITH gone_projection AS (
     DELETE FROM /*schema*/projections WHERE thread_id = :thread_id
 ), gone_runs AS (
@@ -48,6 +49,7 @@ DELETE FROM /*schema*/messages WHERE thread_id = :thread_id;
 
 -- name: note_prune
 -- Record among a thread's events that it was pruned, and what was deleted.
+-- leaves: events.payload
 INSERT INTO /*schema*/events (thread_id, event_id, kind, payload)
 VALUES (
     :thread_id::text,
@@ -94,6 +96,12 @@ LIMIT 1;
 -- leaves: checkpoints.metadata
 -- leaves: segments.data
 -- leaves: writes.data
+-- seals: threads.metadata from owner.metadata with thread_id = target_id
+-- leaves: threads.title
+-- leaves: messages.content
+-- leaves: messages.tool_calls
+-- leaves: projections.state
+-- leaves: answers.value
 WITH source AS MATERIALIZED (
     SELECT agent,
         -- From the first moment: who may see the source need not see the copy.
@@ -174,6 +182,8 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO NOTHING;
 
 -- name: copy_late_messages
 -- Copy messages that were stored after their checkpoints had been copied.
+-- leaves: messages.content
+-- leaves: messages.tool_calls
 INSERT INTO /*schema*/messages (
     thread_id, message_id, checkpoint_id, checkpoint_ns, channel, position, change, created_at, run_id, role,
     agent, content, tool_calls, tool_call_id, input_tokens, output_tokens

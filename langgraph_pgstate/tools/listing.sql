@@ -15,6 +15,7 @@ LIMIT :page_size::integer;
 
 -- name: list_recent_executions
 -- Return a page of the tool executions of all threads that a caller may see, newest first, below a cursor.
+-- matches: threads.metadata from scope
 -- plan: at each call
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
@@ -33,6 +34,7 @@ LIMIT :page_size;
 
 -- name: list_unknown_executions
 -- Return the same for executions whose outcome is unknown: each status from its own part of the index.
+-- matches: threads.metadata from scope
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,

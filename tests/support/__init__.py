@@ -363,6 +363,7 @@ class Restartable:
 
     def __init__(self, directory: Path, dsn: str) -> None:
         self.dsn = dsn
+        self.directory = directory
         self._server = EmbeddedServer(directory)
 
     def stop(self, mode: str = "fast") -> None:
