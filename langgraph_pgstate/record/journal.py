@@ -18,7 +18,7 @@ from langgraph_pgstate.checkpoints.event_chains import chaining, is_chained
 from langgraph_pgstate.checkpoints.journal_entry import ADDED, COMPARED, WRITTEN, JournalEntry
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_refusal
-from langgraph_pgstate.errors import UnreadableFormatError
+from langgraph_pgstate.errors import DataKeyError, EncryptedError, NotEncryptedError, UnreadableFormatError
 from langgraph_pgstate.record.dead_runs import choose_dead, find_running, settle_runs
 from langgraph_pgstate.record.delta_messages import resolve_written
 from langgraph_pgstate.schema.queries import Queries, Statement
@@ -180,9 +180,9 @@ def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Jo
             continue
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
-        except UnreadableFormatError as error:
+        except (UnreadableFormatError, EncryptedError, NotEncryptedError, DataKeyError) as error:
             # Keep it, and what follows it, for a process that can read it; other threads do not wait for that.
-            _log.warning("the journal of thread %r is kept for a newer process: %s", thread_id, error)
+            _log.warning("the journal of thread %r is kept for another process: %s", thread_id, error)
             kept.add(thread_id)
             continue
         except Exception as error:

@@ -8,7 +8,7 @@ ON CONFLICT (thread_id, entry_id) DO NOTHING;
 -- name: read_entries
 -- Return a page of the journal entries of some threads, ordered by the database's clock, because the clocks of
 -- processes may differ.
--- opens: journal.data
+-- opens: journal.data if intact
 SELECT thread_id, entry_id, data FROM /*schema*/journal
 WHERE thread_id = ANY(:thread_ids::text[])
 ORDER BY thread_id, created_at, entry_id

@@ -162,7 +162,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
 async def _change_encrypted(
     db: Connection, queries: Queries, parameters: dict[str, Any], change: ThreadChange
 ) -> Thread:
-    """Change a thread whose metadata PostgreSQL cannot merge. Two round trips, and more if others change it meanwhile."""
+    """Change a thread whose metadata PostgreSQL cannot merge. Two round trips; more if others change it meanwhile."""
     thread_id, given = parameters["thread_id"], orjson.loads(change.metadata)
     for _ in range(_CHANGE_ATTEMPTS):
         thread = await get_thread(db, queries, thread_id)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import langgraph_pgstate
 from langgraph_pgstate.db.contents import Contents
-from langgraph_pgstate.encryption.columns import CONTENTS, KEYS
+from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, NOT_YET
 from langgraph_pgstate.schema.queries import queries
 
 GUIDE = Path(langgraph_pgstate.__file__).parents[1] / "docs" / "guides" / "encryption.md"
@@ -33,7 +34,8 @@ def touched(text: str) -> set[str]:
             names.setdefault(alias, set()).add(table)
     found = set()
     for alias, column in re.findall(r"(?:(\w+)\.)?\b([a-z_]+)\b", text):
-        for table in names.get(alias) or (() if alias else tables):
+        # The name of a sub-select may stand for any of them.
+        for table in names.get(alias) or tables:
             found.add(f"{table}.{column}")
     return found & CONTENTS.keys()
 
@@ -57,6 +59,71 @@ def test_the_search_finds_columns() -> None:
 
 def test_tables_with_content_have_their_keys() -> None:
     assert {name.partition(".")[0] for name in CONTENTS} == KEYS.keys()
+    assert KEYS.keys().isdisjoint(NOT_YET)
+
+
+# Columns of the types of content that hold none, by what they hold.
+READABLE = {
+    "ids": (
+        "thread_id checkpoint_ns checkpoint_id parent_checkpoint_id run_id segment_id next_checkpoint_id task_id "
+        "task_path forked_from_thread_id forked_from_checkpoint_id interrupt_id answer_id holder_id entry_id event_id "
+        "first_checkpoint_id last_checkpoint_id span_id parent_span_id message_id tool_call_id key_id feedback_id "
+        "archive_id traceparent export_id worker_id"
+    ),
+    "names of persons, agents, graphs, nodes, tools, models, keys of the queue, labels and reasons of holds": (
+        "user_id tenant_id agent answered_by created_by name node provider model channel role key label reason held_by "
+        "scope master_id queue graph release semconv_version tool url"
+    ),
+    "statuses and kinds": (
+        "status source kind change ttl_strategy multitask_strategy error_type value_type cancel version"
+    ),
+}
+
+
+def test_every_column_of_these_tables_is_encrypted_or_readable_for_a_reason(
+    schema: str, connection: psycopg.Connection
+) -> None:
+    """Times, numbers and flags are readable."""
+    rows = connection.execute(
+        """
+        SELECT c.relname, a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
+            JOIN pg_class c ON c.oid = a.attrelid
+        WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+            AND a.attnum > 0 AND NOT a.attisdropped AND c.relname = ANY(%s)
+        """,
+        [schema, [*KEYS]],
+    ).fetchall()
+    readable = {name for names in READABLE.values() for name in names.split()}
+    held = {
+        f"{table}.{column}" for table, column, type in rows if type in ("text", "jsonb", "bytea", "tsvector", "text[]")
+    }
+    assert {name for name in held if name.partition(".")[2] not in readable} == CONTENTS.keys() | {
+        # Where a webhook is sent is readable, as its address and what it carries are not encrypted yet.
+        "runs.webhook"
+    }
+
+
+def test_tables_that_hold_content_and_are_not_encrypted_are_refused(
+    schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: a new table is encrypted, refused with encryption, or named here with what it holds."""
+    rows = connection.execute(
+        "SELECT DISTINCT table_name FROM information_schema.columns "
+        "WHERE table_schema = %s AND data_type IN ('jsonb', 'bytea') AND table_name !~ '_(default|[0-9]{4}_[0-9_]+)$' "
+        "AND table_name NOT IN (SELECT table_name FROM information_schema.views WHERE table_schema = %s)",
+        [schema, schema],
+    ).fetchall()
+    without_content = {
+        "data_keys": "wrapped keys",
+        "event_chains": "digests",
+        "event_chain_ends": "digests",
+        "event_hashes": "digests and salts",
+        "maintenance": "counts and sizes",
+        "memory_indexes": "parameters of indexes",
+        "workers": "versions of graphs",
+        "archives": "what archives have: ids, sizes, digests",
+    }
+    assert {row[0] for row in rows} - KEYS.keys() - NOT_YET.keys() - without_content.keys() == set()
 
 
 def described() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import orjson
 import psycopg
 import pytest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
@@ -20,15 +21,19 @@ from psycopg import sql
 from support import Restartable
 
 from langgraph_pgstate import Encryption, LocalMasterKey, PGState
+from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
+from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.record import journal
+from langgraph_pgstate.schema.queries import queries
 
 MASTER = LocalMasterKey(bytes(range(32)))
-WORDS = {
-    name: f"planted-{number}-{name}-secret"
-    for number, name in enumerate(
-        "human model scalar list error metadata title answer asked feedback event thread projected later".split()
-    )
-}
+_PLACES = (
+    *("human", "model", "scalar", "list", "error", "metadata", "title", "answer", "asked", "feedback", "event"),
+    *("thread", "projected", "later"),
+)
+WORDS = {name: f"planted-{number}-{name}-secret" for number, name in enumerate(_PLACES)}
 
 
 class LifeState(TypedDict):
@@ -179,3 +184,23 @@ def test_what_would_be_stored_in_plain_text_is_refused(dsn: str, schema: str) ->
             state.messages.search("word")
         with pytest.raises(ConfigurationError, match="cannot be searched for 'city'"):
             state.threads.search(metadata={"city": "secret"})
+
+
+def test_records_stay_in_the_journal_until_a_process_with_keys_moves_them(
+    dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: a process without keys would take them for damaged, and remove them."""
+    event = {"thread_id": "t", "event_id": "1", "created_at": 1.0, "kind": "note", "payload": {"text": WORDS["event"]}}
+    with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
+        state.threads.create("t")
+        entry = journal.entry_of(("t", "run"), "1", JournalEntry(events=[orjson.dumps(event)]))
+        with Database.open(dsn, schema=schema, pool=False) as database:
+            use_keys(database, Encryption(MASTER), queries(schema))
+            database.run(journal.put_entry, queries(schema), entry, lambda: 60.0)
+    with PGState.open(dsn, schema=schema) as other:
+        other.maintain()
+        assert connection.execute(f'SELECT count(*) FROM "{schema}".journal').fetchone() == (1,)
+    with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
+        state.maintain()
+        assert [event.payload for event in state.events.list("t").items] == [{"text": WORDS["event"]}]
+    assert connection.execute(f'SELECT count(*) FROM "{schema}".journal').fetchone() == (0,)
