@@ -8,6 +8,7 @@ Lines below the purpose of a statement say it, with a column of `columns.py` eac
     -- seals: checkpoints.state from data in rows
     -- seals: spans.input from rows.input
     -- opens: writes.data from data with task_id = a, idx = n of kind 2
+    -- opens: spans.input from content.input with run_id = key.0, span_id = key.1 of name spans
     -- opens: segments.data if intact
     -- matches: threads.metadata from metadata
     -- searches: messages.content from query
@@ -16,10 +17,11 @@ Lines below the purpose of a statement say it, with a column of `columns.py` eac
 `from` names the parameter, or the column of the result: that of the content by default. A path leads to a key in the
 objects of a JSON parameter. `by` names the places and sizes of values that are passed as one byte string; `in`, a
 JSON parameter of objects that have them as `start` and `length`. `with` names where a part of the row's key is found,
-if not under its own name: in the object, the row, or a parameter, of which a list has one for each value. `of kind`
-chooses rows by their column `kind`. With `if intact`, a value that does not decrypt raises its error when it is read,
-and hides no other. `matches` is a filter on objects, and works for keys that stay readable or are searchable;
-`searches` does not work with encryption. `leaves` neither writes nor returns content.
+if not under its own name: in the object, the row, or a parameter, of which a list has one for each value. `of kind 0`
+chooses rows by a column such as `kind`. A part `key.1` is an item of an array. With `if intact`, a value that does
+not decrypt raises its error when it is read, and hides no other. `matches` is a filter on objects, and works for keys
+that stay readable or are searchable; `searches` does not work with encryption. `leaves` neither writes nor returns
+content.
 """
 
 from __future__ import annotations
@@ -47,11 +49,10 @@ from langgraph_pgstate.errors import (
 _LINE: Final = re.compile(
     r"(?P<does>seals|opens|matches|searches|leaves): (?P<column>\w+\.\w+)(?: from (?P<source>[\w.]+))?"
     r"(?: by (?P<starts>\w+), (?P<lengths>\w+))?(?: in (?P<rows>\w+))?"
-    r"(?: with (?P<keys>\w+ = (?:'\w*'|-?\w+)(?:, \w+ = (?:'\w*'|-?\w+))*))?"
-    r"(?: of kind (?P<kinds>\d+(?:, \d+)*))?(?P<lenient> if intact)?"
+    r"(?: with (?P<keys>\w+ = (?:'\w*'|-?[\w.]+)(?:, \w+ = (?:'\w*'|-?[\w.]+))*))?"
+    r"(?: of (?P<of>\w+) (?P<values>\w+(?:, \w+)*))?(?P<lenient> if intact)?"
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
-_KIND: Final = "kind"
 # Of several rows that get one value, none may have content.
 _OF_SEVERAL: Final = ("thread_ids", "run_ids")
 
@@ -98,7 +99,8 @@ class _Part(NamedTuple):
     lengths: str | None
     rows: str | None
     keys: tuple[str, ...]
-    kinds: frozenset[int] | None
+    of: str | None
+    values: frozenset[str]
     is_lenient: bool
 
 
@@ -187,12 +189,11 @@ class Contents:
         """
         places = self._places(names)
         missing: set[tuple[str, str]] = set()
-        kind_at = places.get(_KIND)
         opened = []
         for row in rows:
             changed: list[Any] | None = None
             for part in self._opens:
-                if part.kinds is not None and (kind_at is None or row[kind_at] not in part.kinds):
+                if part.of is not None and str(row[places[part.of]]) not in part.values:
                     continue
                 at = places[part.path[0]]
                 if row[at] is None:
@@ -250,14 +251,23 @@ def _part(match: re.Match[str]) -> _Part:
         match["lengths"],
         match["rows"],
         tuple(given.get(name, name) for name in content.key),
-        frozenset(map(int, match["kinds"].split(", "))) if match["kinds"] else None,
+        match["of"],
+        frozenset((match["values"] or "").split(", ")),
         bool(match["lenient"]),
     )
 
 
 def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
     """Return the key of a value's row. Of its parts, quoted texts and numbers stand for themselves."""
-    return [find(name) if name.isidentifier() else name.strip("'") for name in part.keys]
+    return [find(name) if name.isidentifier() else _key_in(name, find) for name in part.keys]
+
+
+def _key_in(name: str, find: Callable[[str], Any]) -> Any:
+    name, _, place = name.partition(".")
+    if not place:
+        return name.strip("'")
+    found = find(name)
+    return (orjson.loads(found) if isinstance(found, str) else found)[int(place)]
 
 
 def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
@@ -504,7 +514,7 @@ def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Se
         NotEncryptedError: If it is not encrypted, and that is not accepted.
     """
     content = CONTENTS[column]
-    part = _Part(column, content, (column,), None, None, None, (), None, False)
+    part = _Part(column, content, (column,), None, None, None, (), None, frozenset(), False)
     sealed = _sealed_in(content, value, where(column, keys))
     if sealed is not None:
         found, is_own = _open_from(cipher, column, [keys, *others], sealed)

@@ -53,7 +53,17 @@ OWN_METADATA: Final = frozenset(
 OWN_DETAILS: Final = frozenset(
     {
         *("action", "by", "from", "to", "source", "target", "status", "error_type", "interrupt_id", "used", "why"),
-        *("checkpoints", "writes", "forked_from", "forked_to", "node", "run_id", "checkpoint_id", "thread_id"),
+        *(
+            "checkpoints",
+            "writes",
+            "forked_from",
+            "forked_to",
+            "node",
+            "run_id",
+            "checkpoint_id",
+            "thread_id",
+            "erased",
+        ),
     }
 )
 """Keys of the details of events that statements write and search for: ids, names and numbers."""

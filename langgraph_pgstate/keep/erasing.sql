@@ -263,6 +263,7 @@ UPDATE /*schema*/file_versions SET changed_by = '[erased]' WHERE changed_by = :u
 
 -- name: list_events_by_user
 -- Return a page of events of other threads that name a user as the one who acted, in order.
+-- leaves: events.payload
 SELECT v.thread_id, v.event_id FROM /*schema*/events v
 WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id::text
     AND (v.thread_id, v.event_id) > (:cursor_thread::text, :cursor_id::text)
@@ -270,5 +271,6 @@ ORDER BY v.thread_id, v.event_id LIMIT :page_size;
 
 -- name: erase_events_by_user
 -- Forget who has acted, in some events of a thread.
+-- leaves: events.payload
 UPDATE /*schema*/events SET payload = payload || '{"by": "[erased]"}'::jsonb
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND payload ->> 'by' = :user_id::text;

@@ -1,7 +1,23 @@
 -- name: export_thread_rows
 -- Return a page of the rows of a thread as JSON, by table, without encoded values.
 -- leaves: checkpoints.state
--- leaves: checkpoints.metadata
+-- opens: threads.title from content.title of name threads
+-- opens: threads.metadata from content.metadata of name threads
+-- opens: checkpoints.metadata from content.metadata of name checkpoints
+-- opens: messages.content from content.content of name messages
+-- opens: messages.tool_calls from content.tool_calls of name messages
+-- opens: runs.input from content.input of name runs
+-- opens: runs.output from content.output of name runs
+-- opens: runs.error_message from content.error_message of name runs
+-- opens: runs.error_traceback from content.error_traceback of name runs
+-- opens: runs.metadata from content.metadata of name runs
+-- opens: feedback.comment from content.comment of name feedback
+-- opens: spans.input from content.input of name spans
+-- opens: spans.output from content.output of name spans
+-- opens: spans.error_message from content.error_message of name spans
+-- opens: spans.attributes from content.attributes of name spans
+-- opens: events.payload from content.payload of name events
+-- opens: projections.state from content.state of name projections
 SELECT s.name, s.key, s.content FROM (
     SELECT 'threads' AS name, '' AS key, to_jsonb(t) AS content
     FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text
@@ -42,6 +58,15 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 
 -- name: export_user_rows
 -- Return a page of a user's rows that are of no thread, or in threads of others, as JSON, by table.
+-- opens: feedback.comment from content.comment of name feedback
+-- opens: events.payload from content.payload of name events
+-- opens: runs.input from content.input of name runs
+-- opens: runs.output from content.output of name runs
+-- opens: runs.error_message from content.error_message of name runs
+-- opens: runs.error_traceback from content.error_traceback of name runs
+-- opens: runs.metadata from content.metadata of name runs
+-- opens: messages.content from content.content of name messages
+-- opens: messages.tool_calls from content.tool_calls of name messages
 SELECT s.name, s.key, s.content FROM (
     SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content

@@ -43,7 +43,8 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND 
 -- name: list_stored_bytes
 -- Return encoded values of a thread outside of its states, with what identifies each: answers, results of tools, and what
 -- runs were to do.
-SELECT 'answers', jsonb_build_array(a.checkpoint_ns, a.checkpoint_id, a.interrupt_id), a.value_type, a.value
+-- opens: answers.value with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2 of name answers
+SELECT 'answers' AS name, jsonb_build_array(a.checkpoint_ns, a.checkpoint_id, a.interrupt_id) AS key, a.value_type, a.value
 FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text
 UNION ALL
 SELECT 'tool_executions', jsonb_build_array(e.idempotency_key), e.result_type, e.result
@@ -54,6 +55,7 @@ FROM /*schema*/run_requests r WHERE r.thread_id = :thread_id;
 
 -- name: redact_answer
 -- Replace the value of an answer.
+-- seals: answers.value from data with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2
 UPDATE /*schema*/answers SET value = :data::bytea
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :key::jsonb ->> 0 AND checkpoint_id = :key::jsonb ->> 1
     AND interrupt_id = :key::jsonb ->> 2;
@@ -70,6 +72,20 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 
 -- name: list_stored_json
 -- Return a page of what a thread's other rows say as JSON, by table, with what identifies each row.
+-- opens: threads.title from content.title of name threads
+-- opens: threads.metadata from content.metadata of name threads
+-- opens: projections.state from content of name projections
+-- opens: events.payload from content with kind = key.1 of name events
+-- opens: runs.input from content.input with run_id = key.0 of name runs
+-- opens: runs.output from content.output with run_id = key.0 of name runs
+-- opens: runs.error_message from content.error_message with run_id = key.0 of name runs
+-- opens: runs.error_traceback from content.error_traceback with run_id = key.0 of name runs
+-- opens: runs.metadata from content.metadata with run_id = key.0 of name runs
+-- opens: spans.input from content.input with run_id = key.0, span_id = key.1 of name spans
+-- opens: spans.output from content.output with run_id = key.0, span_id = key.1 of name spans
+-- opens: spans.error_message from content.error_message with run_id = key.0, span_id = key.1 of name spans
+-- opens: spans.attributes from content.attributes with run_id = key.0, span_id = key.1 of name spans
+-- opens: feedback.comment from content.comment with run_id = key.0, feedback_id = key.1 of name feedback
 SELECT s.name, s.key, s.content, s.key::text FROM (
     SELECT 'threads' AS name, '[]'::jsonb AS key,
         jsonb_build_object('title', t.title, 'metadata', t.metadata) AS content
@@ -77,7 +93,7 @@ SELECT s.name, s.key, s.content, s.key::text FROM (
     UNION ALL
     SELECT 'projections', '[]', p.state FROM /*schema*/projections p WHERE p.thread_id = :thread_id
     UNION ALL
-    SELECT 'events', jsonb_build_array(v.event_id), v.payload FROM /*schema*/events v WHERE v.thread_id = :thread_id
+    SELECT 'events', jsonb_build_array(v.event_id, v.kind), v.payload FROM /*schema*/events v WHERE v.thread_id = :thread_id
     UNION ALL
     SELECT 'runs', jsonb_build_array(r.run_id), jsonb_build_object(
         'input', r.input, 'output', r.output, 'metadata', r.metadata, 'error_message', r.error_message,
@@ -106,21 +122,30 @@ ORDER BY s.name COLLATE "C", s.key::text COLLATE "C" LIMIT :page_size;
 
 -- name: redact_thread_row
 -- Replace title and metadata of a thread.
+-- seals: threads.title from content.title
+-- seals: threads.metadata from content.metadata
 UPDATE /*schema*/threads SET title = :content::jsonb ->> 'title', metadata = :content::jsonb -> 'metadata'
 WHERE thread_id = :thread_id::text AND jsonb_array_length(:key::jsonb) = 0;
 
 -- name: redact_projection
 -- Replace the readable channels of a thread.
+-- seals: projections.state from content
 UPDATE /*schema*/projections SET state = :content::jsonb
 WHERE thread_id = :thread_id::text AND jsonb_array_length(:key::jsonb) = 0;
 
 -- name: redact_event
 -- Replace the details of an event.
+-- seals: events.payload from content with kind = key.1
 UPDATE /*schema*/events SET payload = :content::jsonb
 WHERE thread_id = :thread_id::text AND event_id = :key::jsonb ->> 0;
 
 -- name: redact_run
 -- Replace what a run was given, returned and raised.
+-- seals: runs.input from content.input with run_id = key.0
+-- seals: runs.output from content.output with run_id = key.0
+-- seals: runs.error_message from content.error_message with run_id = key.0
+-- seals: runs.error_traceback from content.error_traceback with run_id = key.0
+-- seals: runs.metadata from content.metadata with run_id = key.0
 UPDATE /*schema*/runs SET
     input = nullif(:content::jsonb -> 'input', 'null'), output = nullif(:content::jsonb -> 'output', 'null'),
     metadata = nullif(:content::jsonb -> 'metadata', 'null'), error_message = :content::jsonb ->> 'error_message',
@@ -129,6 +154,10 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 
 -- name: redact_span
 -- Replace what a span was given, returned and raised.
+-- seals: spans.input from content.input with run_id = key.0, span_id = key.1
+-- seals: spans.output from content.output with run_id = key.0, span_id = key.1
+-- seals: spans.error_message from content.error_message with run_id = key.0, span_id = key.1
+-- seals: spans.attributes from content.attributes with run_id = key.0, span_id = key.1
 UPDATE /*schema*/spans SET
     input = nullif(:content::jsonb -> 'input', 'null'), output = nullif(:content::jsonb -> 'output', 'null'),
     attributes = :content::jsonb -> 'attributes', error_message = :content::jsonb ->> 'error_message'
@@ -144,6 +173,7 @@ WHERE thread_id = :thread_id::text AND idempotency_key = :key::jsonb ->> 0;
 
 -- name: redact_feedback
 -- Replace a comment.
+-- seals: feedback.comment from content.comment with run_id = key.0, feedback_id = key.1
 UPDATE /*schema*/feedback SET comment = :content::jsonb ->> 'comment'
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND feedback_id = :key::jsonb ->> 1;
 
@@ -159,6 +189,8 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND ended_at =
 
 -- name: list_message_versions
 -- Return a page of the recorded versions of some messages of a thread, or of all, in order.
+-- opens: messages.content
+-- opens: messages.tool_calls
 SELECT m.message_id, m.checkpoint_id, m.channel, m.content, m.tool_calls, m.role, m.agent FROM /*schema*/messages m
 WHERE m.thread_id = :thread_id::text AND (:all::boolean OR m.message_id = ANY(:message_ids::text[]))
     AND (m.message_id, m.checkpoint_id, m.channel) > (:cursor_id::text, :cursor_checkpoint::text, :cursor_channel::text)
@@ -166,6 +198,8 @@ ORDER BY m.message_id, m.checkpoint_id, m.channel LIMIT :page_size;
 
 -- name: redact_message
 -- Replace a recorded version of a message.
+-- seals: messages.content
+-- seals: messages.tool_calls
 UPDATE /*schema*/messages SET content = :content::text, tool_calls = :tool_calls::text::jsonb, agent = :agent::text
 WHERE thread_id = :thread_id::text AND message_id = :message_id::text AND checkpoint_id = :checkpoint_id::text
     AND channel = :channel::text;
@@ -180,6 +214,11 @@ FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.user_id = :user_id::t
 
 -- name: clear_runs
 -- Remove from some runs of a thread whose they were and what they were given and returned, with their feedback.
+-- leaves: runs.error_message
+-- leaves: runs.error_traceback
+-- leaves: runs.input
+-- leaves: runs.metadata
+-- leaves: runs.output
 WITH commented AS (
     DELETE FROM /*schema*/feedback WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[])
 ), told AS (
@@ -192,6 +231,10 @@ WHERE thread_id = :thread_id AND run_id = ANY(:run_ids);
 
 -- name: clear_spans
 -- Remove from the spans of some runs what they were given and returned.
+-- leaves: spans.attributes
+-- leaves: spans.error_message
+-- leaves: spans.input
+-- leaves: spans.output
 UPDATE /*schema*/spans SET input = NULL, output = NULL, attributes = '{}', error_message = NULL
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]);
 
@@ -211,11 +254,13 @@ ORDER BY v.event_id;
 
 -- name: clear_events
 -- Remove the details of some events.
+-- leaves: events.payload
 UPDATE /*schema*/events SET payload = '{"erased": true}'
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]);
 
 -- name: clear_inherited
 -- Remove from a fork or copy the answers and labels that it has inherited, and a title that its source had.
+-- leaves: threads.title
 WITH answered AS (
     DELETE FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text AND EXISTS (
         SELECT 1 FROM /*schema*/checkpoints c
@@ -230,4 +275,8 @@ WITH answered AS (
     )
 )
 UPDATE /*schema*/threads t SET title = NULL
-WHERE t.thread_id = :thread_id AND t.title = (SELECT s.title FROM /*schema*/threads s WHERE s.thread_id = :source_id);
+WHERE t.thread_id = :thread_id AND (
+    t.title = (SELECT s.title FROM /*schema*/threads s WHERE s.thread_id = :source_id)
+    -- Whether encrypted titles are equal is not known here.
+    OR starts_with(t.title, 'pgs1:')
+);

@@ -168,10 +168,13 @@ async def read_spans(
     names = ("thread_ids", "run_ids", "span_ids", "started_ats")
     parameters = {name: [key[place] for key in keys] for place, name in enumerate(names)}
     rows = await db.fetch(queries.read_ended_spans, {**parameters, "with_content": with_content})
-    return [
-        EndedSpan(*row, given if own_input is None else own_input, returned if own_output is None else own_output)
-        for *row, own_input, own_output, given, returned in rows
-    ]
+    return [EndedSpan(*_with_content(row)) for row in rows]
+
+
+def _with_content(row: Sequence[Any]) -> list[Any]:
+    """Return a row with one input and one output: those of a root are its run's, if it has none."""
+    *rest, own_input, own_output, given, returned = row
+    return [*rest, given if own_input is None else own_input, returned if own_output is None else own_output]
 
 
 async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -> None:

@@ -53,7 +53,7 @@ _HEADER = re.compile(
 )
 _CONDITION = re.compile(r"^-- condition: (\w+)\n(?:-- .*\n)+SELECT FROM .* WHERE\s+([^;]*);", re.MULTILINE)
 _USED_CONDITION = re.compile(r"/\*(\w+)\*/true\b")
-_INSERTED = re.compile(r"INSERT INTO /\*schema\*/(\w+)")
+_INSERTED = re.compile(r"\bINTO /\*schema\*/(\w+)")
 _COPYING: Final = ("copy_thread", "fork_thread")
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")

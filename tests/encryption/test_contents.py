@@ -118,6 +118,7 @@ def test_tables_that_hold_content_and_are_not_encrypted_are_refused(
         "event_chains": "digests",
         "event_chain_ends": "digests",
         "event_hashes": "digests and salts",
+        "erasures": "receipts without personal data",
         "maintenance": "counts and sizes",
         "memory_indexes": "parameters of indexes",
         "workers": "versions of graphs",

@@ -114,6 +114,15 @@ def check_read(state: PGState) -> None:
     assert state.threads.get("t").state == {"projected": WORDS["projected"]}
 
 
+def check_export_and_redaction(state: PGState) -> None:
+    """An export of the user has what was said, and a message that is erased is nowhere."""
+    exported = b"\n".join(state.privacy.export(user_id="anna"))
+    assert planted_in(exported) >= {"human", "model", "error", "title", "event", "feedback", "projected", "thread"}
+    message = state.messages.conversation("t")[0]
+    state.privacy.erase(thread_id="t", message_id=message.message_id, key=bytes(32))
+    assert planted_in(b"\n".join(state.privacy.export(user_id="anna"))).isdisjoint({"human"})
+
+
 def planted_in(text: bytes) -> set[str]:
     """The names of the secrets that are in some bytes, as they are or as PostgreSQL shows bytes."""
     return {name for name, word in WORDS.items() if word.encode() in text or word.encode().hex().encode() in text}
@@ -143,6 +152,7 @@ def lived(server: Restartable) -> Iterator[Any]:
             live(state)
             state.maintain()
             check_read(state)
+            check_export_and_redaction(state)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("CHECKPOINT")
         return server.directory
