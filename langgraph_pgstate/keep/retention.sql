@@ -1,5 +1,6 @@
 -- name: put_policy
 -- Store a policy, or replace the one of its name, which then begins anew.
+-- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
     delete_after
@@ -39,6 +40,7 @@ DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
 -- name: list_idle_threads
 -- Return a page of threads that a policy is for and that were not active for a time, after a cursor, with whether they are
 -- archived and whether they are held.
+-- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, t.archived_at IS NOT NULL, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
@@ -51,6 +53,7 @@ LIMIT :page_size;
 -- name: hold_idle
 -- Lock a thread's row until the transaction ends, if a policy is still for it and it was not active for a time; skip it if
 -- it is locked. Return what is to become of it.
+-- leaves: threads.metadata
 SELECT 'delete'::text, false
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
 WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <= now() - :after::interval
@@ -61,6 +64,7 @@ FOR UPDATE OF t SKIP LOCKED;
 -- name: list_aging_threads
 -- Return the next threads that a policy is for, in the order of their ids, of those in which something may have come of age
 -- since it last went through all of them; with whether they are held.
+-- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
@@ -87,6 +91,12 @@ WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last
 
 -- name: forget_content
 -- Remove what was said in a thread before a time from spans, messages and runs, and return the number of rows and bytes.
+-- leaves: messages.content
+-- leaves: messages.tool_calls
+-- leaves: runs.input
+-- leaves: runs.output
+-- leaves: spans.input
+-- leaves: spans.output
 WITH old_spans AS (
     SELECT s.run_id, s.span_id, s.started_at,
         coalesce(pg_column_size(s.input), 0) + coalesce(pg_column_size(s.output), 0) AS bytes
