@@ -1,4 +1,4 @@
-"""Puts with and without encryption, in pairs and in one process: the time of each, and growth with the length of a thread.
+"""Puts with and without encryption, in pairs and in one process: the time of each, and growth with a thread's length.
 
 python -m benchmarks.encryption [--rounds 20]
 """
@@ -70,31 +70,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as directory, embedded_server(Path(directory) / "data") as dsn:
-        with (
-            PGStateSaver.from_conn_string(dsn, schema="plain") as plain,
-            PGStateSaver.from_conn_string(
-                dsn, schema="encrypted", encryption=Encryption(LocalMasterKey(bytes(32)))
-            ) as encrypted,
-        ):
-            sizes: dict[str, list[int]] = {"plain": [], "encrypted": []}
-            for saver in (plain, encrypted):
-                saver.setup()
-            threads = Thread(plain, "t"), Thread(encrypted, "t")
-            for thread in threads:
-                thread.put()
-            print("| messages | put, plain | encrypted | times | bytes, plain | encrypted |")
-            print("|---|---|---|---|---|---|")
-            while len(threads[0].messages) < 4 * rounds:
-                one, other, ratio = compare(threads[0].put, threads[1].put, rounds)
-                for schema, found in sizes.items():
-                    found.append(_bytes(plain, schema))
-                print(
-                    f"| {len(threads[0].messages)} | {one * 1000:.2f} ms | {other * 1000:.2f} ms | {ratio:.2f} "
-                    f"| {sizes['plain'][-1]:,} | {sizes['encrypted'][-1]:,} |"
-                )
-            one, other, ratio = compare(threads[0].get, threads[1].get, rounds // 4)
-            print(f"\nget of {len(threads[0].messages)}: {one * 1000:.2f} and {other * 1000:.2f} ms, {ratio:.2f} times")
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        embedded_server(Path(directory) / "data") as dsn,
+        PGStateSaver.from_conn_string(dsn, schema="plain") as plain,
+        PGStateSaver.from_conn_string(
+            dsn, schema="encrypted", encryption=Encryption(LocalMasterKey(bytes(32)))
+        ) as encrypted,
+    ):
+        sizes: dict[str, list[int]] = {"plain": [], "encrypted": []}
+        for saver in (plain, encrypted):
+            saver.setup()
+        threads = Thread(plain, "t"), Thread(encrypted, "t")
+        for thread in threads:
+            thread.put()
+        print("| messages | put, plain | encrypted | times | bytes, plain | encrypted |")
+        print("|---|---|---|---|---|---|")
+        while len(threads[0].messages) < 4 * rounds:
+            one, other, ratio = compare(threads[0].put, threads[1].put, rounds)
+            for schema, found in sizes.items():
+                found.append(_bytes(plain, schema))
+            print(
+                f"| {len(threads[0].messages)} | {one * 1000:.2f} ms | {other * 1000:.2f} ms | {ratio:.2f} "
+                f"| {sizes['plain'][-1]:,} | {sizes['encrypted'][-1]:,} |"
+            )
+        one, other, ratio = compare(threads[0].get, threads[1].get, rounds // 4)
+        print(f"\nget of {len(threads[0].messages)}: {one * 1000:.2f} and {other * 1000:.2f} ms, {ratio:.2f} times")
 
 
 def _bytes(saver: PGStateSaver, schema: str) -> int:
