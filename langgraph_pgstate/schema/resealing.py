@@ -43,7 +43,7 @@ _HEADS: Final[dict[Kind, str]] = {
     "json": "left({} #>> '{{}}', 17)",
     "object": f"CASE WHEN {{0}} IS NOT NULL THEN coalesce(left({{0}} ->> '{SEALED_KEY}', 17), '') END",
 }
-_INT4_MIN: Final = -(2**31)
+_LEAST: Final = {"idx": -(2**31), "segment_id": -(2**31), "started_at": "-infinity"}
 
 
 async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
@@ -218,7 +218,7 @@ def _read_columns(table: str) -> list[str]:
 
 def _least(names: Sequence[str]) -> list[Any]:
     """Return a cursor before all rows."""
-    return [_INT4_MIN if name in ("idx", "segment_id") else "" for name in names]
+    return [_LEAST.get(name, "") for name in names]
 
 
 @cache

@@ -121,6 +121,7 @@ def test_tables_that_hold_content_and_are_not_encrypted_are_refused(
         "erasures": "receipts without personal data",
         "maintenance": "counts and sizes",
         "memory_indexes": "parameters of indexes",
+        "retention_policies": "filters on metadata: readable keys and digests",
         "workers": "versions of graphs",
         "archives": "what archives have: ids, sizes, digests",
     }

@@ -6,6 +6,7 @@ import operator
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -21,6 +22,7 @@ from psycopg import sql
 from support import Restartable
 
 from langgraph_pgstate import Encryption, LocalMasterKey, PGState
+from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.encryption.keys import use_keys
@@ -177,11 +179,29 @@ def test_no_table_index_log_or_dump_has_a_secret(lived: Any, server: Restartable
         assert planted_in(dump.stdout) == set()
 
 
+@pytest.mark.parametrize("was_plain", [False, True])
+def test_a_record_is_encrypted_again(was_plain: bool, dsn: str, schema: str) -> None:
+    """Under new data keys, and what was stored in plain text: everything is read as before."""
+    options: Any = {"schema": schema, "project": ("projected",)}
+    encryption = Encryption(MASTER, scope="user", accept_plain=was_plain, cache_for=timedelta(seconds=1))
+    with PGState.open(dsn, **options, **({} if was_plain else {"encryption": encryption})) as state:
+        live(state)
+        check_read(state)
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        report = admin.encrypt() if was_plain else admin.rotate_keys()
+        assert list(report.problems) == []
+        assert list(admin.check(deep=True).problems) == []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert planted_in(all_rows(connection, schema)) == set()
+    with PGState.open(dsn, **options, encryption=Encryption(MASTER, scope="user")) as state:
+        check_read(state)
+
+
 def test_the_search_finds_what_is_not_encrypted(lived: Any, server: Restartable) -> None:
     """The test above rests on it: in plain text, nearly all of them are found in the tables."""
     lived("shown")
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        assert planted_in(all_rows(connection, "shown")) >= WORDS.keys() - {"list", "asked", "later", "answer"}
+        assert planted_in(all_rows(connection, "shown")) >= WORDS.keys() - {"list", "asked", "later", "answer", "human"}
 
 
 def test_what_would_be_stored_in_plain_text_is_refused(dsn: str, schema: str) -> None:
