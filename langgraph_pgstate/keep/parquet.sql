@@ -13,11 +13,15 @@ ORDER BY 1;
 
 -- name: export_runs
 -- Return the next runs that began in a month, by thread and run.
+-- opens: runs.input
+-- opens: runs.output
+-- opens: runs.error_message
+-- opens: runs.metadata
 -- plan: at each call
 SELECT r.thread_id, r.run_id, r.attempt, r.status, r.agent, r.tenant_id, r.user_id, r.started_at, r.ended_at, r.steps,
     r.input_tokens, r.output_tokens, r.cost, r.error_type, r.queue, r.enqueued_at, r.release, r.metadata::text,
-    CASE WHEN :content::boolean THEN r.error_message END, CASE WHEN :content THEN r.input::text END,
-    CASE WHEN :content THEN r.output::text END
+    CASE WHEN :content::boolean THEN r.error_message END AS error_message,
+    CASE WHEN :content THEN r.input::text END AS input, CASE WHEN :content THEN r.output::text END AS output
 FROM /*schema*/runs r
 WHERE r.started_at >= :first_at::timestamptz AND r.started_at < :last_at::timestamptz
     AND (r.thread_id, r.run_id) > (:cursor_thread::text, :cursor_id::text)
@@ -25,12 +29,17 @@ ORDER BY r.thread_id, r.run_id LIMIT :page_size;
 
 -- name: export_spans
 -- Return the next spans that began in a month, by thread and span.
+-- opens: spans.input
+-- opens: spans.output
+-- opens: spans.error_message
+-- opens: spans.attributes
 -- plan: at each call
 SELECT s.thread_id, s.span_id, s.run_id, s.parent_span_id, s.kind, s.name, s.status, s.started_at, s.ended_at, s.agent,
     s.node, s.step, s.checkpoint_ns, s.checkpoint_id, s.provider, s.model, s.input_tokens, s.output_tokens,
     s.cache_read_tokens, s.reasoning_tokens, s.cost, s.tool_call_id, s.error_type,
-    CASE WHEN :content::boolean THEN s.error_message END, CASE WHEN :content THEN s.input::text END,
-    CASE WHEN :content THEN s.output::text END, CASE WHEN :content THEN s.attributes::text END
+    CASE WHEN :content::boolean THEN s.error_message END AS error_message,
+    CASE WHEN :content THEN s.input::text END AS input, CASE WHEN :content THEN s.output::text END AS output,
+    CASE WHEN :content THEN s.attributes::text END AS attributes
 FROM /*schema*/spans s
 WHERE s.started_at >= :first_at::timestamptz AND s.started_at < :last_at::timestamptz
     AND (s.thread_id, s.run_id, s.span_id) > (:cursor_thread::text, :cursor_run::text, :cursor_id::text)
@@ -38,10 +47,12 @@ ORDER BY s.thread_id, s.run_id, s.span_id LIMIT :page_size;
 
 -- name: export_messages
 -- Return the next messages that were stored in a month, by thread and message.
+-- opens: messages.content
+-- opens: messages.tool_calls
 -- plan: at each call
 SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.checkpoint_ns, m.position, m.change, m.created_at,
     m.run_id, m.role, m.agent, m.tool_call_id, m.input_tokens, m.output_tokens,
-    CASE WHEN :content::boolean THEN m.content END, CASE WHEN :content THEN m.tool_calls::text END
+    CASE WHEN :content::boolean THEN m.content END AS content, CASE WHEN :content THEN m.tool_calls::text END AS tool_calls
 FROM /*schema*/messages m
 WHERE m.created_at >= :first_at::timestamptz AND m.created_at < :last_at::timestamptz
     AND (m.thread_id, m.message_id, m.checkpoint_id, m.channel)
