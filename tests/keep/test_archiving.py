@@ -12,10 +12,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from support import FORK, GUARD_SECONDS, examples, wait_until
 from support.keep import agent, answer, bookings, config_of, make_rich_thread, rows_of, states_of
 
-from langgraph_pgstate import PGState
+from langgraph_pgstate import PGState, PGStateSaver
 from langgraph_pgstate.db.adapters import BlockingConnection
 from langgraph_pgstate.errors import (
     ArchiveError,
@@ -228,22 +229,28 @@ def test_what_arrives_after_the_copy_keeps_the_thread(
 def test_a_put_that_is_under_way_is_not_lost(
     state: PGState, dsn: str, schema: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds its parent, for which the deletion waits; what it inserts, the deletion does not see."""
+    """It holds its parent, for which the deletion waits; what it inserts, the deletion does not see.
+
+    The row of the thread, which a put updates every few seconds, it leaves as it is.
+    """
+    monkeypatch.setattr("langgraph_pgstate.runs.locking.LOCK_TIMEOUT", "60s")
     graph = make_rich_thread(state, "t")
     store = archiving.store
     began, ends = threading.Event(), threading.Event()
+    connection = psycopg.connect(dsn, autocommit=True)
+    saver = PGStateSaver(connection, schema=schema)
+
+    def put_next(step: int) -> None:
+        head = saver.get_tuple(config_of("t"))
+        assert head is not None
+        new = {**head.checkpoint, "id": empty_checkpoint()["id"]}
+        saver.put({**head.config}, new, {"source": "loop", "step": step, "parents": {}}, {})  # type: ignore[typeddict-item, arg-type]
+
+    put_next(98)
 
     def put() -> None:
-        with psycopg.connect(dsn) as connection, connection.transaction():
-            from langgraph_pgstate import PGStateSaver
-
-            saver = PGStateSaver(connection, schema=schema)
-            head = saver.get_tuple(config_of("t"))
-            assert head is not None
-            from langgraph.checkpoint.base import empty_checkpoint
-
-            new = {**head.checkpoint, "id": empty_checkpoint()["id"]}
-            saver.put({**head.config}, new, {"source": "loop", "step": 99, "parents": {}}, {})
+        with connection, connection.transaction():
+            put_next(99)
             began.set()
             ends.wait(GUARD_SECONDS)
 
