@@ -81,6 +81,7 @@ LIMIT :page_size;
 
 -- name: scan_results
 -- Return a page of the results of a thread's tool executions, in key order, after a cursor.
+-- opens: tool_executions.result if intact
 SELECT idempotency_key, result_type, result FROM /*schema*/tool_executions
 WHERE thread_id = :thread_id AND idempotency_key > :cursor_key::text
     AND result_type IS NOT NULL AND result IS NOT NULL

@@ -477,9 +477,16 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
         return text.decode("utf-8", "surrogatepass") if part.content.kind == "text" else orjson.loads(text)
     if part.content.kind == "json" and isinstance(value, str) and value.startswith(_SEALED_TEXT):
         return frames.unpack(cipher.open(part.column, keys, from_text(value[1:-1], place)), place).decode()
-    if not (part.content.plain and re.fullmatch(part.content.plain, value)):
+    if not may_be_plain(part.content, value):
         cipher.admit_plain(place)
     return value
+
+
+def may_be_plain(content: Content, value: Any) -> bool:
+    """Return whether a value that is not encrypted is one that statements themselves write."""
+    if not content.plain:
+        return False
+    return re.fullmatch(content.plain, value if isinstance(value, str) else orjson.dumps(value).decode()) is not None
 
 
 def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, place: str) -> Any:

@@ -36,6 +36,7 @@ class Content(NamedTuple):
 _RUN: Final = ("thread_id", "run_id")
 _SPAN: Final = ("thread_id", "run_id", "span_id")
 _MESSAGE: Final = ("thread_id", "message_id")
+_EXECUTION: Final = ("thread_id", "idempotency_key")
 _DIED: Final = r"the (process|worker) that ran it has died|its worker died [a-z0-9 ]*"
 _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
@@ -92,6 +93,11 @@ CONTENTS: Final[dict[str, Content]] = {
     "messages.content": Content("text", "text of a message", _MESSAGE, is_stable=True),
     "messages.tool_calls": Content("json", "tool calls with their arguments", _MESSAGE, is_stable=True),
     "events.payload": Content("object", "details", ("thread_id", "kind"), readable=OWN_DETAILS),
+    "tool_executions.fingerprint": Content("text", "fingerprints of what models asked for", _EXECUTION),
+    "tool_executions.arguments": Content("json", "arguments of tools", _EXECUTION, plain=r"\{\}"),
+    "tool_executions.result": Content("bytes", "results of tools", _EXECUTION),
+    "tool_executions.preview": Content("text", "beginnings of results", _EXECUTION),
+    "tool_executions.error_message": Content("text", "messages of exceptions", _EXECUTION),
     "feedback.comment": Content("text", "comments", (*_RUN, "feedback_id")),
     "feedback.value": Content("bytes", "comments, encoded by a serializer", (*_RUN, "feedback_id")),
 }
@@ -106,7 +112,6 @@ NOT_YET: Final[dict[str, str]] = {
     "memory_versions": "memories",
     "file_versions": "files",
     "file_texts": "files",
-    "tool_executions": "tool executions",
     "webhooks": "webhooks",
 }
 """Tables whose content is not encrypted, so that rows of them are refused where other content is."""
@@ -124,6 +129,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "messages": ("thread_id", "message_id", "checkpoint_id", "channel"),
     "events": ("thread_id", "event_id"),
     "feedback": (*_RUN, "feedback_id"),
+    "tool_executions": _EXECUTION,
 }
 """The primary keys of these tables."""
 

@@ -18,6 +18,10 @@
 -- opens: spans.attributes from content.attributes of name spans
 -- opens: events.payload from content.payload of name events
 -- opens: projections.state from content.state of name projections
+-- opens: tool_executions.fingerprint from content.fingerprint of name tool_executions
+-- opens: tool_executions.arguments from content.arguments of name tool_executions
+-- opens: tool_executions.preview from content.preview of name tool_executions
+-- opens: tool_executions.error_message from content.error_message of name tool_executions
 SELECT s.name, s.key, s.content FROM (
     SELECT 'threads' AS name, '' AS key, to_jsonb(t) AS content
     FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text

@@ -44,6 +44,7 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND 
 -- Return encoded values of a thread outside of its states, with what identifies each: answers, results of tools, and what
 -- runs were to do.
 -- opens: answers.value with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2 of name answers
+-- opens: tool_executions.result from value with idempotency_key = key.0 of name tool_executions
 SELECT 'answers' AS name, jsonb_build_array(a.checkpoint_ns, a.checkpoint_id, a.interrupt_id) AS key, a.value_type, a.value
 FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text
 UNION ALL
@@ -62,6 +63,7 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :key::jsonb ->> 0 AND che
 
 -- name: redact_result
 -- Replace the result of a tool.
+-- seals: tool_executions.result from data with idempotency_key = key.0
 UPDATE /*schema*/tool_executions SET result = :data::bytea
 WHERE thread_id = :thread_id::text AND idempotency_key = :key::jsonb ->> 0;
 
@@ -86,6 +88,9 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 -- opens: spans.error_message from content.error_message with run_id = key.0, span_id = key.1 of name spans
 -- opens: spans.attributes from content.attributes with run_id = key.0, span_id = key.1 of name spans
 -- opens: feedback.comment from content.comment with run_id = key.0, feedback_id = key.1 of name feedback
+-- opens: tool_executions.arguments from content.arguments with idempotency_key = key.0 of name tool_executions
+-- opens: tool_executions.preview from content.preview with idempotency_key = key.0 of name tool_executions
+-- opens: tool_executions.error_message from content.error_message with idempotency_key = key.0 of name tool_executions
 SELECT s.name, s.key, s.content, s.key::text FROM (
     SELECT 'threads' AS name, '[]'::jsonb AS key,
         jsonb_build_object('title', t.title, 'metadata', t.metadata) AS content
@@ -166,6 +171,9 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND span_id = 
 
 -- name: redact_execution
 -- Replace what a tool was given and what its execution shows.
+-- seals: tool_executions.arguments from content.arguments with idempotency_key = key.0
+-- seals: tool_executions.preview from content.preview with idempotency_key = key.0
+-- seals: tool_executions.error_message from content.error_message with idempotency_key = key.0
 UPDATE /*schema*/tool_executions SET
     arguments = :content::jsonb -> 'arguments', preview = :content::jsonb ->> 'preview',
     error_message = :content::jsonb ->> 'error_message'
@@ -241,9 +249,13 @@ WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]);
 -- name: clear_executions
 -- Remove from actions of a thread what their tools were given and returned: of some runs, or all that a fork or copy has
 -- brought. An action stays done, so that it is not done again; its result can no longer be returned.
+-- leaves: tool_executions.arguments
+-- leaves: tool_executions.result
+-- leaves: tool_executions.preview
+-- leaves: tool_executions.error_message
 UPDATE /*schema*/tool_executions SET
-    arguments = '{}', preview = NULL, error_message = NULL, result = CASE WHEN result IS NOT NULL THEN ''::bytea END,
-    result_type = CASE WHEN result IS NOT NULL THEN 'none/erased' END
+    arguments = '{}', preview = NULL, error_message = NULL, result = NULL,
+    result_type = CASE WHEN result_type IS NOT NULL THEN 'none/erased' END
 WHERE thread_id = :thread_id::text AND (run_id = ANY(:run_ids::text[]) OR :inherited::boolean AND is_copy);
 
 -- name: list_payloads_of_runs

@@ -63,6 +63,9 @@ ORDER BY s.started_at, s.span_id;
 
 -- name: list_superstep_executions
 -- Return the tool executions that began in one superstep of a run, in its namespace or in spans of its subgraphs.
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence, Set
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
-from langgraph_pgstate.db.contents import reseal
+from langgraph_pgstate.db.contents import may_be_plain, reseal
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.encryption.cipher import key_id_at, where
 from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, SEALED_KEY, Kind, contents_of
@@ -29,7 +28,7 @@ from langgraph_pgstate.schema.queries import (
     write_content,
 )
 
-COPIED: Final = ("threads", "checkpoints", "segments", "writes", "messages", "projections", "answers")
+COPIED: Final = ("threads", "checkpoints", "segments", "writes", "messages", "projections", "answers", "tool_executions")
 """The tables whose rows forks and copies of a thread bring along."""
 
 _PAGE: Final = 100
@@ -109,7 +108,7 @@ def _again(
         at = dict(zip((*names, *_read_columns(table)), row, strict=True))
         for column in contents_of(table):
             value, content = at[column], CONTENTS[f"{table}.{column}"]
-            if value is None or (content.plain and re.fullmatch(content.plain, value)):
+            if value is None or may_be_plain(content, value):
                 continue
             parts = [at[name] for name in content.key]
             others = [] if source_id is None else [[source_id, *parts[1:]]]

@@ -113,6 +113,11 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 -- leaves: messages.content
 -- leaves: messages.tool_calls
 -- leaves: threads.metadata
+-- leaves: tool_executions.fingerprint
+-- leaves: tool_executions.arguments
+-- leaves: tool_executions.result
+-- leaves: tool_executions.preview
+-- leaves: tool_executions.error_message
 WITH RECURSIVE lineage AS (
     SELECT c.checkpoint_id, c.parent_checkpoint_id FROM /*schema*/checkpoints c
     WHERE c.thread_id = :source_id::text AND c.checkpoint_ns = '' AND c.checkpoint_id = :checkpoint_id::text

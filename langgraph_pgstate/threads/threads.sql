@@ -102,6 +102,11 @@ LIMIT 1;
 -- leaves: messages.tool_calls
 -- leaves: projections.state
 -- leaves: answers.value
+-- leaves: tool_executions.fingerprint
+-- leaves: tool_executions.arguments
+-- leaves: tool_executions.result
+-- leaves: tool_executions.preview
+-- leaves: tool_executions.error_message
 WITH source AS MATERIALIZED (
     SELECT agent,
         -- From the first moment: who may see the source need not see the copy.

@@ -1,6 +1,8 @@
 -- name: begin_tool_execution
 -- Record the intent to run a tool, unless the action exists already or its thread was deleted; return whether it was
 -- recorded.
+-- seals: tool_executions.fingerprint
+-- seals: tool_executions.arguments
 WITH intended AS MATERIALIZED (
     SELECT now() AS at, now() + make_interval(secs => :ttl_seconds::float8) AS alive_until
     WHERE NOT EXISTS (
@@ -22,6 +24,11 @@ RETURNING attempt;
 
 -- name: get_tool_execution
 -- Return one tool execution with its exact result, and whether its holder's time has expired.
+-- opens: tool_executions.fingerprint
+-- opens: tool_executions.arguments
+-- opens: tool_executions.result
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at, origin_thread_id,
@@ -32,6 +39,10 @@ WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key;
 -- name: take_over_tool_execution
 -- Begin another attempt at an action, if it is unchanged and no live process runs it; of several concurrent calls, one
 -- succeeds.
+-- seals: tool_executions.arguments
+-- leaves: tool_executions.result
+-- leaves: tool_executions.preview
+-- leaves: tool_executions.error_message
 UPDATE /*schema*/tool_executions SET
     status = 'running',
     attempt = attempt + 1,
@@ -64,6 +75,9 @@ RETURNING attempt;
 -- name: settle_tool_execution
 -- Set the outcome of an action that no live process runs, if it is unchanged; its former process can no longer write an
 -- outcome. What a successful compensation compensates is marked.
+-- seals: tool_executions.result
+-- seals: tool_executions.preview
+-- seals: tool_executions.error_message
 WITH ended AS (
     UPDATE /*schema*/tool_executions SET
         status = :status,
@@ -98,6 +112,9 @@ RETURNING attempt;
 -- name: finish_tool_execution
 -- Store the outcome of an attempt, unless another process has taken the action over. What a successful
 -- compensation compensates is marked.
+-- seals: tool_executions.result
+-- seals: tool_executions.preview
+-- seals: tool_executions.error_message
 WITH ended AS (
     UPDATE /*schema*/tool_executions SET
         status = :status,
@@ -161,6 +178,9 @@ WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :checkpo
 -- name: list_effects
 -- Return a thread's tool executions that were not compensated, last outcome first; of one run, or of the branches after
 -- a checkpoint.
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 WITH RECURSIVE later AS (
     SELECT checkpoint_id FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = '' AND checkpoint_id = :to_checkpoint::text

@@ -1,6 +1,9 @@
 -- name: list_tool_executions
 -- Return a page of a thread's tool executions, newest first, without their results; or only those whose outcome is
 -- unknown.
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 SELECT thread_id, idempotency_key, tool, status, attempt, agent, tool_call_id, run_id, task_id, checkpoint_ns,
     checkpoint_id, step, holder_id, alive_until, started_at, ended_at, arguments::text, preview, error_type,
     error_message, compensates, compensated_at, origin_thread_id
@@ -16,6 +19,9 @@ LIMIT :page_size::integer;
 -- name: list_recent_executions
 -- Return a page of the tool executions of all threads that a caller may see, newest first, below a cursor.
 -- matches: threads.metadata from scope
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 -- plan: at each call
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
@@ -35,6 +41,9 @@ LIMIT :page_size;
 -- name: list_unknown_executions
 -- Return the same for executions whose outcome is unknown: each status from its own part of the index.
 -- matches: threads.metadata from scope
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
+-- opens: tool_executions.error_message
 SELECT e.thread_id, e.idempotency_key, e.tool, e.status, e.attempt, e.agent, e.tool_call_id, e.run_id, e.task_id,
     e.checkpoint_ns, e.checkpoint_id, e.step, e.holder_id, e.alive_until, e.started_at, e.ended_at, e.arguments::text,
     e.preview, e.error_type, e.error_message, e.compensates, e.compensated_at,

@@ -86,11 +86,11 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     """
     execution = recorded.execution
     where = f"the result of {execution.tool} ({execution.idempotency_key!r} on thread {execution.thread_id!r})"
-    if recorded.result_type is None or recorded.result is None:
-        raise NotFoundError(f"{where} is not recorded: its status is {execution.status}")
-    if recorded.result_type.startswith(UNSTORABLE_RESULT):
+    if recorded.result_type is not None and recorded.result_type.startswith(UNSTORABLE_RESULT):
         kind = recorded.result_type.removeprefix(UNSTORABLE_RESULT)
         raise NotFoundError(f"{where} was a {kind}, which no serializer could store; it did succeed")
+    if recorded.result_type is None or recorded.result is None:
+        raise NotFoundError(f"{where} is not recorded: its status is {execution.status}")
     kind, data = open_result(recorded.result_type, recorded.result, where)
     value = codec.loads(kind.removeprefix(PARENT_RESULT), data, where)
     return ParentAnswer(value) if kind.startswith(PARENT_RESULT) else value
