@@ -37,6 +37,7 @@ _RUN: Final = ("thread_id", "run_id")
 _SPAN: Final = ("thread_id", "run_id", "span_id")
 _MESSAGE: Final = ("thread_id", "message_id")
 _EXECUTION: Final = ("thread_id", "idempotency_key")
+_FILE_VERSION: Final = ("namespace", "path", "version")
 _DIED: Final = r"the (process|worker) that ran it has died|its worker died [a-z0-9 ]*"
 _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
@@ -98,6 +99,8 @@ CONTENTS: Final[dict[str, Content]] = {
     "tool_executions.result": Content("bytes", "results of tools", _EXECUTION),
     "tool_executions.preview": Content("text", "beginnings of results", _EXECUTION),
     "tool_executions.error_message": Content("text", "messages of exceptions", _EXECUTION),
+    "file_versions.data": Content("bytes", "versions of files", _FILE_VERSION),
+    "file_texts.content": Content("text", "texts of files for searches, which are not stored", _FILE_VERSION[:2]),
     "feedback.comment": Content("text", "comments", (*_RUN, "feedback_id")),
     "feedback.value": Content("bytes", "comments, encoded by a serializer", (*_RUN, "feedback_id")),
 }
@@ -110,8 +113,6 @@ NOT_YET: Final[dict[str, str]] = {
     "assistant_versions": "assistants",
     "memories": "memories",
     "memory_versions": "memories",
-    "file_versions": "files",
-    "file_texts": "files",
     "webhooks": "webhooks",
 }
 """Tables whose content is not encrypted, so that rows of them are refused where other content is."""
@@ -130,6 +131,8 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "events": ("thread_id", "event_id"),
     "feedback": (*_RUN, "feedback_id"),
     "tool_executions": _EXECUTION,
+    "file_versions": _FILE_VERSION,
+    "file_texts": _FILE_VERSION[:2],
 }
 """The primary keys of these tables."""
 

@@ -8,6 +8,7 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = :path::
 
 -- name: get_files
 -- Return the newest versions of files with their contents; none of a deleted one.
+-- opens: file_versions.data
 SELECT f.path, f.version, f.size, f.line_count, f.is_text, f.created_at, f.modified_at, v.value_type, v.data
 FROM /*schema*/files f
     JOIN /*schema*/file_versions v
@@ -16,6 +17,7 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = ANY(:pa
 
 -- name: get_file_version
 -- Return a version of a file with its content; none that is a deletion.
+-- opens: file_versions.data
 SELECT v.path, v.version, v.size, v.line_count, v.is_text, f.created_at, v.created_at, v.value_type, v.data
 FROM /*schema*/file_versions v
     JOIN /*schema*/files f ON f.namespace OPERATOR(pg_catalog.=) v.namespace AND f.path = v.path
@@ -25,6 +27,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path = :path::
 -- name: put_file
 -- Store a version of a file if it follows the newest one, or is the first, and return its time. The row of the file is
 -- locked first, as in `delete_files`.
+-- seals: file_versions.data
+-- seals: file_texts.content
 WITH made AS (
     INSERT INTO /*schema*/files (
         namespace, path, directory, version, size, line_count, is_text, created_at, modified_at

@@ -141,7 +141,8 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
         "is_text": content.is_text,
         "value_type": content.value_type,
         "data": content.data,
-        "content": content.text,
+        # Encrypted files are searched here.
+        "content": content.text if db.keys is None else None,
         "restored_version": change.restored,
         **_author(change.origin, change.by),
     }

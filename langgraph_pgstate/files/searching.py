@@ -95,10 +95,10 @@ async def search(
     """Return the lines of text files that contain a text, by path and number.
 
     Files whose text has a NUL are not searched, as by ripgrep. At most three round trips, and one more for each 100
-    files that the caller's own serializer has encoded.
+    files that are encrypted, or that the caller's own serializer has encoded.
 
     Raises:
-        ConfigurationError: If files are encoded and cannot be searched by a regular expression.
+        ConfigurationError: If files are encrypted or encoded, and cannot be searched by a regular expression.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
         # No line has it.
@@ -112,7 +112,7 @@ async def search(
         )
         paths = [entry.path for entry in found]
     parameters = {**parameters, "paths": paths}
-    if not codec.is_native:
+    if not codec.is_native or db.keys is not None:
         return await _search_encoded(db, queries, codec, parameters, wanted)
     parameters["most"] = None if wanted.most is None else wanted.most + 1
     if wanted.is_regex:
@@ -135,13 +135,14 @@ async def _search_encoded(
 ) -> FoundLines:
     if wanted.is_regex:
         raise ConfigurationError(
-            "files that a serializer of your own has encoded are searched here, and by a text only: set regex=False"
+            "files that are encrypted, or that a serializer of your own has encoded, are searched here, and by a text "
+            "only: set regex=False"
         )
     lines: list[FoundLine] = []
-    after = parameters["first"]
+    after, more = parameters["first"], {"encrypted": db.keys is not None}
     while True:
-        rows = await db.fetch(queries.list_encoded_files, {**parameters, "first": after, "most": _PAGE})
-        for path, value_type, data in rows:
+        rows = await db.fetch(queries.list_encoded_files, {**parameters, **more, "first": after, "most": _PAGE})
+        for path, _, value_type, data in rows:
             text = decode_content(codec, value_type, data, True, f"file {path!r}")
             assert isinstance(text, str)
             numbered = enumerate(text.split("\n"), 1) if "\0" not in text else ()

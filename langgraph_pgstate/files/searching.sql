@@ -43,6 +43,7 @@ ORDER BY f.modified_at DESC, f.path;
 -- name: search_files
 -- Return the lines of the files in a range of paths that contain a text. LIKE says the same as `position`, which is
 -- faster, to an index of trigrams.
+-- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
     CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
@@ -57,6 +58,7 @@ LIMIT :most;
 -- name: search_files_by_regex
 -- Return the lines of the files in a range of paths that match a regular expression. It is tried once in any case, so that
 -- an invalid one is an error also if no file is looked at.
+-- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
     CROSS JOIN LATERAL unnest(string_to_array(t.content, E'\n')) WITH ORDINALITY AS l (line, number)
@@ -70,14 +72,16 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: list_encoded_files
--- Return texts that a serializer of the caller's own has encoded, in a range of paths whose path matches.
-SELECT f.path, v.value_type, v.data
+-- Return texts that a serializer of the caller's own has encoded, or all where they are encrypted, in a range of paths
+-- whose path matches.
+-- opens: file_versions.data
+SELECT f.path, f.version, v.value_type, v.data
 FROM /*schema*/files f
     JOIN /*schema*/file_versions v
         ON v.namespace OPERATOR(pg_catalog.=) f.namespace AND v.path = f.path AND v.version = f.version
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first::text AND f.path < :after::text
     AND f.deleted_at IS NULL
-    AND f.is_text AND v.value_type IS NOT NULL
+    AND f.is_text AND (:encrypted::boolean OR v.value_type IS NOT NULL)
     AND f.path LIKE :suffix::text AND (:expression::text IS NULL OR f.path ~ :expression)
     AND (:paths::text[] IS NULL OR f.path = ANY(:paths))
 ORDER BY f.path

@@ -71,6 +71,7 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- opens: runs.metadata from content.metadata of name runs
 -- opens: messages.content from content.content of name messages
 -- opens: messages.tool_calls from content.tool_calls of name messages
+-- leaves: file_texts.content
 SELECT s.name, s.key, s.content FROM (
     SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content

@@ -28,7 +28,16 @@ from langgraph_pgstate.schema.queries import (
     write_content,
 )
 
-COPIED: Final = ("threads", "checkpoints", "segments", "writes", "messages", "projections", "answers", "tool_executions")
+COPIED: Final = (
+    "threads",
+    "checkpoints",
+    "segments",
+    "writes",
+    "messages",
+    "projections",
+    "answers",
+    "tool_executions",
+)
 """The tables whose rows forks and copies of a thread bring along."""
 
 _PAGE: Final = 100

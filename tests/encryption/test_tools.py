@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.ledger import ask, calls, thread, tool_of
 from support.ledger import Bench as LedgerBench
+from support.ledger import ask, calls, thread, tool_of
 
 from langgraph_pgstate import Encryption, LocalMasterKey, PGStateSaver
 from langgraph_pgstate.errors import DecryptionError
