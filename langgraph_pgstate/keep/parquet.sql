@@ -61,11 +61,14 @@ ORDER BY m.thread_id, m.message_id, m.checkpoint_id, m.channel LIMIT :page_size;
 
 -- name: export_tool_executions
 -- Return the next tool executions that began in a month, by thread and key.
+-- opens: tool_executions.error_message
+-- opens: tool_executions.arguments
+-- opens: tool_executions.preview
 -- plan: at each call
 SELECT x.thread_id, x.idempotency_key, x.tool, x.status, x.attempt, x.agent, x.tool_call_id, x.run_id, x.checkpoint_ns,
     x.checkpoint_id, x.step, x.started_at, x.ended_at, x.error_type, x.compensates, x.compensated_at, x.is_copy,
-    CASE WHEN :content::boolean THEN x.error_message END, CASE WHEN :content THEN x.arguments::text END,
-    CASE WHEN :content THEN x.preview END
+    CASE WHEN :content::boolean THEN x.error_message END AS error_message,
+    CASE WHEN :content THEN x.arguments::text END AS arguments, CASE WHEN :content THEN x.preview END AS preview
 FROM /*schema*/tool_executions x
 WHERE x.started_at >= :first_at::timestamptz AND x.started_at < :last_at::timestamptz
     AND (x.thread_id, x.idempotency_key) > (:cursor_thread::text, :cursor_id::text)
