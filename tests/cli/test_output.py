@@ -179,6 +179,7 @@ def test_every_command_is_looked_at() -> None:
         "archive",
         "audit",
         "privacy",
+        "retention",
         "tenancy",
         "hold",
         "holds",
