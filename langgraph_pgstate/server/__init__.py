@@ -1,4 +1,4 @@
-"""LangGraph's HTTP protocol on a state: an ASGI application, to be served alone or mounted in another one."""
+"""LangGraph's HTTP protocol as an ASGI application, to be served alone or mounted in another application."""
 
 from typing import TYPE_CHECKING
 

@@ -58,24 +58,25 @@ class ServerOptions(TypedDict, total=False):
     """Options of a server.
 
     Attributes:
-        auth: LangGraph's `Auth` object; without one, everybody may do everything.
+        auth: LangGraph's `Auth` object. Without it, every caller may do everything.
         prefix: Path below which the operations are, like `/agents`.
-        worker: Whether the application runs a worker for its graphs, true by default; or options of the worker.
-        store: LangGraph's store for the operations on items and for graphs that have none, or a function that opens one
-            when the application starts; by default the state's long-term memory.
+        worker: Whether the application runs a worker for its graphs (true by default), or the options of this worker.
+        store: LangGraph's store for the operations on items and for graphs without a store, or a function that opens
+            the store when the application starts. By default it is the state's long-term memory.
         memory: Options of the long-term memory, in place of the state's.
-        read_only: Whether operations that change something are refused; then there is no worker.
-        cors: Options of Starlette's `CORSMiddleware`; no headers for other origins by default.
+        read_only: Whether operations that change something are refused. A read-only application runs no worker.
+        cors: Options of Starlette's `CORSMiddleware`. By default, responses have no headers for other origins.
         max_body_size: Bytes that a request's body may have; 16 MiB by default.
-        max_body_values: Lists, objects and items of them that it may have; 100,000 by default.
+        max_body_values: Lists, objects and items that a request's body may have; 100,000 by default.
         rate_limit: The requests that each user may send; no limit by default.
         inspector: Whether the pages of the inspector are served below `/ui`; not by default.
-        app: A Starlette or FastAPI application, whose routes come first, and whose middleware and lifespan are around
-            all. It is changed: it serves this one below its routes.
-        app_auth: Whether `auth` authenticates its routes: `none` by default, or `middleware_first` or `auth_first`.
-        configurable_headers: Headers of requests that runs have in `config["configurable"]`: none by default.
+        app: A Starlette or FastAPI application. Its routes come first. Its middleware and lifespan apply to all
+            requests. `create_app` changes it: it serves the server below its own routes.
+        app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` or
+            `auth_first`.
+        configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
         disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
-            commands of threads), `store`, `meta` (all about the server but `/ok`).
+            commands of threads), `store`, `meta` (the operations about the server, except `/ok`).
     """
 
     auth: Auth | None
@@ -99,13 +100,13 @@ class AgentServer(Starlette):
     """LangGraph's protocol as an ASGI application; see `create_app`.
 
     Attributes:
-        operations: The operations that it has.
-        service: What it works with while it runs; `None` before and after.
+        operations: The operations that the application serves.
+        service: The parts that the application uses while it runs; `None` before and after.
     """
 
     def __init__(self, opening: Callable[[], Any], graphs: Mapping[str, Any], options: ServerOptions) -> None:
         check_options(type(self), options, ServerOptions)
-        # Pages that are only read need no graphs.
+        # Pages that only read need no graphs.
         self._opening, self._sources = opening, graph_sources(graphs) if graphs or not options.get("inspector") else {}
         self._store, self._is_read_only = options.get("store"), options.get("read_only", False)
         self._memory = options.get("memory")
@@ -158,8 +159,8 @@ class AgentServer(Starlette):
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """Run the worker and what else belongs to the application.
 
-        Starlette does it for an application of its own. Another application that mounts this one takes it as its
-        lifespan, or enters it in its own: `async with server.lifespan(): ...`.
+        Starlette enters it for an application that is served alone. An application that mounts this one uses it as its
+        own lifespan, or enters it there: `async with server.lifespan(): ...`.
         """
         async with AsyncExitStack() as stack:
             opened = self._opening()
@@ -184,7 +185,7 @@ class AgentServer(Starlette):
                 stack.push_async_callback(service.tenants.close)
             if self._worker_options is not None:
                 self._worker = AsyncWorker(state, sources, **self._worker_options)
-                # Known until it has drained, so that `stop` can end that.
+                # Set until the worker has drained, so that `stop` can end the draining.
                 stack.callback(setattr, self, "_worker", None)
                 await stack.enter_async_context(self._worker)
                 sweeping = asyncio.create_task(_sweep(state, store))
@@ -199,13 +200,13 @@ class AgentServer(Starlette):
                 service.stopping.set()
 
     def _check_tenants(self) -> None:
-        """Refuse what does not keep tenants apart.
+        """Refuse options that do not keep tenants apart.
 
         Raises:
-            TenantError: If requests name no user, who has a tenant, or a part is shared by tenants.
+            TenantError: If requests have no user and so no tenant, or if tenants would share a part.
         """
         if self._authority is None:
-            raise TenantError("the tables keep tenants apart: create_app needs auth, whose users have a tenant_id")
+            raise TenantError("the tables keep tenants apart: create_app needs an auth whose users have a tenant_id")
         if self._store is not None:
             raise TenantError("the tables keep tenants apart, and a store of your own does not: leave store out")
         if self._worker_options is not None:
@@ -215,8 +216,8 @@ class AgentServer(Starlette):
             )
 
     def _open_tenant(self, service: Service, tenant: str, stack: AsyncExitStack) -> Service:
-        """Return the part of a tenant, which the stack closes."""
-        # Not that of `for_tenant`, which the application may use on.
+        """Return the parts of a tenant. The stack closes them."""
+        # Not the state that `for_tenant` returns, because the application may go on using that state.
         state = tenant_state(service.state, tenant)
         stack.push_async_callback(state.close)
         core = core_of(state)
@@ -229,9 +230,9 @@ class AgentServer(Starlette):
         return replace(service, state=state, graphs=graphs, store=store, tenants=None, metrics=None)
 
     def stop(self) -> None:
-        """End open streams, and ask the worker to drain, or at the second call to stop at once.
+        """End open streams and ask the worker to drain. A second call stops the worker at once.
 
-        Does not wait; safe in a signal handler.
+        Does not wait. Safe in a signal handler.
         """
         if self.service is not None:
             self.service.stopping.set()
@@ -247,10 +248,10 @@ def create_app(
     """Return an application that serves graphs over the protocol of LangGraph's clients.
 
     Args:
-        state: The state; or a function that opens one when the application starts, like
-            `lambda: AsyncPGState.open("postgresql://localhost/app")`.
-        graphs: Graphs by name, or factories that make one for each run. They are compiled without a checkpointer, or
-            with the state's.
+        state: The state, or a function that opens the state when the application starts, like `lambda:
+            AsyncPGState.open("postgresql://localhost/app")`.
+        graphs: Graphs by name, or factories that make a graph for each run. Compile them without a checkpointer, or
+            with the state's saver.
         options: See `ServerOptions`.
 
     Raises:
@@ -325,7 +326,7 @@ async def _answer(operation: Operation, request: Request) -> Response:
 
 
 async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
-    """Delete or prune expired threads, and embed memories whose model had failed, every minute."""
+    """Every minute, delete or prune expired threads, and embed memories whose embedding failed before."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:
@@ -336,7 +337,7 @@ async def _sweep(state: AsyncPGState, store: BaseStore | None) -> None:
             try:
                 await store.reindex()
             except Exception as error:
-                # The model may be away.
+                # The embedding model may be unavailable.
                 _log.warning("memories could not be embedded: %s", error)
 
 

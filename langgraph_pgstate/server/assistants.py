@@ -1,4 +1,4 @@
-"""Assistants: each graph is one, under its name and under a UUID made of it; others are stored."""
+"""Assistants. Each graph is an assistant, under its name and a UUID made of the name. Other assistants are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langgraph_pgstate.threads.types import Thread
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
 _SORT_KEYS: Final = {"graph_id": "graph"}
-# Keys of a config that say which run it is, and where it goes on.
+# Keys of a config that identify a run and the place where it continues.
 _PLACES: Final = frozenset(
     {"assistant_id", "graph_id", "thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map"}
 )
@@ -37,7 +37,7 @@ class Chosen:
 
     Attributes:
         graph: Name of the graph.
-        assistant_id: Its id.
+        assistant_id: Id of the assistant.
         config: Config of its runs.
         context: Context of its runs; `None` for none.
         metadata: Metadata of its runs.
@@ -51,13 +51,13 @@ class Chosen:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The metadata by which runs and threads know it."""
+        """The metadata that name the assistant in runs and threads."""
         return {"graph_id": self.graph, "assistant_id": self.assistant_id}
 
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
-        """Return the config of a run: what it gives goes before what the assistant has, and contexts are part of it.
+        """Return the config of a run. Values of the run go before those of the assistant, and include the contexts.
 
-        Of a context, keys that say where a run goes on are no part of the config.
+        Keys of a context that say where a run continues are left out of the config.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -72,11 +72,11 @@ class Chosen:
         return merged
 
     def context_of(self, given: Any, configurable: Mapping[str, Any]) -> Any:
-        """Return the context of a run, in the same way.
+        """Return the context of a run. Values of the run go before those of the assistant.
 
         Args:
             given: The context that the run gives.
-            configurable: What the run's clients have configured, of which the context is made, too.
+            configurable: The `configurable` values of the run, which are merged into the context.
         """
         if given is not None and not isinstance(given, Mapping):
             return given
@@ -87,7 +87,7 @@ class Chosen:
 
 
 def _settings(context: Any) -> dict[str, Any]:
-    """Return the values of a context, or of `configurable`, that nodes read."""
+    """Return the values of a context or of `configurable` that nodes read."""
     found = context if isinstance(context, Mapping) else {}
     return {name: value for name, value in found.items() if name not in _PLACES}
 
@@ -95,7 +95,7 @@ def _settings(context: Any) -> dict[str, Any]:
 async def search(call: Call) -> Response:
     """Return a page of assistants.
 
-    Each graph is an assistant, too, under its name and the UUID that LangGraph's own server gives it.
+    Each graph is also an assistant, under its name and the same UUID as on LangGraph's own server.
     """
     wanted = call.body
     filters = await _filters(call, wanted, wanted.limit, wanted.offset)
@@ -129,7 +129,7 @@ async def create(call: Call) -> dict[str, Any]:
     scope = await call.authorize("assistants", "create", value)
     fields["metadata"] = value.get("metadata") or {}
     if body.assistant_id is not None and call.service.graphs.find(body.assistant_id) is not None:
-        raise refuse(409, f"assistant {body.assistant_id!r} is that of a graph")
+        raise refuse(409, f"assistant {body.assistant_id!r} is the assistant of a graph and cannot be created")
     try:
         return describe(await call.state.assistants.create(body.assistant_id, owner_id=call.owner_id, **fields))
     except AssistantExistsError:

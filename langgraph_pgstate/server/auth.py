@@ -52,7 +52,7 @@ class User:
         if type(identity) is int:
             identity = str(identity)
         if not isinstance(identity, str) or not identity:
-            raise TypeError("the authentication handler returned no string and nothing with an `identity`")
+            raise TypeError("the authentication handler must return a string or an object with an `identity`")
         self.identity = identity
         self.permissions: Sequence[str] = [*fields.get("permissions", ())]
         self.display_name = str(fields.get("display_name", identity))
@@ -82,7 +82,7 @@ class User:
 
     @property
     def configurable(self) -> dict[str, Any]:
-        """The keys of a run's config by which nodes know the user."""
+        """The keys of a run's config that describe the user to nodes."""
         return {
             "langgraph_auth_user": dict(self._fields),
             "langgraph_auth_user_id": self.identity,
@@ -123,7 +123,7 @@ class Authority:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the authentication handler takes the body, which must then be read and parsed before."""
+        """Whether the authentication handler takes the body. Then the body is read and parsed before authentication."""
         return "body" in self._arguments
 
     async def authenticate(self, request: Request, body: Any) -> User:
@@ -145,14 +145,15 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # In namespaces of a store a star stands for any label. Without its NUL, an identity would be another user's.
+        # Names in a namespace of the store use a star for any label. An identity without its NUL would be another
+        # user's.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
         return user
 
     def decides(self, resource: str, action: str) -> bool:
-        """Return whether there is a handler that is asked about an action on a resource."""
+        """Return whether a handler decides about an action on a resource."""
         return self._handler(resource, action) is not None
 
     def _handler(self, resource: str, action: str) -> Any:
@@ -160,13 +161,13 @@ class Authority:
         return next((self._handlers[key] for key in keys if key in self._handlers), self._default)
 
     async def authorize(self, user: User, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
-        """Ask the most specific handler whether a user may do something; it may change `value`.
+        """Ask the most specific handler whether a user may do something. The handler may change `value`.
 
         Returns:
             The metadata to which the operation is limited; `None` for no limit.
 
         Raises:
-            HTTPException: 403 if the handler refuses it, or what it raises.
+            HTTPException: 403 if the handler refuses the action; or the handler's own exception.
         """
         handler = self._handler(resource, action)
         if handler is None:
@@ -187,13 +188,13 @@ class Authority:
 
 
 def scope_of(filters: Any) -> Alternatives:
-    """Return the conditions of a handler's filters on the metadata.
+    """Return the conditions on metadata that a handler's filters mean.
 
     Raises:
-        TypeError: If a filter is not of LangGraph's form.
+        TypeError: If a filter does not have the form that LangGraph defines.
     """
     if not isinstance(filters, Mapping):
-        raise TypeError(f"an authorization handler returned {type(filters).__name__}, not a filter or a bool")
+        raise TypeError(f"an authorization handler must return a filter or a bool, not {type(filters).__name__}")
     found: Alternatives = ({},)
     for name, value in filters.items():
         found = _both(found, _alternatives(name, value))
@@ -201,10 +202,10 @@ def scope_of(filters: Any) -> Alternatives:
 
 
 def _both(one: Alternatives, other: Alternatives) -> Alternatives:
-    """Return the scope of what is in two others.
+    """Return the scope that contains what is in both of two scopes.
 
     Raises:
-        TypeError: If it would have too many alternatives.
+        TypeError: If the scope would => If the scope would have too many alternatives. have too many alternatives.
     """
     if len(one) * len(other) > _MOST_ALTERNATIVES:
         raise TypeError(f"a filter has at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
@@ -215,7 +216,7 @@ def _alternatives(name: str, value: Any) -> Alternatives:
     """Return the conditions of one entry of a filter.
 
     Raises:
-        TypeError: If it is not of LangGraph's form.
+        TypeError: If the entry has not the form that LangGraph defines.
     """
     if name in _COMBINING:
         if not isinstance(value, list | tuple) or not value:

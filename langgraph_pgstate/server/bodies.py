@@ -21,13 +21,13 @@ from langgraph_pgstate.options import TtlStrategy
 from langgraph_pgstate.server.json import PATH
 
 Json = dict[str, Any]
-# Of metadata, which are converted on the event loop, indexed, and read with each page of threads.
+# Limits of metadata. Metadata are converted on the event loop, indexed, and read with each page of threads.
 _METADATA_VALUES: Final = 10_000
 _METADATA_BYTES: Final = 256 * 1024
-# Limits of conditions on states and items, because each value is compared with all of theirs.
+# Limits of conditions on states and items. Each value is compared with every condition.
 _CONDITION_VALUES: Final = 1000
 _MOST_TAGS: Final = 1000
-# Tasks of one superstep, all of which LangGraph prepares without a pause.
+# Most tasks of one superstep. LangGraph prepares all of them without a pause.
 _MOST_UPDATES: Final = 250
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, lt=2**31)]
@@ -78,7 +78,7 @@ def _with_zone(value: datetime) -> datetime:
 
 
 def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
-    """Return metadata or conditions that are not too large; before they are converted."""
+    """Return metadata or conditions, unless they are too large. Runs before they are converted."""
     left, count, size = [value], 0, 0
     while left:
         one = left.pop()
@@ -97,12 +97,12 @@ def _small(value: Any, most: int = _METADATA_VALUES) -> Any:
 
 
 Metadata = Annotated[Json, BeforeValidator(_small)]
-# What runs have in their config is among the metadata of each of their checkpoints.
+# The config of a run is copied into the metadata of each of its checkpoints.
 Configurable = Metadata
 Conditions = Annotated[Json, BeforeValidator(lambda value: _small(value, _CONDITION_VALUES))]
 
 
-# Keys by which a client would change how the graph runs, or who it runs for.
+# Keys with which a client would change how the graph runs, or for which user.
 _RESERVED = ("__", "langgraph_auth_")
 Modes = Annotated[list[StreamMode], BeforeValidator(_several)]
 JsonPath = Annotated[str, Field(pattern=f"^{PATH}$", max_length=500)]
@@ -116,7 +116,7 @@ class Body(BaseModel):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Return the body that JSON types describe.
+        """Return the body that parsed JSON describes.
 
         Raises:
             ValidationError: If they do not.
@@ -132,12 +132,12 @@ class TimeToLive(Body):
 
     @property
     def time(self) -> timedelta:
-        """The time for which the thread is kept after it was accessed last."""
+        """The time for which the thread is kept after its last access."""
         return timedelta(minutes=self.ttl)
 
 
 class SendBody(Body):
-    """A node to go to with an input of its own."""
+    """A node to go to, with its own input."""
 
     node: str
     input: Any = None
@@ -155,7 +155,7 @@ class CommandBody(Body):
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        # LangGraph would fail, with an error that names no command.
+        # LangGraph would fail with an error that does not name the command.
         if self.resume is None and not self.update and not self.goto:
             raise ValueError("it must have resume (other than null), update or goto")
         return self
@@ -175,7 +175,7 @@ class CheckpointBody(Body):
     checkpoint_map: Json | None = None
 
     def configurable(self) -> Json:
-        """Return it as keys of a config."""
+        """Return the checkpoint as keys of a config."""
         return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
@@ -259,7 +259,7 @@ class StateUpdate(Update):
 
 
 def _place(value: Any) -> Any:
-    """Return the id of the checkpoint that a config, a checkpoint or an id names."""
+    """Return the id of the checkpoint that is given as a config, a checkpoint or an id."""
     if isinstance(value, Mapping):
         configurable = value.get("configurable", value)
         value = configurable.get("checkpoint_id") if isinstance(configurable, Mapping) else None
@@ -328,7 +328,7 @@ class RunBatch(Body):
 
 
 class RunsCancel(Body):
-    """Runs to cancel: some of a thread, or all of a status."""
+    """Runs to cancel: some runs of a thread, or all runs with a status."""
 
     thread_id: str | None = None
     run_ids: list[str] | None = None
@@ -503,6 +503,6 @@ class ThreadCommand(Body):
 
 
 def without_reserved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config without the keys that only the server sets."""
+    """Return a copy of a config without the keys that only the server may set."""
     given = config.get("configurable") or {}
     return {**config, "configurable": {name: given[name] for name in given if not name.startswith(_RESERVED)}}

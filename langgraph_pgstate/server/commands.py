@@ -25,7 +25,7 @@ from langgraph_pgstate.threads.types import Thread
 
 
 class RunParams(Body):
-    """The parameters that commands which create a run have in common."""
+    """Parameters that all commands which create a run have."""
 
     config: Json | None = None
     metadata: Json | None = None
@@ -106,7 +106,7 @@ class AgentTree(Body):
 
 
 MODES: Final = ("values", "updates", "messages-tuple", "tools", "custom", "tasks", "checkpoints")
-"""The modes whose events are kept of a run that a command starts."""
+"""The stream modes whose events are stored for a run that a command starts."""
 
 _CODES: Final[Mapping[int, str]] = {
     400: "invalid_argument",
@@ -115,7 +115,7 @@ _CODES: Final[Mapping[int, str]] = {
     422: "invalid_argument",
     501: "not_supported",
 }
-# Namespace of the ids of runs that go on with answers.
+# Namespace of the ids of runs that continue a thread with answers.
 _ANSWER_RUNS: Final = UUID("0f6f6c9e-5d6c-5d0b-9f57-3f6c1a8f9d52")
 _STATUSES: Final = {"pending": "started", "running": "running", "success": "completed", "interrupted": "interrupted"}
 
@@ -177,7 +177,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 async def _start(call: Call, given: RunStart) -> _Answer:
-    """Start a run; if the thread waits for an answer, the input is that answer."""
+    """Start a run. If the thread waits for an answer, the input is the answer."""
     thread_id = call.path("thread_id")
     body: dict[str, Any] = {"input": given.input, "multitask_strategy": given.multitask_strategy}
     is_fork = bool(((given.config or {}).get("configurable") or {}).get("checkpoint_id"))
@@ -187,7 +187,7 @@ async def _start(call: Call, given: RunStart) -> _Answer:
 
 
 async def _respond(call: Call, given: InputRespond) -> _Answer:
-    """Answer interrupts, each once, and go on."""
+    """Answer interrupts, each once, and resume the run."""
     thread = await call.thread("read")
     answers = {one.interrupt_id: one.response for one in given.responses}
     run_id = ""
@@ -195,7 +195,7 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
         asked = {one.interrupt_id: one.run_id for one in await call.state.interrupts.list(thread.thread_id)}
         if unknown := answers.keys() - asked.keys():
             raise CommandError("no_such_interrupt", f"thread {thread.thread_id!r} has no interrupt {min(unknown)!r}")
-        # A second answer has the id of the first one's run, which may have ended without using its answers.
+        # A second answer has the same run id as the first. That run may have ended without using its answers.
         names = [thread.thread_id, run_id, *(f"{id} {asked[id]}" for id in sorted(answers))]
         run_id = str(uuid5(_ANSWER_RUNS, "\n".join(names)))
         run = await call.state.runs.get(thread.thread_id, run_id)
@@ -206,7 +206,7 @@ async def _respond(call: Call, given: InputRespond) -> _Answer:
 
 
 async def _inject(call: Call, given: InputInject) -> _Answer:
-    """Enqueue a run with a message, after the runs that the thread has."""
+    """Enqueue a run with a message, after the runs of the thread."""
     if given.namespace:
         raise CommandError("not_supported", "messages go to the graph itself, not to its subgraphs")
     thread = await call.thread("read")

@@ -1,4 +1,4 @@
-"""Settings of a server in `langgraph.json`: graphs, authentication, store, and what is served over HTTP."""
+"""Settings of a server in `langgraph.json`: graphs, authentication, store and HTTP."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _CORS_KEYS: Final = (
 
 
 def load_server_config(file: Path) -> tuple[dict[str, Any], ServerOptions]:
-    """Import the graphs of a `langgraph.json`, and return them with the options of a server: auth, store and CORS.
+    """Import the graphs that a `langgraph.json` names. Return them with the server's options: auth, store and CORS.
 
     Args:
         file: The file.
 
     Raises:
-        ConfigurationError: If the file is malformed, or something that it names cannot be found.
+        ConfigurationError: If the file is malformed, or an object that it names cannot be found.
     """
     graphs = load_config(file)
     config, directory = read_config(file), file.parent.resolve()
@@ -96,5 +96,5 @@ def _middleware_order(http: Mapping[str, Any]) -> AuthPlace:
 def _cors(http: Mapping[str, Any]) -> dict[str, Any]:
     given = http.get("cors") or {}
     found = {name: given[name] for name in _CORS_KEYS if name in given}
-    # Its own origins replace those that are allowed by default.
+    # The file's own origins replace the default ones.
     return {"allow_origin_regex": None, **found} if "allow_origins" in found else found

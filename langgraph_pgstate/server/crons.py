@@ -1,4 +1,4 @@
-"""Operations on crons, which are schedules under a random name."""
+"""Operations on crons. A cron is a schedule under a random name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from langgraph_pgstate.server.runs import arguments_of, check_webhook, config_of
 from langgraph_pgstate.server.service import Access, Call
 from langgraph_pgstate.server.streams import kept_modes
 
-# A thread whose run failed is kept for a while, if it was to be deleted.
+# The thread of a failed run is kept for this time, although the cron deletes its threads.
 _THREAD_TTL: Final = timedelta(hours=1)
 _COLUMNS: Final = {"cron_id": "name", "assistant_id": "graph", "next_run_date": "next_at", "end_time": "end_at"}
-# Metadata by which runs and threads know their assistant.
+# Metadata that name the assistant in runs and threads.
 _LABELS: Final = ("assistant_id", "graph_id")
 _PAYLOAD: Final = (
     "input",
@@ -44,9 +44,9 @@ _PAYLOAD: Final = (
 
 
 async def create(call: Call) -> Any:
-    """Create a cron, whose runs are on one thread, or each on a new one.
+    """Create a cron. Its runs use one thread, or a new thread each.
 
-    It is a schedule under a random name, and fires within a second of its tick.
+    A cron is a schedule under a random name. It fires within a second of its tick.
     """
     body, cron_id = call.body, str(uuid7())
     thread_id = call.request.path_params.get("thread_id")
@@ -57,7 +57,7 @@ async def create(call: Call) -> Any:
         "thread_id": thread_id,
         "metadata": call.metadata(body.metadata),
     }
-    # A caller who may not create runs may not let a cron do it.
+    # A caller who may not create runs must not create them through a cron.
     threads = await call.authorize("threads", "create_run", run)
     thread = None if thread_id is None else await call.visible(thread_id, threads)
     value: dict[str, Any] = {
@@ -95,13 +95,13 @@ async def create(call: Call) -> Any:
 
 
 async def update(call: Call) -> Any:
-    """Change a cron. From then on it runs for the caller, as if the caller had made it.
+    """Change a cron. Its later runs belong to the caller, as if the caller had created it.
 
     Metadata are merged.
     """
     body, cron_id = call.body, call.path("cron_id")
     if not body.model_fields_set:
-        raise refuse(400, "the body names nothing that is to be changed")
+        raise refuse(400, "the body must name at least one field to change")
     metadata = call.metadata(body.metadata)
     value: dict[str, Any] = {
         "cron_id": cron_id,
@@ -113,11 +113,11 @@ async def update(call: Call) -> Any:
     schedule = await _found(call, cron_id, access)
     assistant_id = schedule.metadata.get("assistant_id")
     run = {"assistant_id": assistant_id, "metadata": value.get("metadata") or {}}
-    # Its runs are the caller's: who may not create such runs may not change what they do.
+    # The cron's runs are the caller's. A caller who may not create such runs must not change them through a cron.
     await _check_thread(call, schedule, "create_run", run)
     assistant = None
     if assistant_id is not None and (body.config is not None or body.context is not None):
-        # Values of the cron prevail over those of its assistant.
+        # Values of the cron take precedence over those of its assistant.
         assistant = await choose(call, assistant_id)
     options = _options(call, body, cron_id, assistant, schedule.arguments or {})
     if schedule.thread_id is None:
@@ -149,9 +149,9 @@ async def delete(call: Call) -> Response:
 
 
 async def search(call: Call) -> Response:
-    """Return a page of crons, schedules that were made in Python included.
+    """Return a page of crons, including schedules that were created in Python.
 
-    With `auth`, those on threads that the user sees, or that a handler on `crons` allows.
+    With `auth`, the page has the crons on threads that the user may see, or the crons that a handler on `crons` allows.
     """
     body = call.body
     filters = await _filters(call, body, body.limit, body.offset)
@@ -174,7 +174,7 @@ async def count(call: Call) -> int:
 
 
 def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as the clients know it."""
+    """Return a schedule in the form that clients expect."""
     arguments = dict(schedule.arguments or {})
     metadata = {name: value for name, value in schedule.metadata.items() if name not in _LABELS}
     assistant_id = schedule.metadata.get("assistant_id") or call.service.graphs.id_of(schedule.graph)
@@ -206,10 +206,10 @@ def cron_of(call: Call, schedule: Schedule) -> dict[str, Any]:
 
 
 async def _found(call: Call, cron_id: str, access: Access) -> Schedule:
-    """Return a cron that the caller may reach, but for its thread.
+    """Return a cron that the caller may reach. The permission for its thread is not checked.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such cron.
     """
     found = await call.state.schedules.sorted(name=cron_id, **access._asdict())
     if not found:
@@ -221,7 +221,8 @@ async def _check_thread(call: Call, schedule: Schedule, action: str, value: dict
     """Ask whether the caller may do something with the thread of a cron; the handler may change `value`.
 
     Raises:
-        HTTPException: 404 if it has a thread with which the caller may not; 403 if it has none.
+        HTTPException: 404 if the cron has a thread and the caller may not do it; 403 if the cron has no thread and the
+            caller may not do it.
     """
     thread_id = schedule.thread_id
     value["thread_id"] = thread_id
@@ -236,7 +237,7 @@ async def _check_thread(call: Call, schedule: Schedule, action: str, value: dict
 
 
 def _is_callers(call: Call, schedule: Schedule) -> bool:
-    """Return whether the runs of a cron know the caller as their user."""
+    """Return whether the runs of a cron have the caller as their user."""
     assert call.user is not None
     config = (schedule.arguments or {}).get("config") or {}
     return contains(config.get("configurable"), call.user.configurable)
@@ -252,7 +253,7 @@ async def _answer(call: Call, cron_id: str) -> dict[str, Any]:
 async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
     value = {"assistant_id": body.assistant_id, "thread_id": body.thread_id, "limit": limit, "offset": offset}
     access = await call.access("crons", "search", value)
-    # A cron on a thread shows the contents of that thread.
+    # A cron on a thread reveals the contents of the thread.
     threads = await call.authorize_search({"metadata": {}, "limit": limit, "offset": offset})
     metadata = {**(body.metadata or {})}
     if body.assistant_id is not None:
@@ -265,7 +266,7 @@ async def _filters(call: Call, body: CronCount, limit: int, offset: int) -> Any:
 def _options(
     call: Call, body: CronChange, cron_id: str, assistant: Chosen | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the changes of a schedule and of its runs that a body names."""
+    """Return the changes that a body makes to a schedule and to its runs."""
     names = ("input", "context", "interrupt_before", "interrupt_after", "stream_subgraphs", "durability")
     given = {name: getattr(body, name) for name in names if name in body.model_fields_set}
     found = {name: value for name, value in given.items() if value is not None}
@@ -293,7 +294,10 @@ def _options(
 
 
 def _merged(config: dict[str, Any] | None, context: Any, before: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return the config and the context after a change: a context and what is configurable replace each other."""
+    """Return the config and the context after a change.
+
+    A new context replaces `configurable`, and a new `configurable` replaces the context.
+    """
     known = before.get("config") or {}
     if config is None:
         return {name: known[name] for name in known if name != "configurable"}, context

@@ -1,4 +1,4 @@
-"""An application of the user's around the server: its routes come first, and its middleware is around all requests."""
+"""A user's own application around the server. Its routes come first, and its middleware applies to all requests."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from langgraph_pgstate.server.reading import BodyLimits, bytes_of, claiming, par
 if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
 
-# Load balancers know the server by it, so it is not the user's.
+# Load balancers identify the server by this path, so the user's application must not take it.
 _HEALTH: Final = "/ok"
 AuthPlace = Literal["none", "middleware_first", "auth_first"]
-"""Whether routes of the user's are authenticated, and whether before or after the middleware of the application."""
+"""Whether the user's routes are authenticated, and whether before or after the application's middleware."""
 
 
 def around(
@@ -41,20 +41,21 @@ def around(
     cors: Mapping[str, Any] | None,
     limits: BodyLimits,
 ) -> ASGIApp:
-    """Return an application of the user's with another one below its routes, and all of it below a prefix.
+    """Return the user's application with the server below its routes, and everything below a prefix.
 
     Args:
-        app: A Starlette or FastAPI application. It is changed.
+        app: A Starlette or FastAPI application. This function changes it.
         inner: The server.
-        operations: Its operations, which FastAPI's OpenAPI document has, too.
+        operations: The server's operations, which are added to FastAPI's OpenAPI document.
         authority: Authenticates the user's routes, if `place` says so.
-        place: When they are authenticated.
+        place: When the user's routes are authenticated.
         prefix: The prefix; may be empty.
         cors: Options of Starlette's `CORSMiddleware`, for all routes.
-        limits: What a body may have which is read to authenticate.
+        limits: Limits of a body that is read for authentication.
 
     Raises:
-        ConfigurationError: If it is no such application, or there is nothing that authenticates.
+        ConfigurationError: If `app` is not a Starlette or FastAPI application, or `place` needs an authority and there
+            is none.
     """
     if not isinstance(app, Starlette):
         raise ArgumentTypeError(f"app must be a Starlette or FastAPI application, not {type(app).__name__}")
@@ -76,7 +77,7 @@ def around(
 
 
 class _Inner:
-    """The server as the endpoint of a route, which would take a method for a function of a request."""
+    """The server as the endpoint of a route. Starlette would treat a method as a function of a request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -89,7 +90,7 @@ class _Inner:
 class _Authenticated:
     """Middleware that authenticates the requests to some routes; the user is `request.user`.
 
-    Connections of other kinds than HTTP, like WebSockets, are refused there.
+    Connections other than HTTP, like WebSockets, are refused on these routes.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class _Authenticated:
         with ExitStack() as held:
             try:
                 if reads:
-                    # Kept for the application.
+                    # Kept so that the application can read the body again.
                     given = await bytes_of(request, held.enter_context(claiming()))
                     body = await parsed(request, given, self._limits.values)
                 user = await self._authority.authenticate(request, body)

@@ -1,4 +1,4 @@
-"""Errors of the package as HTTP answers, without internals."""
+"""HTTP responses for the package's errors, without internals."""
 
 from __future__ import annotations
 
@@ -64,44 +64,44 @@ STATUSES: Final[Mapping[type[Exception], int]] = {
     InvalidUpdateError: 400,
     EmptyInputError: 400,
 }
-"""The HTTP status of an error whose message is shown; 503 without the database, and 500 of all others."""
+"""The HTTP status of an error whose message is shown: 503 if the database is unavailable. Other errors give 500."""
 
 
 class ServerStoppingError(ConnectionError):
-    """The server ends a response that it has begun, so that the client asks another one."""
+    """The server ends a response before its end, so that the client asks another server."""
 
 
 class ServerBusyError(ServerStoppingError):
-    """The server holds as many bytes for requests as it may. The client asks again."""
+    """Requests hold all the memory that the server gives them. The client should try again."""
 
 
 class Budget:
-    """Bytes of this process that requests share.
+    """Memory of this process that requests share.
 
     Args:
-        most: How many there are. One request alone may have more.
+        most: Bytes to share. A request that is alone may take more.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
 
     def claim(self, size: int, own: int = 0) -> None:
-        """Take bytes, which are to be released, beside those that the caller has already.
+        """Take more bytes for a request. The caller releases them later.
 
         Raises:
-            ServerBusyError: If there are too few left, because others have some.
+            ServerBusyError: If other requests hold bytes and too few are left.
         """
         if self._held > own and self._held + size > self._most:
             raise ServerBusyError("other requests hold too much of the server's memory: try again")
         self._held += size
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Release bytes that `claim` has taken."""
         self._held -= size
 
     @contextmanager
     def claiming(self) -> Iterator[Callable[[int], None]]:
-        """Provide a function that takes bytes until the end of the block."""
+        """Provide a function that claims bytes. They are released at the end of the block."""
         own = 0
 
         def claim(size: int) -> None:
@@ -116,23 +116,23 @@ class Budget:
 
 
 def refuse(status: int, detail: str, headers: Mapping[str, str] | None = None) -> HTTPException:
-    """Return an exception that answers a request with a status and a message."""
+    """Return an exception that makes a response with a status and a message."""
     return HTTPException(status, detail, dict(headers) if headers else None)
 
 
 def missing(what: str, id: str) -> HTTPException:
-    """Return an exception for a thread, run or assistant that does not exist, or is not the caller's."""
+    """Return an exception for a thread, run or assistant that does not exist, or that the caller may not see."""
     return refuse(404, f"there is no {what} {id!r}")
 
 
 def error_of(failed: RunFailedError | Run) -> dict[str, Any]:
-    """Return the error of a run as the clients know it, without its traceback."""
+    """Return the error of a run for clients, without its traceback."""
     message = failed.error_message or f"the run ended as {failed.status}"
     return short_error({"error": failed.error_type or failed.status, "message": message})
 
 
 def short_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an error with the name of its type, without the module."""
+    """Return an error's text with the name of its type, without the module."""
     return {**error, "error": str(error.get("error") or "Error").rpartition(".")[2]}
 
 
@@ -143,7 +143,7 @@ async def answer_refusal(_: Request, error: Exception) -> Response:
 
 
 async def answer_invalid(_: Request, error: Exception) -> Response:
-    """Respond to a request whose body or query is invalid: one sentence for each place."""
+    """Respond to a request whose body or query is invalid, with a sentence for each invalid value."""
     assert isinstance(error, ValidationError)
     return answer({"detail": "; ".join(sentences(error))}, 422)
 
@@ -152,7 +152,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
     """Respond to a request that failed. Only messages of expected errors are shown."""
     for kind in type(error).__mro__:
         if kind is UnavailableError:
-            # Its message names the database's server.
+            # The error's message contains the address of the database server.
             _log.warning("%s %s failed: %s", request.method, request.url.path, error)
             return answer({"detail": "the database is not available"}, 503, {"Retry-After": "1"})
         if kind in STATUSES:
@@ -162,7 +162,7 @@ async def answer_failure(request: Request, error: Exception) -> Response:
 
 
 async def answer_busy(_: Request, error: Exception) -> Response:
-    """Respond to a request for which the server has no memory."""
+    """Respond to a request for which the server has no memory left."""
     return answer({"detail": str(error)}, 503, {"Retry-After": "1"})
 
 

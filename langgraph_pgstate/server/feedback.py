@@ -13,7 +13,7 @@ from langgraph_pgstate.server.service import Call
 
 
 async def create(call: Call) -> Any:
-    """Store a score or a comment on a run, or replace that of the same id, and return it."""
+    """Store a score or a comment on a run, and return it. An earlier one with the same id is replaced."""
     body, run_id = call.body, call.path("run_id")
     thread = await call.thread("update", {"run_id": run_id})
     return await call.state.runs.feedback.add(
@@ -54,25 +54,25 @@ async def delete(call: Call) -> Response:
 
 
 METRICS_PERMISSION: Final = "metrics:read"
-"""The permission without which an authenticated user sees no metrics, which are those of all users."""
+"""The permission that an authenticated user needs to see metrics, because they cover all users."""
 
 _MOST_DAYS: Final = 3650
 
 
 async def metrics(call: Call) -> Response:
-    """Return the metrics of this process and of the database, as Prometheus reads them."""
+    """Return the metrics of this process and of the database in the format of Prometheus."""
     if call.user is not None and METRICS_PERMISSION not in call.user.permissions:
-        raise refuse(403, f"metrics are those of all users: they need the permission {METRICS_PERMISSION!r}")
+        raise refuse(403, f"metrics cover all users: they need the permission {METRICS_PERMISSION!r}")
     service = call.service
     if service.metrics is None:
-        # Made at the first request, so that a server that is not scraped measures nothing.
+        # Created at the first request, so that a server whose metrics are never read does not measure.
         service.metrics = Metrics(service.state)
     body, content_type = await service.metrics.expose(call.request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
 
 async def analytics(call: Call) -> Any:
-    """Return threads by status, outcomes, durations and cost of runs, and feedback of the last days."""
+    """Return threads by status, the outcomes, durations and cost of runs, and the feedback of the last days."""
     scope = await call.authorize_search({"metadata": {}, "limit": 0, "offset": 0})
     return await call.state.runs.analytics(
         call.names("by") or "agent",

@@ -1,4 +1,4 @@
-"""The graphs that are served, and how their states are read and written."""
+"""The graphs that are served, and the reading and writing of their states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_THE_SYSTEM: Final = {"created_by": "system"}
 
 
 class ServedGraphs:
-    """The graphs that are served, by name. Each is an assistant, too: under its name and under an id made of it.
+    """The graphs that are served, by name. Each graph is also an assistant, under its name and an id made of the name.
 
     Args:
         sources: The graphs by name.
@@ -36,7 +36,7 @@ class ServedGraphs:
         self._created_at = datetime.now(UTC).isoformat()
 
     def find(self, assistant_id: str) -> str | None:
-        """Return the name of the graph that an assistant's id or name stands for; `None` if it stands for no graph."""
+        """Return the name of the graph for an assistant's id or name; `None` if there is no such graph."""
         name = self._ids.get(assistant_id, assistant_id)
         return name if name in self._sources else None
 
@@ -55,7 +55,7 @@ class ServedGraphs:
 
     @property
     def as_assistants(self) -> list[dict[str, Any]]:
-        """The graphs as assistants, which are not stored."""
+        """The graphs as assistants. They are not stored."""
         return [
             {
                 "assistant_id": id,
@@ -69,7 +69,7 @@ class ServedGraphs:
         ]
 
     def named_in(self, metadata: Mapping[str, Any]) -> str | None:
-        """Return the name of the graph that a thread's metadata name, if it is one of these."""
+        """Return the name of the graph in a thread's metadata; `None` if it is not served."""
         name = metadata.get("graph_id")
         return name if isinstance(name, str) and name in self._sources else None
 
@@ -79,11 +79,11 @@ class ServedGraphs:
         return sorted(self._sources)
 
     def of_thread(self, thread: Thread) -> str | None:
-        """Return the name of the graph that runs on a thread, if it is one of these."""
+        """Return the name of the graph that runs on a thread; `None` if it is not served."""
         return self.named_in(thread.metadata) or self.named_in({"graph_id": thread.agent})
 
     def is_made(self, name: str) -> bool:
-        """Return whether a graph is made for each call, by a function that gets a config."""
+        """Return whether a graph is made for each call by a function that takes a config."""
         return self._sources[name].is_factory
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ class ServedGraphs:
         access: Access = "threads.read",
         saver: BaseCheckpointSaver[str] | None = None,
     ) -> AsyncIterator[Graph]:
-        """Provide a graph with the saver, or with another. A function that makes graphs gets the config."""
+        """Provide a graph with this saver or another one. A function that makes graphs gets the config."""
         given = (config or {}).get("configurable") or {}
         configurable = with_user({"assistant_id": self.id_of(name), **given, "graph_id": name})
         async with self._sources[name].aopen({**(config or {}), "configurable": configurable}, access) as graph:
@@ -102,5 +102,5 @@ class ServedGraphs:
 
 
 def config_at(thread_id: str, **configurable: Any) -> RunnableConfig:
-    """Return the config of a thread, or of one of its checkpoints."""
+    """Return the config of a thread or of one of its checkpoints."""
     return {"configurable": {**configurable, "thread_id": thread_id}}

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-# Keys of the platform's own clients, which are taken only by their whole names.
+# Keys of the platform's own clients. Only their full names match, not patterns.
 _SECRETS: Final = ("x-api-key", "x-tenant-id", "x-service-key")
 
 
 class HeaderSelection:
-    """Names of headers, some of which are chosen. In a pattern a star stands for any text; case does not matter.
+    """A selection of headers by patterns. In a pattern, a star stands for any text. Case does not matter.
 
     Args:
-        includes: Patterns of those that are chosen.
-        excludes: Patterns of those that are not, although one of the others fits.
+        includes: Patterns of the headers that are chosen.
+        excludes: Patterns of headers that are left out, even if `includes` matches them.
     """
 
     def __init__(self, includes: Sequence[str], excludes: Sequence[str] = ()) -> None:
@@ -23,7 +23,7 @@ class HeaderSelection:
         self._excludes = [one.lower() for one in excludes]
 
     def of(self, headers: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-        """Return those that are chosen, by their names in lower case."""
+        """Return the chosen headers by their names in lower case."""
         return {name.lower(): value for name, value in headers if self._takes(name.lower()) and "\0" not in value}
 
     def _takes(self, name: str) -> bool:

@@ -25,8 +25,8 @@ _STEP: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 PATH: Final = r"\w+(\.[^.\[\]]+|\[-?\d{1,9}\])*"
 """The form of a path in a JSON value."""
 MOST_LEVELS: Final = 200
-"""The levels of lists and objects that a request may have, and that a response shows."""
-# Items of lists and objects that are encoded by one call.
+"""The most levels of nested lists and objects that a request may have and a response shows."""
+# Items of lists and objects that one call encodes.
 _PART: Final = 500
 _OPTIONS: Final = (
     orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -34,21 +34,24 @@ _OPTIONS: Final = (
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as JSON. Values of unknown types become their `str()`, numbers that are not finite `null`."""
+    """Return a value as JSON. Values of unknown types become their `str()`. Infinite numbers and NaN become `null`."""
     try:
         return orjson.dumps(value, default=_plain, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError):
-        # Integers of more than 64 bits, lone surrogates, keys of other types, depth.
+        # orjson refuses integers of more than 64 bits, lone surrogates, keys that are not strings, and deep nesting.
         return json.dumps(_deep(value)).encode()
 
 
 async def encode(value: Any) -> bytes:
-    """Return a value as `to_json` does. Many values are encoded beside the event loop."""
+    """Return a value as `to_json` does. Many values are encoded in a thread."""
     return await beside(to_json_in_parts, value) if has_many_values(value) else to_json(value)
 
 
 def to_json_in_parts(value: Any, depth: int = 0) -> bytes:
-    """Return a value as `to_json` does, by several calls: none holds the interpreter for long, unless a string does."""
+    """Return the same JSON as `to_json`, made by several calls.
+
+    No call holds the GIL for long, except for a long string.
+    """
     if isinstance(value, BaseModel):
         value = _plain(value)
     if type(value) not in (dict, list, tuple) or not is_heavy(value):
@@ -67,7 +70,7 @@ def _members(value: Mapping[Any, Any], depth: int) -> Iterator[bytes]:
             yield to_json(some)[1:-1]
             continue
         for key, item in some.items():
-            # The key with its colon.
+            # The key, with its colon.
             yield to_json({key: 0})[1:-2] + to_json_in_parts(item, depth + 1)
 
 
@@ -82,12 +85,12 @@ def _items(value: Sequence[Any], depth: int) -> Iterator[bytes]:
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with a value as JSON."""
+    """Return a response whose body is a value as JSON."""
     return Response(to_json(value), status, headers, "application/json")
 
 
 def _plain(value: Any) -> Any:
-    """Return an object that orjson does not know as one that it knows."""
+    """Convert an object that orjson cannot encode to one that it can."""
     if isinstance(value, BaseModel):
         return value.model_dump()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -113,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _deep(value: Any, depth: int = 0) -> Any:
-    """Return a value made of types that the standard library writes; at more than `MOST_LEVELS` it ends with `None`."""
+    """Return a value made of types that the standard library encodes. Deeper than `MOST_LEVELS`, values become `None`."""
     if depth > MOST_LEVELS or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if value is None or type(value) in (bool, int, float, str):
@@ -135,7 +138,7 @@ def _refuse(value: Any) -> Any:
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Return whether lists and objects are in each other on more levels than that."""
+    """Return whether lists and objects are nested in more than a number of levels."""
     level = [value]
     for _ in range(levels + 1):
         level = [one for one in level if type(one) in (list, dict)]
@@ -146,7 +149,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def selected(value: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
-    """Return an object with some of its fields, or all."""
+    """Return an object with some of its fields, or with all."""
     return dict(value) if names is None else {name: value[name] for name in names if name in value}
 
 
@@ -163,7 +166,7 @@ def extracted(value: Any, path: str) -> Any:
 
 
 def page_headers(offset: int, count: int, has_more: bool) -> dict[str, str]:
-    """Return the headers of a page: where the next one begins, and how many items are known of."""
+    """Return the headers of a page: where the next page begins, and the number of items that are known."""
     following = offset + count
     if not has_more:
         return {"X-Pagination-Total": str(following)}

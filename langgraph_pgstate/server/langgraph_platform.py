@@ -4,7 +4,7 @@ In `langgraph.json`:
 
     {"checkpointer": {"path": "langgraph_pgstate.agent_server:checkpointer"}}
 
-For traces and for tools whose effects happen once, in the module that builds the graph:
+For traces, and for tools whose effects must happen once, write in the module that builds the graph:
 
     from langgraph_pgstate.agent_server import record, tools
 
@@ -73,28 +73,28 @@ _FLAGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AgentServerSettings:
-    """Settings of the Agent Server, read from environment variables; `langgraph.json` has an `env` for them.
+    """Settings of the Agent Server, read from environment variables. They can be set in `env` of `langgraph.json`.
 
     Attributes:
-        dsn: `PGSTATE_DSN`, a libpq connection string or URI; without it the embedded PostgreSQL is used.
-        path: `PGSTATE_PATH`, the embedded one's data directory, relative to where the server was started; `.pgstate`
-            by default.
+        dsn: `PGSTATE_DSN`, a libpq connection string or URI; the embedded PostgreSQL is used if it is not set.
+        path: `PGSTATE_PATH`, the data directory of the embedded PostgreSQL, relative to the server's working directory;
+            `.pgstate` by default.
         schema: `PGSTATE_SCHEMA`, the schema of the tables; `pgstate` by default.
         setup: `PGSTATE_SETUP`, whether the tables are made or brought up to date at the start; `true` by default.
-        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, connections at most (for each event loop, of which a
-            server has one, or one for each worker with `BG_JOB_ISOLATED_LOOPS`; 10 by default) and seconds to wait for
-            one (30 by default).
+        pool: `PGSTATE_POOL_SIZE` and `PGSTATE_POOL_TIMEOUT`, most connections of each event loop (10 by default), and
+            seconds to wait for a connection (30 by default). A server has one event loop, or one for each worker with
+            `BG_JOB_ISOLATED_LOOPS`.
         prepare: `PGSTATE_PREPARE`, whether statements are prepared, `true` by default; `false` for a PgBouncer before
             1.21.
-        record: `PGSTATE_RECORD`, whether anything but checkpoints is written: runs, spans, events, messages; `true` by
+        record: `PGSTATE_RECORD`, whether runs, spans, events and messages are written beside checkpoints; `true` by
             default.
-        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are; `true` by default.
-        project: `PGSTATE_PROJECT`, channels stored as JSON, too, separated by commas, like `booking,basket`.
-        allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state beside data types of modules that
-            the server has imported, like `shop.state:Order`, separated by commas; `*` for all, which trusts everybody
-            who can write to the database.
+        content: `PGSTATE_RECORD_CONTENT`, whether inputs and outputs of runs and spans are written; `true` by default.
+        project: `PGSTATE_PROJECT`, channels that are also stored as JSON, separated by commas, like `booking,basket`.
+        allowed: `PGSTATE_ALLOWED_TYPES`, types that may be built from stored state, like `shop.state:Order`, separated
+            by commas. Data types of modules that the server has imported are always allowed. `*` allows all types, and
+            so trusts everybody who can write to the database.
         thread_ttl: `PGSTATE_THREAD_TTL`, how long new threads are kept after their last activity, like `30d` or `12h`;
-            for ever without it. `pgstate maintain` deletes them then.
+            for ever if it is not set. `pgstate maintain` deletes them after that time.
     """
 
     dsn: str | None = field(default=None, repr=False)
@@ -111,10 +111,10 @@ class AgentServerSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read the variables; an empty one counts as absent, except `PGSTATE_DSN`, which is refused.
+        """Read the variables. An empty variable counts as absent, but an empty `PGSTATE_DSN` is refused.
 
         Args:
-            environment: Variables; the process's when left out.
+            environment: Environment variables; those of the process by default.
 
         Raises:
             ConfigurationError: If a variable's value is not usable.
@@ -154,7 +154,7 @@ class _Variables:
     def flag(self, name: str) -> bool:
         value = (self.text(name) or "true").lower()
         if value not in _FLAGS:
-            raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+            raise ConfigurationError(f"{name} must be {' or '.join(_FLAGS)}, not {value!r}")
         return _FLAGS[value]
 
     def positive(self, name: str, kind: Callable[[str], float]) -> float:
@@ -173,7 +173,7 @@ class _Variables:
             return None if value is None else check_ttl(name, age(value))
         except ConfigurationError:
             raise ConfigurationError(
-                f"{name} is a number and s, m, h, d or w, like 30d or 12h, more than 0 and less than 1,000 years, "
+                f"{name} must be a number and s, m, h, d or w, like 30d or 12h, more than 0 and less than 1,000 years, "
                 f"not {value!r}"
             ) from None
 
@@ -191,7 +191,7 @@ class _Opened:
 
     Attributes:
         loop: The loop.
-        state: Its connections and their APIs.
+        state: The state, with its connections.
         is_recorded: Whether graphs are recorded.
     """
 
@@ -200,10 +200,10 @@ class _Opened:
     is_recorded: bool
 
 
-# Loops in different threads replace the whole tuple; it is read without a lock.
+# Threads replace the whole tuple, so that it can be read without a lock.
 _opened: tuple[_Opened, ...] = ()
 _opening = threading.Lock()
-# The embedded server's library counts its users in a file and is not thread-safe.
+# The library of the embedded server counts its users in a file, and is not thread-safe.
 _embedding = threading.Lock()
 
 
@@ -212,7 +212,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
     """Provide the saver of the running event loop, in the form that the Agent Server expects.
 
     Its connections are closed at the end. It never blocks the loop. With `BG_JOB_ISOLATED_LOOPS` the server does not
-    close it; the connections then end with the process, and no data is lost.
+    close the saver. The connections then end with the process, and no data is lost.
 
     Raises:
         ConfigurationError: If a `PGSTATE_*` variable is invalid, or the server refuses the connection.
@@ -226,7 +226,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
         _dsn(settings) as dsn,
         AsyncDatabase.open(dsn, schema=settings.schema, pool=settings.pool, prepare_threshold=threshold) as database,
     ):
-        # Run in a thread, because it imports the named modules.
+        # Run in a thread, because the named modules are imported.
         serde = await asyncio.to_thread(WideningSerializer, settings.allowed)
         state = AsyncPGState.over(
             database,
@@ -239,7 +239,7 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             },
         )
         if not settings.record:
-            # The same saver without hooks, except that of the threads' time to live.
+            # The same saver without its hooks, except the hook for the threads' time to live.
             expiry = ExpiryHook(queries(settings.schema), settings.thread_ttl) if settings.thread_ttl else None
             state.saver = AsyncPGStateSaver.over(database, {"schema": settings.schema, "serde": serde}, expiry)
         if settings.setup:
@@ -254,17 +254,17 @@ async def checkpointer() -> AsyncIterator[AsyncPGStateSaver]:
             yield state.saver
         finally:
             _forget(opened)
-            # The error is logged; the server must go on closing other resources.
+            # The error is logged, because the server must go on to close other resources.
             with suppress(PGStateError):
                 await state.close()
 
 
 @contextmanager
 def serving(state: AsyncPGState) -> Iterator[None]:
-    """Make `state`, `record` and `tools` of this module work on the running event loop with a state of the caller's.
+    """Make `state`, `record` and `tools` of this module use the caller's state on the running event loop.
 
-    So a graph that was written for the Agent Server runs in another program, which records it by itself: `record`
-    adds nothing.
+    A graph that was written for the Agent Server can so run in another program. The other program records the graph, so
+    `record` adds nothing.
     """
     opened = _Opened(asyncio.get_running_loop(), state, is_recorded=False)
     _note(opened)
@@ -293,7 +293,7 @@ def state() -> AsyncPGState:
 class LoopToolLedger(AsyncToolLedger):
     """A tool ledger that uses the connections of the event loop on which a tool is called.
 
-    Policies are set once, when the graph is built.
+    Set policies once, when the graph is built.
     """
 
     def __init__(self) -> None:
@@ -312,7 +312,7 @@ class LoopToolLedger(AsyncToolLedger):
             raise ToolSetupError(str(error)) from None
 
     async def close(self) -> None:
-        """Do nothing: each loop's own ledger is closed with its checkpointer."""
+        """Do nothing. The checkpointer of each loop closes the loop's own ledger."""
 
 
 def _here() -> _Opened | None:
@@ -333,11 +333,11 @@ def _recorders() -> list[RecordingHandler]:
 
 
 def _read_files(schema: str) -> None:
-    """Do work that reads files and is done once per process, so that no event loop has to."""
+    """Read files once per process, so that no event loop has to read them."""
     preload(schema)
     holder_id()
     warn_if_untested()
-    # Loads the compression dictionary.
+    # Loads the dictionary for compression.
     frames.pack(bytes(100))
 
 
@@ -367,7 +367,7 @@ def _embedded(path: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
-    """Provide the DSN, and run the embedded server meanwhile if it is used."""
+    """Provide the DSN. The embedded server runs until the end of the block if it is used."""
     if settings.dsn is not None:
         read_dsn(settings.dsn, DSN_VARIABLE)
         yield settings.dsn
@@ -378,6 +378,6 @@ async def _dsn(settings: AgentServerSettings) -> AsyncIterator[str]:
 
 _recorder = LoopRecorder(_recorder_here, _recorders)
 record = _recorder.record
-"""Return a graph with recording attached. Runs, spans and events are written when the server runs it."""
+"""Return a graph with recording attached. The server then writes runs, spans and events of the graph."""
 tools = LoopToolLedger()
 """The tool ledger: `ToolNode([...], awrap_tool_call=tools)`, `create_agent(..., middleware=[tools.middleware()])`."""

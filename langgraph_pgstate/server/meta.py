@@ -1,4 +1,4 @@
-"""Operations about the server itself, and its OpenAPI document, made of the table of operations."""
+"""Operations about the server itself, and its OpenAPI document, which is made from the table of operations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from langgraph_pgstate.server.routes import Operation
 
 DOCUMENT: Final = "/openapi.json"
-"""The path of the document."""
+"""The path of the OpenAPI document."""
 _REFERENCES: Final = "#/components/schemas/{model}"
 
 
 @cache
 def document(prefix: str = "", operations: Sequence[Operation] | None = None) -> dict[str, Any]:
-    """Return the document.
+    """Return the OpenAPI document.
 
     Args:
         prefix: The path below which the operations are.
@@ -65,7 +65,7 @@ def document(prefix: str = "", operations: Sequence[Operation] | None = None) ->
 
 
 def merged(own: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of an application with the paths and schemas of the server, below its own."""
+    """Return an application's OpenAPI document with the paths and schemas of the server added."""
     paths, schemas = own.get("paths", {}), own.get("components", {}).get("schemas", {})
     return {
         **own,
@@ -75,12 +75,12 @@ def merged(own: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def ok(call: Call) -> Any:
-    """Return that the server runs."""
+    """Respond that the server runs."""
     return {"ok": True}
 
 
 async def info(call: Call) -> Any:
-    """Return versions, and what the server can do."""
+    """Return versions and the features of the server."""
     return {
         "version": __version__,
         "langgraph_py_version": version("langgraph"),

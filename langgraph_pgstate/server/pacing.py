@@ -1,4 +1,7 @@
-"""Events on their way to a client: read as fast as the client takes them, and held once for all who wait for them."""
+"""Sending events to clients. Events are read as fast as the client takes them.
+
+All clients that wait for an event share its bytes.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from langgraph_pgstate.server import json
 from langgraph_pgstate.server.errors import Budget, ServerBusyError, ServerStoppingError
 from langgraph_pgstate.server.service import Call
 
-# A proxy closes a connection on which nothing is sent; the JavaScript SDK finds half-open ones by it.
+# A proxy closes a connection on which nothing is sent. The JavaScript SDK detects dead connections by heartbeats.
 HEARTBEAT_SECONDS: Final = 5.0
-# Bytes that are read before the client has taken those before them; at least one item.
+# Bytes that are read ahead of the client; at least one item.
 _AHEAD: Final = 64 * 1024
-# Bytes that are given to a connection at once: it waits for the client before it takes more.
+# Bytes that are given to a connection at once. The connection then waits for the client.
 _PIECE: Final = 16 * 1024
-# Bytes of large items that wait for all clients of a process. A client whose item has no room gets a 503 and asks
+# Memory of a process for large items that wait for clients. A client whose item does not fit gets a 503 and tries
 # again.
 _waiting: Final = Budget(128 * 1024 * 1024)
 
@@ -37,10 +40,10 @@ M = TypeVar("M")
 
 
 class ClosingResponse(StreamingResponse):
-    """A response whose source is closed when the client disconnects, also while it waits."""
+    """A response whose source is closed when the client disconnects, also while the response waits."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; without its end if the server stops, which closes the connection."""
+        """Send the response. If the server stops, close the connection before the end of the response."""
         try:
             await super().__call__(scope, receive, send)
         except ServerStoppingError:
@@ -52,7 +55,7 @@ class ClosingResponse(StreamingResponse):
 
 
 class _Content:
-    """Bytes that several streams hold."""
+    """Bytes that several streams share."""
 
     __slots__ = ("__weakref__", "_claimed", "data")
 
@@ -69,17 +72,18 @@ _contents: Final[WeakValueDictionary[bytes, _Content]] = WeakValueDictionary()
 class Waiting(Generic[M]):
     """An item that a client has not taken yet.
 
-    Large ones are held once in a process: the readers of one run that take nothing mostly wait at the same place.
+    Streams of a process share the bytes of a large item: clients of one run that read nothing mostly wait for the same
+    item.
 
     Attributes:
-        mark: What the stream needs to know of the item.
+        mark: The stream's own note on the item.
 
     Args:
-        mark: The same.
-        data: Its bytes.
+        mark: The stream's own note on the item.
+        data: Bytes of the item.
 
     Raises:
-        ServerBusyError: If the large ones of other clients take too many bytes.
+        ServerBusyError: If large items of other clients take too many bytes.
     """
 
     __slots__ = ("_content", "mark")
@@ -98,12 +102,12 @@ class Waiting(Generic[M]):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """Bytes of the item."""
         return self._content.data
 
 
 def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
-    """Yield the bytes of a batch, small items together and large ones in pieces, and empty it meanwhile."""
+    """Yield the bytes of a batch: small items together, large items in pieces. Empty the batch meanwhile."""
     while batch:
         small: list[bytes] = []
         size = 0
@@ -112,7 +116,7 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
         if small:
             yield b"".join(small)
         else:
-            # Kept until it is sent, so that others who wait for the same bytes find them.
+            # Kept until it is sent, so that other streams which wait for the same bytes find them.
             large = batch.popleft()
             yield from _parts(large.data)
             del large
@@ -121,14 +125,14 @@ def pieces(batch: deque[Waiting[Any]]) -> Iterator[bytes]:
 async def batches_of(
     call: Call, source: AsyncIterator[T], encode: Callable[[T], Awaitable[tuple[M, bytes]]]
 ) -> AsyncIterator[deque[Waiting[M]]]:
-    """Yield the items of an iterator as bytes, in batches: all that have come, or none when a heartbeat is due.
+    """Yield the items of an iterator as bytes, in batches. An empty batch means that a heartbeat is due.
 
-    No more is read ahead than a few dozen kilobytes, or one item, before the caller asks for the next batch.
+    At most a few dozen kilobytes, or one item, are read before the caller asks for the next batch.
 
     Args:
         call: The request.
         source: The items.
-        encode: Returns what the stream needs to know of an item, and its bytes.
+        encode: Returns the stream's note on an item, and the item's bytes.
 
     Raises:
         ServerStoppingError: If the server stops.
@@ -140,7 +144,7 @@ async def batches_of(
         size = 0
         async for item in source:
             found.append(Waiting(*await encode(item)))
-            # Let go of the value before waiting for the client.
+            # Release the value before waiting for the client.
             del item
             has_come.set()
             size += len(found[-1].data)
@@ -149,7 +153,7 @@ async def batches_of(
                 await has_room.wait()
                 size = sum(len(one.data) for one in found)
 
-    # One task for all that comes: one for each item would cost more than the item.
+    # One task for all items, because a task for each item would cost more than the item.
     reading = asyncio.ensure_future(read())
     stopping = asyncio.ensure_future(call.service.stopping.wait())
     coming: asyncio.Future[Any] | None = None
@@ -180,18 +184,18 @@ async def batches_of(
 
 
 class HeldResponse(StreamingResponse):
-    """A response whose body is sent as the client takes it, and counts as bytes that wait.
+    """A response whose body is sent as fast as the client takes it. Its bytes count as waiting.
 
     Args:
         response: The response.
 
     Raises:
-        ServerBusyError: If the large ones of other clients take too many bytes.
+        ServerBusyError: If large items of other clients take too many bytes.
     """
 
     def __init__(self, response: Response) -> None:
         batch = deque([Waiting(None, bytes(response.body))])
-        # Only `batch` has the body from here on.
+        # From here on only `batch` refers to the body.
         super().__init__(_each(pieces(batch)), response.status_code, response.headers, response.media_type)
 
 
@@ -201,14 +205,14 @@ async def _each(found: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def held(response: Response, is_read: bool) -> Response:
-    """Return a response that holds no more of the process's memory than there is.
+    """Return a response whose bytes count against the memory of the process.
 
     Args:
         response: A response.
-        is_read: Whether its request changes nothing, and may be refused.
+        is_read: Whether the request only reads, so that it may be refused.
 
     Raises:
-        ServerBusyError: If it may be, and the large answers of other clients take too many bytes.
+        ServerBusyError: If the request only reads and large responses of other clients take too many bytes.
     """
     if isinstance(response, StreamingResponse) or len(response.body) <= _PIECE:
         return response
@@ -221,15 +225,15 @@ def held(response: Response, is_read: bool) -> Response:
 
 
 async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, str] | None = None) -> Response:
-    """Respond with a list of values that are read while it is sent, one by one; with a short one when it is whole.
+    """Respond with a list of values that are read while the list is sent. A short list is read whole before.
 
     Args:
         values: The values.
         headers: Headers of the response.
 
     Raises:
-        Exception: What `values` raises before they have a few kilobytes, or one value. If it raises later, the
-            response breaks off.
+        Exception: What `values` raises before the first few kilobytes or the first value. If it raises later, the
+            response ends early.
     """
     batches = _in_one_task(_batches(values))
     try:
@@ -251,7 +255,7 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
                     yield piece
         except Exception:
             _log.exception("a list could not be read to its end")
-            raise ServerStoppingError("the list breaks off") from None
+            raise ServerStoppingError("the list ended early: a value could not be read") from None
         finally:
             await clean_up(batches.aclose)
 
@@ -259,14 +263,14 @@ async def answer_list(values: AsyncGenerator[Any, None], headers: Mapping[str, s
 
 
 async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[deque[Waiting[None]], bool], None]:
-    """Yield a list of values as JSON, some kilobytes or one value at once, and whether it is the end."""
+    """Yield a list of values as JSON, with whether it is the end. Each part has some kilobytes or one value."""
     found: deque[Waiting[None]] = deque()
     size, mark = 0, b"["
     async with aclosing(values):
         async for value in values:
             found.append(Waiting(None, mark))
             found.append(Waiting(None, await json.encode(value)))
-            # Let go of the value before waiting for the client.
+            # Release the value before waiting for the client.
             del value
             size, mark = size + len(found[-1].data), b","
             if size > _PIECE:
@@ -277,9 +281,9 @@ async def _batches(values: AsyncGenerator[Any, None]) -> AsyncGenerator[tuple[de
 
 
 async def _in_one_task(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Yield what a generator yields, and run it in one task, whoever asks for its values.
+    """Yield the values of a generator that runs in one task, whichever task asks for the values.
 
-    A scope of anyio, as that of a graph's factory, has to be left by the task that entered it.
+    A cancel scope of anyio, like that of a graph's factory, must be left by the task that entered it.
     """
     wanted: asyncio.Queue[None] = asyncio.Queue()
     found: asyncio.Queue[tuple[list[T], BaseException | None]] = asyncio.Queue()
@@ -317,6 +321,6 @@ def _parts(data: bytes) -> Iterator[bytes]:
 
 
 async def clean_up(do: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Clean up after a request, even if it is cancelled; what fails is mended by the sweep of expired threads."""
+    """Clean up after a request, even if it is cancelled. The sweep of expired threads repeats what fails."""
     with suppress(Exception):
         await finish(do())

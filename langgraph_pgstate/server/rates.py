@@ -1,4 +1,4 @@
-"""Limits of the requests that each user may send."""
+"""Limits of requests for each user."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from langgraph_pgstate.server.auth import User
 from langgraph_pgstate.server.errors import refuse
 
 _MINUTE: Final = 60.0
-# Users that are known at once: sets of a few each, so that one is found by a few comparisons.
+# Most users that are counted at once. They are kept in small sets, so that a few comparisons find a user.
 _SETS: Final = 2**13
 _WAYS: Final = 8
 _MOST: Final = 1_000_000
 
 
 class RateLimit:
-    """A number of requests that each user may send in a minute, all at once or one after another.
+    """The most requests that each user may send in a minute, all at once or one after another.
 
-    Processes that are forked after it is made count together, in shared memory of one megabyte, whatever the number of
-    users. It takes no lock: requests that two processes count at the same moment may count as one.
+    Processes that are forked later count together, in one megabyte of shared memory, for any number of users. Counting
+    takes no lock, so requests that two processes count at the same moment may count as one.
 
     Args:
         per_minute: Number of requests.
@@ -42,14 +42,14 @@ class RateLimit:
         entries = _SETS * _WAYS
         memory = memoryview(mmap.mmap(-1, 16 * entries))
         self._users = memory[: 8 * entries].cast("q")
-        # Of the monotonic clock, which all processes share: when as much may be sent again as at first.
+        # The monotonic time, which all processes share, at which a user may again send as many requests as at first.
         self._times = memory[8 * entries :].cast("d")
 
     def check(self, request: Request, user: User | None) -> None:
-        """Count a request of a user; without one, of the client's address, or of its network if it is of IPv6.
+        """Count a request of a user. Without a user, count it for the client's IPv4 address or IPv6 network.
 
         Raises:
-            HTTPException: 429 if the user has sent too many. It is not counted.
+            HTTPException: 429 if the user has sent too many. The request is then not counted.
         """
         key = f"user {user.identity}" if user is not None else _address(request)
         wait = self.count(key, time.monotonic())
@@ -58,8 +58,8 @@ class RateLimit:
             raise refuse(429, text, {"Retry-After": str(math.ceil(wait))})
 
     def count(self, key: str, now: float) -> float:
-        """Count a request, and return 0; or the seconds until it may be sent, and do not count it."""
-        # Forked processes have the same hashes. Zero marks a free place.
+        """Count a request and return 0; or return the seconds to wait, and do not count the request."""
+        # Forked processes compute the same hashes. Zero marks a free entry.
         user = hash(key) or 1
         first = user % _SETS * _WAYS
         place, known = first, now
@@ -67,11 +67,11 @@ class RateLimit:
             if self._users[one] == user:
                 place, known = one, max(now, self._times[one])
                 break
-            # The user who has sent least is forgotten.
+            # Forget the user who has sent the fewest requests.
             if self._times[one] < self._times[place]:
                 place = one
         wait = known + self._interval - now - _MINUTE
-        # Floats are inexact: a wait of a millionth of a second is none.
+        # Floats are inexact, so a wait of a millionth of a second counts as none.
         if wait > 1e-6:
             return wait
         self._users[place] = user
@@ -87,5 +87,5 @@ def _address(request: Request) -> str:
         address = ipaddress.IPv6Address(host)
     except ValueError:
         return host
-    # A client has all addresses of such a network.
+    # One client can use all addresses of an IPv6 network.
     return str(address.ipv4_mapped or int(address) >> 64)

@@ -1,4 +1,4 @@
-"""Bodies of requests as JSON types: read within a time, and parsed so that the event loop goes on meanwhile."""
+"""Reading request bodies as JSON types, within a time limit and without stopping the event loop."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from langgraph_pgstate.server.errors import Budget, refuse
 from langgraph_pgstate.server.json import MOST_LEVELS, is_deeper
 
 _SECONDS: Final = 60.0
-# What has more of either is parsed in a thread, by Python code that lets the event loop go on. Bytes count, too: an
-# integer of 4,300 digits takes half a millisecond.
+# Bodies with more of either are parsed in a thread by Python code, which lets the event loop go on. Bytes count because
+# an integer of 4,300 digits takes half a millisecond.
 _FEW_VALUES: Final = 20_000
 _FEW_BYTES: Final = 128 * 1024
-# Of an integer: reading and writing it takes time that grows with their square.
+# Most digits of an integer. The time to read or write an integer grows with the square of its digits.
 _MOST_DIGITS: Final = 100
 _LONG_INTEGER: Final = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 _NUL: Final = b"\\u0000"
-# Fields of bodies with content of the application.
+# Fields of a body that hold content of the application.
 _CONTENT: Final = frozenset({"input", "command", "values", "supersteps", "context", "value", "comment", "response"})
-# Of a string; no more at once, since neither a match nor `scanstring` releases the interpreter.
+# Characters of a string that are matched at once. A match and `scanstring` hold the GIL until they end.
 _PART: Final = re.compile(rb'(?:[^"\\]+|\\.){0,10000}+', re.DOTALL)
-# The same of a text. Both escapes of a character beyond 16 bits are in one part.
+# Characters of a text that are matched at once. Both escapes of a character beyond 16 bits are in one part.
 _TEXT_PART: Final = re.compile(
     r'(?:[^"\\]+|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}){0,10000}+',
     re.DOTALL,
 )
 _SEPARATORS: Final = (b",", b"[", b"{")
-# Bytes of bodies that are not parsed yet, without the first ones of each.
+# Memory for bodies that are not parsed yet, without the first bytes of each.
 _unparsed: Final = Budget(128 * 1024 * 1024)
-# One: what several requests need at once in memory is bounded, too.
+# One budget for reading and parsing bounds their memory together.
 _parser: Final = ThreadPoolExecutor(1, "pgstate-parser")
 
 
@@ -49,9 +49,9 @@ class BodyLimits(NamedTuple):
     """The limits of a body.
 
     Attributes:
-        size: Its bytes.
-        values: Lists, objects and their items: each takes up to a hundred times its bytes in memory, and graphs and
-            others copy them on the event loop.
+        size: Most bytes.
+        values: Most lists, objects and items. Each takes up to a hundred times its bytes in memory, and graphs copy
+            them on the event loop.
     """
 
     size: int = 16 * 1024 * 1024
@@ -62,7 +62,7 @@ DEFAULT_LIMITS: Final = BodyLimits()
 
 
 class _Decoder(json.JSONDecoder):
-    """The standard library's decoder without its C code, which would not release the interpreter until it ends."""
+    """The standard library's decoder without its C code, which would hold the GIL until it ends."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=_object, parse_int=_integer)
@@ -71,7 +71,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # `dict(pairs)` would not release the interpreter.
+    # `dict(pairs)` would hold the GIL.
     return {name: value for name, value in pairs}  # noqa: C416
 
 
@@ -82,7 +82,7 @@ def _integer(digits: str) -> int:
 
 
 def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
-    """Return the string of JSON whose first character is at `start`, and where the text goes on; as `scanstring`."""
+    """Return the JSON string whose first character is at `start`, and the index after it, like `scanstring`."""
     parts: list[str] = []
     while (end := _end_of_part(_TEXT_PART, text, start)) > start and text[end : end + 1] != '"':
         parts.append(scanstring(text[start:end] + '"', 0, strict)[0])
@@ -92,11 +92,11 @@ def _string(text: str, start: int, strict: bool = True) -> tuple[str, int]:
 
 
 class BodyLimit:
-    """Middleware that reads bodies, and refuses those that are too large or too slow, after authentication.
+    """Middleware that reads bodies after authentication, and refuses bodies that are too large or too slow.
 
     Args:
-        app: The application, which answers the refusal.
-        most: Bytes that a body may have.
+        app: The application, which responds to a refusal.
+        most: Most bytes of a body.
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -109,9 +109,9 @@ class BodyLimit:
 
 
 def receive_limited(scope: Scope, receive: Receive, most: int) -> Receive:
-    """Return a function that receives a request's body, if it has at most some bytes and arrives in time.
+    """Return a function that receives a request's body.
 
-    The function raises `HTTPException`: 408 or 413.
+    The function raises `HTTPException`: 408 if the body is late, 413 if it is too large.
     """
     announced = Headers(scope=scope).get("content-length", "")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
@@ -142,19 +142,19 @@ async def json_of(request: Request, most_values: int = DEFAULT_LIMITS.values) ->
 
     Args:
         request: The request.
-        most_values: Lists, objects and items that it may have.
+        most_values: Most lists, objects and items.
 
     Raises:
-        HTTPException: 400 if the client goes, 413 if the body has too many values, 415 if it is of another type, 422 if
-            it is not JSON.
-        ServerBusyError: If the bodies of others take too many bytes.
+        HTTPException: 400 if the client goes, 413 if the body has too many values, 415 if the body has another content
+            type, 422 if it is not JSON.
+        ServerBusyError: If bodies of other requests take too much memory.
     """
     with claiming() as claim:
         return await parsed(request, await bytes_of(request, claim), most_values)
 
 
 def claiming() -> AbstractContextManager[Callable[[int], None]]:
-    """Provide a function for `bytes_of`, which takes the bytes of a body until the end of the block."""
+    """Provide a function for `bytes_of` that claims memory for a body until the end of the block."""
     return _unparsed.claiming()
 
 
@@ -163,7 +163,7 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
 
     Raises:
         HTTPException: 400 if the client goes.
-        ServerBusyError: If the bodies of others take too many bytes.
+        ServerBusyError: If bodies of other requests take too much memory.
     """
     parts: list[bytes] = []
     size = 0
@@ -174,8 +174,8 @@ async def bytes_of(request: Request, claim: Callable[[int], None]) -> bytes:
                 claim(len(part))
             parts.append(part)
     except ClientDisconnect:
-        # The client is gone. An error in the log for each broken body would let clients fill it.
-        raise refuse(400, "the body breaks off") from None
+        # The client has disconnected. An error in the log for each such body would let clients fill the log.
+        raise refuse(400, "the body ends early") from None
     raw = b"".join(parts)
     parts.clear()
     return raw
@@ -186,7 +186,7 @@ async def parsed(request: Request, raw: bytes, most_values: int) -> Any:
     if not raw:
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # A page of another origin can send other types without asking.
+        # A page of another origin can send other content types without a preflight request.
         raise refuse(415, "the body must be application/json")
     is_small = len(raw) <= _FEW_BYTES and sum(map(raw.count, _SEPARATORS)) <= min(_FEW_VALUES, most_values)
     if is_small and not _LONG_INTEGER.search(raw):
@@ -201,9 +201,9 @@ def _parsed_slowly(raw: bytes, most_values: int) -> Any:
 
 
 def _has_more(raw: bytes, most: int) -> bool:
-    """Return whether JSON has more than a number of values; separators in strings do not count."""
+    """Return whether JSON has more than a number of values. Separators in strings do not count."""
     count = start = strings = 0
-    # A value has one string at most, and a name.
+    # Each value has at most one string and one name.
     while count <= most and strings <= 2 * most + 1 and (end := raw.find(b'"', start)) >= 0:
         count += sum(raw.count(one, start, end) for one in _SEPARATORS)
         strings += 1
@@ -221,7 +221,7 @@ def _end_of_part(part: re.Pattern[AnyStr], text: AnyStr, start: int) -> int:
 
 def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
     try:
-        # UTF-8 alone: in other encodings a NUL would be overlooked.
+        # UTF-8 only: in other encodings a NUL would be overlooked.
         found = decoder.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise refuse(422, f"the body is not JSON: {error}") from None
@@ -231,10 +231,10 @@ def _parsed(raw: bytes, decoder: json.JSONDecoder) -> Any:
 
 
 def _without_nul(value: Any, is_content: bool) -> Any:
-    """Return a value without the NULs of content. Elsewhere they are refused: without it, an id is another's.
+    """Return a value without the NULs of content. Other NULs are refused: an id without its NUL would be another id.
 
     Raises:
-        HTTPException: 422 if NUL is elsewhere.
+        HTTPException: 422 if a NUL is outside content.
     """
     if isinstance(value, str):
         if "\0" in value and not is_content:

@@ -1,4 +1,4 @@
-"""The operations of LangGraph's SDK: name, method, path and handler of each."""
+"""The operations of LangGraph's SDK: the name, method, path and handler of each operation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Operation:
     """One operation.
 
     Attributes:
-        name: As the SDK's clients name it: `threads.create`.
+        name: Name in the SDK's clients, like `threads.create`.
         method: The HTTP method.
         path: The path, with parameters in braces.
         handler: Answers a request; `None` if the operation is not implemented.
         body: The type of the body.
         is_read: Whether it changes nothing.
         is_open: Whether it needs no authentication.
-        is_unlimited: Whether it is not counted as a request of its user.
+        is_unlimited: Whether the rate limit does not count it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """The part by which it can be left out; none has `ok`."""
+        """The part with which the operation can be left out. `ok` has no part."""
         if self.name in ("info", "openapi", "metrics", "analytics"):
             return "meta"
         # Commands start runs.
@@ -66,7 +66,7 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """The paragraph below it; empty if there is none."""
+        """The second paragraph of the handler's docstring; empty if there is none."""
         text = (getdoc(self.handler) or "").partition("\n")[2].partition("\nArgs:")[0].partition("\nRaises:")[0]
         return " ".join(text.split())
 
@@ -79,7 +79,7 @@ _THREAD: Final = "/threads/{thread_id}"
 _RUN: Final = "/threads/{thread_id}/runs/{run_id}"
 _ASSISTANT: Final = "/assistants/{assistant_id}"
 
-# Paths with a fixed part come before those that have a parameter in its place.
+# Paths with a fixed part come before paths with a parameter at the same position.
 OPERATIONS: Final = (
     Operation("ok", "GET", "/ok", meta.ok, is_read=True, is_open=True, is_unlimited=True),
     Operation("info", "GET", "/info", meta.info, is_read=True, is_open=True, is_unlimited=True),
@@ -146,4 +146,4 @@ OPERATIONS: Final = (
     _read("store.search_items", "POST", "/store/items/search", store.search_items, bodies.ItemSearch),
     _read("store.list_namespaces", "POST", "/store/namespaces", store.list_namespaces, bodies.NamespaceSearch),
 )
-"""All operations of the SDK, those about the server itself, feedback and analytics."""
+"""All operations: those of the SDK, and those for the server itself, feedback and analytics."""

@@ -31,11 +31,12 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import Reader, kept_modes, location, with_client
 from langgraph_pgstate.threads.types import Thread
 
-# The thread of a stateless run is deleted with its response; later, if no client waited for that, or the process died.
+# The thread of a stateless run is deleted with the response. If no client waited for it, or the process died, the
+# thread is deleted after this time.
 _STATELESS_TTL: Final = timedelta(hours=1)
 _NONE_TO_CANCEL: Final = "no run to cancel was found"
 _UNFINISHED: Final = ("pending", "running")
-# The columns of a run that its clients know.
+# The columns of a run that clients see.
 _DESCRIBED: Final = (
     "run_id",
     "thread_id",
@@ -50,7 +51,7 @@ _DESCRIBED: Final = (
 
 
 async def create(call: Call) -> Response:
-    """Create a run of a thread, or without one, and return it.
+    """Create a run on a thread or without a thread, and return it.
 
     All four strategies for busy threads, `after_seconds` and `webhook` are supported.
     """
@@ -61,7 +62,7 @@ async def create(call: Call) -> Response:
 
 
 async def create_batch(call: Call) -> Response:
-    """Create several runs: all or none."""
+    """Create several runs: all of them or none."""
     async with _making(call) as made:
         requests = [await _request(call, body, body.thread_id, made=made) for body in call.body.runs]
         handles = await call.state.runs.enqueue_batch(requests)
@@ -69,7 +70,7 @@ async def create_batch(call: Call) -> Response:
 
 
 async def wait(call: Call) -> Response:
-    """Create a run and return the values that it leaves."""
+    """Create a run, wait for its end, and return its final values."""
     handle = await enqueue(call, call.body, call.request.path_params.get("thread_id"))
     cancels, reader = call.body.on_disconnect == "cancel", _reader_of_new(call, handle)
     return _waiting(call, handle, reader, cancels=cancels, deletes=_is_temporary(call))
@@ -90,9 +91,9 @@ async def stream(call: Call) -> Response:
 
 
 async def join_stream(call: Call) -> Response:
-    """Stream the events of a run, past and live, from the first one or after `Last-Event-ID`.
+    """Stream the past and live events of a run, from the first event or after `Last-Event-ID`.
 
-    `stream_mode` chooses among those that are stored.
+    `stream_mode` chooses among the stored events.
     """
     run, reader, cancels = await _joined(call)
     handle, modes = call.state.runs.handle(run.thread_id, run.run_id), call.names("stream_mode") or ()
@@ -101,7 +102,7 @@ async def join_stream(call: Call) -> Response:
 
 
 async def join(call: Call) -> Response:
-    """Return the values that a run leaves."""
+    """Wait for a run's end, and return its final values."""
     run, reader, cancels = await _joined(call)
     return _waiting(call, call.state.runs.handle(run.thread_id, run.run_id), reader, cancels=cancels)
 
@@ -125,9 +126,9 @@ async def get(call: Call) -> Any:
 
 
 async def cancel(call: Call) -> Response:
-    """Cancel a run; with `wait`, return when it has ended.
+    """Cancel a run. With `wait`, respond when the run has ended.
 
-    A run that has ended stays as it is.
+    A run that has ended is not changed.
     """
     action = call.query("action") or "interrupt"
     run = await _run(call, "update", {"action": action})
@@ -140,9 +141,9 @@ async def cancel(call: Call) -> Response:
 
 
 async def cancel_many(call: Call) -> Response:
-    """Cancel some runs of a thread, or all pending or running ones that the caller may see.
+    """Cancel some runs of a thread, or all pending or running runs that the caller may see.
 
-    Fails with 404 if there is none.
+    Fails with 404 if there is no such run.
     """
     body, action = call.body, call.query("action") or "interrupt"
     value = {"thread_id": body.thread_id, "action": action, "metadata": {"run_ids": body.run_ids}}
@@ -169,7 +170,7 @@ async def cancel_many(call: Call) -> Response:
         for run in page.items:
             if run.thread_id in visible:
                 is_any = True
-                # It may have ended meanwhile.
+                # The run may have ended meanwhile.
                 with suppress(NotFoundError):
                     await call.state.runs.cancel(run.thread_id, run.run_id, action)
         if page.next is None:
@@ -182,7 +183,7 @@ async def cancel_many(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Delete a run with its checkpoints, in its thread.
 
-    Copies and forks keep theirs.
+    Copies and forks of the thread keep their checkpoints.
     """
     run = await _run(call, "delete")
     await call.state.saver.adelete_for_runs([run.run_id], thread_id=run.thread_id)
@@ -190,17 +191,17 @@ async def delete(call: Call) -> Response:
 
 
 def run_of(run: Run) -> dict[str, Any]:
-    """Return a run as the clients know it."""
+    """Return a run in the form that clients expect."""
     return describe_run({name: getattr(run, name) for name in _DESCRIBED})
 
 
 def check_webhook(call: Call, url: str | None) -> None:
-    """Refuse a webhook that the settings do not allow, or whose address is not public, where the URL has it.
+    """Refuse a webhook that the settings do not allow, or whose URL has an IP address that is not public.
 
-    An address that a name has is refused later.
+    The address of a host name is checked later.
 
     Raises:
-        HTTPException: 422 if it is not.
+        HTTPException: 422 if the webhook is refused.
     """
     if url is None:
         return
@@ -217,16 +218,16 @@ def check_webhook(call: Call, url: str | None) -> None:
 
 
 async def labelled(call: Call, thread: Thread, graph: Mapping[str, Any]) -> Thread:
-    """Return a thread that knows its graph."""
+    """Return a thread whose metadata name its graph."""
     if {**thread.metadata, **graph} == thread.metadata:
         return thread
     return await call.state.threads.update_metadata(thread.thread_id, graph)
 
 
 def arguments_of(call: Call, assistant: Chosen, given: Mapping[str, Any], context: Any) -> tuple[dict[str, Any], Any]:
-    """Return the config and the context of a run: what a client gives, and under it what the assistant has.
+    """Return the config and the context of a run. The client's values take precedence over the assistant's.
 
-    Each has what the other says, as on LangGraph's own server, so that nodes may read either.
+    The config and the context contain each other's values, as on LangGraph's own server, so that nodes may read either.
     """
     config = assistant.config_of(given, context)
     made = assistant.context_of(context, _clients(call, config)["configurable"])
@@ -234,7 +235,7 @@ def arguments_of(call: Call, assistant: Chosen, given: Mapping[str, Any], contex
 
 
 def config_of(call: Call, given: Mapping[str, Any], assistant: Chosen | None = None) -> dict[str, Any]:
-    """Return the config that a client gives, without what it may not set, and with the user and the assistant."""
+    """Return the client's config without keys that a client may not set, and with the user and the assistant."""
     config = _clients(call, given)
     if "metadata" in config:
         config["metadata"] = call.metadata(config["metadata"])
@@ -248,7 +249,7 @@ def config_of(call: Call, given: Mapping[str, Any], assistant: Chosen | None = N
 
 
 def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a config without what a client may not set in `configurable`."""
+    """Return a copy of a config without the keys of `configurable` that a client may not set."""
     config = without_reserved(config)
     names = {"thread_id"}
     if call.user is not None:
@@ -258,7 +259,7 @@ def _clients(call: Call, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None) -> AsyncRunHandle:
-    """Enqueue a run for the caller; one of a given id once."""
+    """Enqueue a run for the caller. A run with a given id is enqueued once."""
     async with _making(call) as made:
         options = await _request(call, body, thread_id, run_id, made=made)
         graph, input, command = options.pop("graph"), options.pop("input"), options.pop("command")
@@ -267,9 +268,9 @@ async def enqueue(call: Call, body: RunCreate, thread_id: str | None, run_id: st
 
 @asynccontextmanager
 async def _making(call: Call) -> AsyncIterator[list[str]]:
-    """Delete the threads that were made for runs without one, if these are refused.
+    """Delete the threads that were made for stateless runs if these runs are refused.
 
-    The block adds their ids to the list that it gets.
+    The block adds the ids of such threads to the list that it receives.
     """
     made: list[str] = []
     try:
@@ -285,7 +286,7 @@ async def _making(call: Call) -> AsyncIterator[list[str]]:
 async def _request(
     call: Call, body: RunCreate, thread_id: str | None, run_id: str | None = None, *, made: list[str]
 ) -> Any:
-    """Return a run to enqueue. Its thread is made if it does not exist, and knows its graph from then on."""
+    """Return a run to enqueue. A missing thread is made. Its metadata then name the graph."""
     check_webhook(call, body.webhook)
     modes = kept_modes(body.stream_mode)
     assistant = await choose(call, body.assistant_id)
@@ -302,7 +303,7 @@ async def _request(
         "after_seconds": body.after_seconds or 0,
     }
     if call.user is not None:
-        # A copy, which a handler may change.
+        # A copy, because a handler may change it.
         kwargs = partial(body.model_dump, include={"input", "command", "config", "context"})
         value["kwargs"] = await compute((body.input, body.command), kwargs)
     scope = await call.authorize("threads", "create_run", value)
@@ -342,7 +343,7 @@ async def _request(
 async def _place(
     call: Call, thread: Thread, checkpoint: Mapping[str, Any], checkpoint_id: str | None
 ) -> dict[str, Any]:
-    """Return the keys of a config that name the subgraph in which a run starts, and the checkpoints above it.
+    """Return the keys of a config for the subgraph in which a run starts and the checkpoints above the subgraph.
 
     Raises:
         HTTPException: 404 if there is no such checkpoint.
@@ -368,10 +369,11 @@ async def _thread(
     metadata: Mapping[str, Any],
     scope: Scope | None,
 ) -> Thread:
-    """Return the thread of a run, which is made if it does not exist and may be made.
+    """Return the thread of a run. A missing thread is made if the caller may make it.
 
     Raises:
-        HTTPException: 404 if it may not be made, or the run is to start from a checkpoint: a new thread has none.
+        HTTPException: 404 if the thread is missing and may not be made, or if the run starts from a checkpoint: a new
+            thread has no checkpoint.
     """
     user_id = None if call.user is None else call.user.identity
     if thread_id is not None:
@@ -400,7 +402,7 @@ def _is_temporary(call: Call) -> bool:
 
 
 async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None = None) -> Run:
-    """Return the run that the path names, if the caller may do something with its thread.
+    """Return the run that the path names, if the caller may do the action on its thread.
 
     Raises:
         HTTPException: 403 or 404 otherwise.
@@ -411,12 +413,12 @@ async def _run(call: Call, action: str = "read", value: Mapping[str, Any] | None
 
 
 def _reader_of_new(call: Call, handle: AsyncRunHandle) -> Reader:
-    """Return who reads a new run. Its thread is the reader's alone if it was made for the run."""
+    """Return the reader of a new run. A thread that was made for the run belongs to this reader alone."""
     return Reader(call, call.scope if "thread_id" in call.request.path_params else None, handle.thread_id)
 
 
 async def _joined(call: Call) -> tuple[Run, Reader, bool]:
-    """Return the run that a client joins, who reads it, and whether it is cancelled if the client goes.
+    """Return the run that a client joins, its reader, and whether a disconnect cancels the run.
 
     Raises:
         HTTPException: 403 or 404 otherwise.
@@ -434,7 +436,7 @@ async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
     """Return a run.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such run.
     """
     run = await call.state.runs.get(thread_id, run_id)
     if run is None:
@@ -444,19 +446,19 @@ async def found_run(call: Call, thread_id: str, run_id: str) -> Run:
 
 async def _cancel(call: Call, thread_id: str, run_id: str, action: str) -> None:
     if action not in ("interrupt", "rollback"):
-        raise refuse(422, f"action is 'interrupt' or 'rollback', not {action!r}")
+        raise refuse(422, f"action must be 'interrupt' or 'rollback', not {action!r}")
     await call.state.runs.cancel(thread_id, run_id, action)
 
 
 def _waiting(call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool = False) -> Response:
-    """Stream the values that a run leaves, and line feeds until then, so that the connection stays open.
+    """Wait for a run's end, and send its final values. Until then, send line feeds so that the connection stays open.
 
     Args:
         call: The request.
         handle: The run.
         reader: Who reads.
-        cancels: Whether the run is cancelled if the client goes.
-        deletes: Whether the thread is deleted then.
+        cancels: Whether a disconnect cancels the run.
+        deletes: Whether the thread is deleted at the end.
     """
     headers = {"Content-Location": location(handle), "Location": f"{location(handle)}/join"}
     return ClosingResponse(_values(call, handle, reader, cancels, deletes), 200, headers, "application/json")
@@ -468,7 +470,7 @@ async def _values(
     async with with_client(call, handle, reader, cancels=cancels, deletes=deletes) as ended:
         async for batch in batches_of(call, _outcome(handle), _as_bytes):
             if await reader.is_gone():
-                # As of a run that is deleted.
+                # Like the response for a run that is deleted.
                 yield to_json(None)
                 return
             if not batch:
@@ -491,7 +493,7 @@ async def _outcome(handle: AsyncRunHandle) -> AsyncIterator[Any]:
     except (RunCancelledError, NotFoundError):
         yield None
     except UnavailableError:
-        raise ServerStoppingError("another server may reach the database") from None
+        raise ServerStoppingError("this server cannot reach the database: try another one") from None
 
 
 def _json(value: Any, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""Handlers: the drawings and JSON schemas of the graphs that assistants run."""
+"""Handlers that return drawings and JSON schemas of assistants' graphs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_graph(call: Call) -> dict[str, Any]:
 async def get_schemas(call: Call) -> dict[str, Any]:
     """Return the JSON schemas of a graph.
 
-    Types that have no JSON schema leave theirs out.
+    The schema of a type that has none is left out.
     """
     wanted = await choose_by_path(call)
     async with _opened(call, wanted) as graph:
@@ -61,18 +61,18 @@ def _schemas(graph: Graph) -> dict[str, Any]:
         "input_schema": _schema(graph.get_input_jsonschema),
         "output_schema": _schema(graph.get_output_jsonschema),
         "state_schema": _schema(lambda: _state_schema(graph)),
-        # Older clients know the context by this name.
+        # Older clients read the context's schema under this name.
         "config_schema": context or {},
         "context_schema": context,
     }
 
 
 def _schema(make: Any) -> Any:
-    """Return a JSON schema; `None` if the types have none."""
+    """Return a JSON schema; `None` if the types have no schema."""
     try:
         return make()
     except Exception:
-        # pydantic raises errors of many types for types that it does not know.
+        # pydantic raises various errors for types that it does not know.
         return None
 
 

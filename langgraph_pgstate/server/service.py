@@ -1,4 +1,4 @@
-"""The service, which all handlers share, and a request with its caller."""
+"""The service that all handlers share, and a request with its caller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from langgraph_pgstate.state import AsyncPGState, core_of
 from langgraph_pgstate.threads.types import Thread, ThreadOwner
 from langgraph_pgstate.worker.graphs import Access as GraphAccess
 
-# Metadata by which the recorder knows a run.
+# Metadata with which the recorder identifies a run.
 _OF_RUNS: Final = frozenset({"thread_id", "run_id", "run_attempt", "run_key", "release", "lc_agent_name"})
 
 
@@ -36,8 +36,8 @@ class Access(NamedTuple):
     """Limits of the assistants or crons that a caller may reach.
 
     Attributes:
-        scope: Metadata that they contain; `None` for all.
-        owner_id: User whose they are, where no handler decides; `None` for all.
+        scope: Metadata that the assistants or crons contain; `None` for all.
+        owner_id: The user who owns them, if no handler decides; `None` for all.
     """
 
     scope: Alternatives | None = None
@@ -51,15 +51,15 @@ class Service:
     Attributes:
         state: The state.
         graphs: The graphs.
-        authority: Who calls, and what the caller may see; `None`: everybody may see all.
+        authority: Authenticates and authorizes callers; `None` if every caller may see all.
         store: LangGraph's store, if there is one.
         is_read_only: Whether nothing may be changed.
         rate_limit: The requests that each user may send; `None` for no limit.
-        headers: Headers that runs have in their config.
-        limits: What bodies may have at most.
-        stopping: Set when open streams are to end, because the process is about to.
+        headers: Headers that are passed to runs in their config.
+        limits: Limits of bodies.
+        stopping: Set when open streams must end because the process stops.
         metrics: The metrics; made at the first request for them.
-        tenants: The parts of tenants; `None` where they are not kept apart, or the state is one's.
+        tenants: The parts of tenants; `None` if tenants are not kept apart, or the state is that of one tenant.
     """
 
     state: AsyncPGState
@@ -75,7 +75,9 @@ class Service:
     tenants: TenantParts[Service] | None = None
 
     def of(self, user: User | None, request: Request) -> Service:
-        """Return the part of the tenant whose user calls, whose rows alone it reaches, until the request has ended.
+        """Return the service of the caller's tenant.
+
+        It reaches only the tenant's rows, and stays open until the request ends.
 
         Raises:
             HTTPException: 403 if the user has no tenant.
@@ -92,7 +94,7 @@ class Service:
 
 
 def tenant_of(user: User, keys: ThreadKeys) -> str | None:
-    """Return the tenant of a user, by the fields that name a thread's tenant, too; `None` if there is none."""
+    """Return the tenant of a user; `None` if there is none. The fields are those that name a thread's tenant."""
     fields = (user[name] for name in keys.tenant if name in user)
     return next((one for one in fields if isinstance(one, str) and one), None)
 
@@ -106,8 +108,7 @@ class Call:
         request: The request.
         body: The validated body, if the operation has one.
         user: The caller, if there is an authority.
-        scope: Metadata of the threads to which the caller is limited, as a handler of threads has said last; `None` for
-            all.
+        scope: Metadata of the threads to which the last decision of a handler limits the caller; `None` for all.
     """
 
     service: Service
@@ -122,31 +123,31 @@ class Call:
         return self.service.state
 
     def metadata(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return a copy of metadata that clients gave, without those by which runs are recorded.
+        """Return a copy of a client's metadata without the keys that identify a run.
 
-        With an authority, that is also what names the owner: only its handlers may.
+        With an authority, keys that name the owner are left out, too. Only handlers may set them.
         """
         names = _OF_RUNS if self.user is None else _OF_RUNS | self.owner_keys | {*self.thread_keys.agent}
         return {name: value for name, value in (given or {}).items() if name not in names}
 
     @property
     def thread_keys(self) -> ThreadKeys:
-        """The keys of configs and metadata that name a thread's owner."""
+        """The keys of configs and metadata that name the owner of a thread."""
         return core_of(self.state).keys
 
     @property
     def owner_keys(self) -> frozenset[str]:
-        """Those of the user and of the tenant."""
+        """The keys that name the user and the tenant."""
         return frozenset({*self.thread_keys.user, *self.thread_keys.tenant})
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that runs have in their config."""
+        """The headers that are passed to runs in their config."""
         chosen = self.service.headers
         return {} if chosen is None else chosen.of(self.request.headers.items())
 
     def path(self, name: str) -> str:
-        """Return a part of the path."""
+        """Return a part of the request's path."""
         return str(self.request.path_params[name])
 
     def query(self, name: str) -> str | None:
@@ -165,29 +166,29 @@ class Call:
         return (self.query(name) or "").lower() in ("true", "1", "yes")
 
     def names(self, name: str, known: Collection[str] | None = None) -> list[str] | None:
-        """Return a list of names in the query, repeated or with commas; `None` if there is none.
+        """Return the names of a query parameter, repeated or separated by commas; `None` if it is missing.
 
         Raises:
-            HTTPException: 422 if one is not known.
+            HTTPException: 422 if a name is not known.
         """
         given = [part for value in self.request.query_params.getlist(name) for part in value.split(",") if part]
         for one in given:
-            # A channel of a state.
+            # The name of a channel.
             is_channel = known is not None and "values" in known and one.startswith("values.")
             if known is not None and one not in known and not is_channel:
                 raise refuse(422, f"{name} must have names of {', '.join(known)}, not {one!r}")
         return given or None
 
     def number(self, name: str, default: int, most: int = 2**31 - 1) -> int:
-        """Return a number of the query, from 0.
+        """Return a number of the query, at least 0.
 
         Raises:
-            HTTPException: 422 if it is none.
+            HTTPException: 422 if the parameter is not such a number.
         """
         text = self.query(name)
         if text is None:
             return default
-        # Python refuses to read the longest ones.
+        # Python refuses to parse very long integers.
         if not text.isdecimal() or len(text) > 100 or int(text) > most:
             raise refuse(422, f"{name} must be a number from 0 to {most}, not {text!r}")
         return int(text)
@@ -205,10 +206,10 @@ class Call:
         return self.service.graphs.open(name, {**config, "configurable": configurable}, access, saver)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Alternatives | None:
-        """Return the metadata to which the caller's operation is limited; the handler may change `value`.
+        """Return the metadata to which the caller's operation is limited. The handler may change `value`.
 
         Raises:
-            HTTPException: 403 if it is refused.
+            HTTPException: 403 if the operation is refused.
         """
         if self.service.authority is None or self.user is None:
             return None
@@ -218,12 +219,12 @@ class Call:
         return scope
 
     async def access(self, resource: str, action: str, value: dict[str, Any]) -> Access:
-        """Return which assistants or crons the caller's operation may reach; the handler may change `value`.
+        """Return which assistants or crons the caller's operation may reach. The handler may change `value`.
 
-        Where no handler decides, they are their owner's.
+        If no handler decides, a caller reaches only those that the caller owns.
 
         Raises:
-            HTTPException: 403 if it is refused.
+            HTTPException: 403 if the operation is refused.
         """
         if self.service.authority is None or self.user is None:
             return Access()
@@ -235,11 +236,11 @@ class Call:
 
     @property
     def owner_id(self) -> str | None:
-        """The user whose is what the request creates."""
+        """The user who will own what the request creates."""
         return None if self.user is None else self.user.identity
 
     def owner_of(self, value: Mapping[str, Any]) -> ThreadOwner | None:
-        """Return the owner of a copy of a thread that the caller makes, with the metadata that a handler has left."""
+        """Return the owner of the caller's copy of a thread, and the metadata after the handler's changes."""
         if self.user is None:
             return None
         tenant = tenant_of(self.user, self.thread_keys)
@@ -248,12 +249,12 @@ class Call:
     async def authorize_search(self, value: dict[str, Any], resource: str = "threads") -> Alternatives | None:
         """Return the metadata of the threads, assistants or crons that the caller may see; `None` for all.
 
-        A handler may return them, or put them into the metadata of `value`.
+        A handler may return these metadata, or put them into the metadata of `value`.
 
         Raises:
             HTTPException: 403 if the caller may search none.
         """
-        # A handler may change what is in them.
+        # A handler may change nested values.
         asked = deepcopy(value.setdefault("metadata", {}))
         scope = await self.authorize(resource, "search", value)
         found: dict[str, Any] = value.get("metadata") or {}
@@ -263,7 +264,7 @@ class Call:
         return both(({**demanded},), ({},) if scope is None else scope)
 
     async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
-        """Return the thread that the path names, if the caller may do something with it.
+        """Return the thread that the path names, if the caller may do the action on it.
 
         The handler may change `value`.
 
@@ -280,7 +281,7 @@ class Call:
         """Return a thread that the caller may see.
 
         Raises:
-            HTTPException: 404 if there is none.
+            HTTPException: 404 if there is no such thread.
         """
         found = await self.state.threads.get(thread_id, scope=scope)
         if found is None:

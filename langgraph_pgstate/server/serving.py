@@ -1,4 +1,4 @@
-"""An application as a process: uvicorn, signals, and what is refused without authentication."""
+"""Running an application as a process: uvicorn, signals, and the refusal of remote callers without authentication."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langgraph_pgstate.server.hosts import is_local, is_loopback
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.supervising import Membership
 
-# Pages that may call a server on the same machine: LangGraph's Studio, and those that are developed there.
+# Pages that may call a server on the same machine: LangGraph Studio, and pages in development there.
 _ORIGINS: Final = r"https://([\w-]+\.)*smith\.langchain\.com|https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_origin_regex": _ORIGINS,
@@ -35,13 +35,15 @@ DEFAULT_CORS: Final[Mapping[str, Any]] = {
     "allow_private_network": True,
 }
 _BACKLOG: Final = 2048
-# After which a connection is closed that sends no whole head of a request, or takes nothing of a response.
+# Seconds after which a connection is closed that has not sent the whole head of a request, or has read nothing of a
+# response.
 _HEAD_SECONDS: Final = 15.0
 _TAKING_SECONDS: Final = 60.0
-# After which requests are broken off when the server stops: a client that reads nothing would keep it for ever.
+# Seconds after which requests are ended when the server stops. A client that reads nothing would keep a request for
+# ever.
 _GRACE_SECONDS: Final = 10
-# glibc's parameter, and the bytes from which a block is given back to the system when it is freed. glibc would raise
-# them to the size of the first large block, and keep what is freed.
+# A parameter of glibc, and the size from which a freed block is returned to the system. glibc would raise the size to
+# that of the first large block, and keep freed memory.
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 1024 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -52,7 +54,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
 
     Args:
         host: The address.
-        port: The port; 0 for a free one.
+        port: The port; 0 for any free port.
         is_shared: Whether other processes listen on the same port, too.
 
     Raises:
@@ -65,16 +67,16 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         raise UnavailableError(
             f"{host}:{port} cannot be listened on: {error.strerror or error}; choose another --port"
         ) from error
-    # Its connections inherit it. asyncio sets it only on sockets it has made itself; without it, the body of a response
-    # waits for the client to acknowledge its head: 40 ms.
+    # Connections inherit the option. asyncio sets it only on sockets that it has made. Without it, a response's body
+    # waits 40 ms for the client to acknowledge the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 class LocalOnly:
-    """An application that answers only programs and pages of the same machine, and pages that CORS allows.
+    """An application that responds only to programs and pages of the same machine, and to pages that CORS allows.
 
-    A page of any other site can make a browser send requests to a local server, also under a name of its own.
+    A page of any other site can make a browser send requests to a local server, also under a host name of the site.
 
     Args:
         app: The application.
@@ -102,21 +104,21 @@ def run(
     threads: int = 64,
     member: Membership | None = None,
 ) -> int:
-    """Serve an application until SIGTERM or SIGINT; then drain it. A second signal waits for nothing.
+    """Serve an application until SIGTERM or SIGINT, then drain it. A second signal stops it at once.
 
     Args:
         app: The application.
         listener: The socket.
         is_open: Whether it may be called from other machines.
         threads: Number of threads in which blocking nodes run.
-        member: What this process is if a supervisor runs several: it also drains when that one stops or dies, and
-            leaves it to that one not to wait.
+        member: The membership of this process if a supervisor runs several processes. The process also drains when the
+            supervisor stops or dies. Only the supervisor handles a second signal.
 
     Returns:
         The exit code: 0 after a drain, 143 or 130 after a second signal.
 
     Raises:
-        ConfigurationError: If it is not open, but would be reached from other machines.
+        ConfigurationError: If `is_open` is false and other machines could reach the listener.
     """
     if not is_open and not is_loopback(listener.getsockname()[0]):
         raise ConfigurationError(
@@ -124,7 +126,7 @@ def run(
             '("auth": {"path": "./auth.py:auth"}), or mount create_app in an application that authenticates'
         )
     served: Any = app if is_open else LocalOnly(app)
-    # The lifespan is entered here, so that an error at the start is the caller's.
+    # The lifespan is entered here, so that the caller gets an error at the start.
     config = uvicorn.Config(
         served,
         lifespan="off",
@@ -138,7 +140,7 @@ def run(
     _give_back_memory()
     loop = asyncio.new_event_loop()
     server = _Server(config, app, member, loop)
-    # It works also while the worker drains, when uvicorn has ended.
+    # The handler also works while the worker drains, after uvicorn has ended.
     before = {number: signal.signal(number, server.handle_exit) for number in _SIGNALS}
     executor = ThreadPoolExecutor(threads)
     loop.set_default_executor(executor)
@@ -152,14 +154,14 @@ def run(
 
 
 def _give_back_memory() -> None:
-    # Not every system has it.
+    # Not every system has `mallopt`.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 async def _serve(app: AgentServer, server: _Server, listener: socket.socket, member: Membership | None) -> None:
     async with app.lifespan():
-        # Each whole collection would go through all modules, and stop the event loop for a fifth of a second.
+        # A full collection goes through all modules, and would stop the event loop for a fifth of a second.
         gc.collect()
         gc.freeze()
         if member is not None:
@@ -168,28 +170,31 @@ async def _serve(app: AgentServer, server: _Server, listener: socket.socket, mem
 
 
 class _Connection(H11Protocol):
-    """A connection that holds few bytes for its client. h11 bounds the head of a request; httptools does not."""
+    """A connection that buffers few bytes for its client.
+
+    It uses h11, which bounds the head of a request; httptools does not.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, or close the connection if there are too many."""
+        """Accept the connection, or close it if there are too many."""
         super().connection_made(transport)
-        # None but what the application has sent last.
+        # Buffer only what the application has sent last.
         transport.set_write_buffer_limits(0)
         if len(self.connections) > _most_connections():
             transport.abort()
 
 
 def _most_connections() -> int:
-    """Return how many connections may be open: half of the process's files, which its database needs, too."""
+    """Return the most connections that may be open: half of the process's file limit. The database needs files, too."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
 class _Stall(NamedTuple):
-    """Since when a connection waits for its client.
+    """The time since which a connection waits for its client.
 
     Attributes:
         cycle: The last request.
-        is_between: Whether the head of the next request is awaited.
+        is_between: Whether the connection waits for the head of the next request.
         pending: Bytes that the client has not taken.
         since: The time, by the monotonic clock.
     """
@@ -201,17 +206,17 @@ class _Stall(NamedTuple):
 
     @classmethod
     def of(cls, connection: Any, known: _Stall | None, now: float) -> _Stall:
-        """Return the stall of a connection of uvicorn's, which goes on from what is known of it."""
+        """Return the stall of one of uvicorn's connections, continued from its last known stall."""
         cycle, pending = connection.cycle, connection.transport.get_write_buffer_size()
         is_between = cycle is None or (cycle.response_complete and not pending)
         if known is not None and known.cycle is cycle and known.is_between == is_between:
-            # Heartbeats are added to what waits.
+            # Heartbeats are added to the pending bytes.
             has_taken = not is_between and (pending == 0 or pending < known.pending)
             return cls(cycle, is_between, pending, now if has_taken else known.since)
         return cls(cycle, is_between, pending, now)
 
     def is_over(self, now: float) -> bool:
-        """Return whether it has lasted too long."""
+        """Return whether the stall has lasted too long."""
         return now - self.since > (_HEAD_SECONDS if self.is_between else _TAKING_SECONDS)
 
 
@@ -231,7 +236,7 @@ class _Server(uvicorn.Server):
         self.exit_code = 0
 
     async def on_tick(self, counter: int) -> bool:
-        """Every second, close the connections that have stalled: uvicorn itself would keep them."""
+        """Close the stalled connections every second, because uvicorn would keep them."""
         if counter % 10 == 0:
             now = time.monotonic()
             self._stalls = {one: _Stall.of(one, self._stalls.get(one), now) for one in self.server_state.connections}
@@ -241,12 +246,12 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop accepting requests, and end streams; at the second signal, break requests and runs off."""
-        # Called later, because the interrupted code may hold a lock that this needs.
+        """Stop accepting requests, and end streams. At the second signal, end requests and runs at once."""
+        # Called later, because the interrupted code may hold a lock that this call needs.
         self._loop.call_soon_threadsafe(self._signalled, sig)
 
     def follow_supervisor(self, member: Membership) -> None:
-        """Report to the supervisor, and do as at SIGTERM when it stops or has died."""
+        """Report to the supervisor. When the supervisor stops or dies, drain as at SIGTERM."""
 
         def leave() -> None:
             self._loop.remove_reader(member.supervisor)

@@ -1,4 +1,4 @@
-"""States of several threads or of one: read together, decoded one by one, and compared with the values of a search."""
+"""Reading states of threads: several are read together, decoded one by one, and compared with the values of a search."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import core_of
 from langgraph_pgstate.threads.types import Thread
 
-# Threads whose states a search by values reads.
+# Most threads whose states a search by values reads.
 _MOST_COMPARED: Final = 1000
 _MOST_COMPARISONS: Final = 1_000_000
-# Threads whose states one statement reads at most.
+# Most threads whose states one statement reads.
 _AT_ONCE: Final = 32
-# Bytes of strings, and lists, objects and items of them, after which a history is sent before more of it is read.
+# Limits on the bytes of strings, and on lists, objects and items. A history is sent before more of it is read.
 _LISTED: Final = (32 * 1024, 1000)
 
 _log = logging.getLogger("langgraph_pgstate.server")
 
 
 def are_projected(call: Call, values: Mapping[str, Any]) -> bool:
-    """Return whether SQL can compare values: all are of channels that the server's state projects."""
+    """Return whether SQL can compare values, because the server's state projects all of their channels."""
     return {*values} <= {*core_of(call.state).project}
 
 
 async def having_values(
     call: Call, values: Mapping[str, Any], most: int | None = None, **filters: Any
 ) -> Sequence[Thread]:
-    """Return threads whose newest states contain values, by reading their states in the order of the threads.
+    """Read the newest states of threads in order, and return the threads whose states contain values.
 
     A thread that has no graph here, or whose state cannot be read, has no values.
 
     Args:
         call: The request.
         values: The values by channel, in the form in which clients see them.
-        most: Threads after which no more are looked for; `None` for all.
+        most: Most threads to return; `None` for all.
         filters: Other conditions on the threads, and their order.
 
     Raises:
@@ -97,8 +97,9 @@ class ThreadState(NamedTuple):
 
     Attributes:
         thread: The thread.
-        snapshot: The state; `None` if there is none, or no graph of it is served here, or it cannot be read.
-        error: Why it cannot be read.
+        snapshot: The state; `None` if the thread has no state, its graph is not served here, or the state cannot be
+            read.
+        error: Why the state cannot be read.
     """
 
     thread: Thread
@@ -107,7 +108,7 @@ class ThreadState(NamedTuple):
 
 
 def without_state(thread: Thread) -> ThreadState:
-    """Return a thread of which no state was read, with the reason if it is archived."""
+    """Return a thread without a state. If the thread is archived, the error says so."""
     at = thread.archived_at
     return ThreadState(thread, error=None if at is None else ThreadArchivedError(thread.thread_id, "", at))
 
@@ -115,7 +116,7 @@ def without_state(thread: Thread) -> ThreadState:
 async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[ThreadState, None]:
     """Yield threads with their newest states, in order.
 
-    One statement reads as many as have about a megabyte; each is decoded when it is asked for.
+    One statement reads states of about a megabyte. Each state is decoded when the caller asks for it.
     """
     left = deque(threads)
     while left:
@@ -139,7 +140,7 @@ async def read_states(call: Call, threads: Iterable[Thread]) -> AsyncGenerator[T
                 except Exception as error:
                     found = ThreadState(thread, error=error)
                 yield found
-                # Let go of this one before the next one is read.
+                # Release this state before the next one is read.
                 del found
 
 
@@ -160,9 +161,9 @@ class _Graphs(AsyncExitStack):
         """Return the graph of a thread.
 
         Raises:
-            Exception: What the function that makes it raises, each time.
+            Exception: What the graph's factory raises, at each call.
         """
-        # A graph that is made with the config of an assistant is not that of another one.
+        # A graph that was made with an assistant's config must not be used for another assistant.
         assistant_id = thread.metadata.get("assistant_id") if self._call.service.graphs.is_made(name) else None
         key = (name, repr(assistant_id))
         if key not in self._known:
@@ -188,10 +189,10 @@ async def _close(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class _Newest(BaseCheckpointSaver[str]):
-    """The newest checkpoints of some threads, which have been read; each is decoded when it is asked for.
+    """The newest checkpoints of some threads. They are read already; each is decoded when it is asked for.
 
     Args:
-        saver: Reads what else belongs to them.
+        saver: Reads the other rows of the checkpoints.
         latest: The checkpoints.
     """
 
@@ -200,13 +201,13 @@ class _Newest(BaseCheckpointSaver[str]):
         self._saver, self._latest = saver, latest
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of the thread, once."""
+        """Return the thread's checkpoint, once."""
         return await self._saver.load_latest(self._latest, config["configurable"]["thread_id"])
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes from which a channel is made."""
+        """Read the writes that make up a channel."""
         return await self._saver.aget_delta_channel_history(config=config, channels=channels)
 
 
@@ -219,8 +220,8 @@ async def history(
         call: The request.
         name: The name of the graph.
         thread: The thread.
-        config: The thread's, with a namespace and perhaps a checkpoint.
-        options: As of LangGraph's `aget_state_history`.
+        config: The thread's config, with a namespace and perhaps a checkpoint.
+        options: Options of LangGraph's `aget_state_history`.
     """
     saver = _Listed(call.state.saver)
     async with aclosing(saver), open_graph(call, name, thread, saver=saver) as graph:
@@ -230,7 +231,7 @@ async def history(
 
 
 class _Listed(BaseCheckpointSaver[str]):
-    """A saver whose lists have few values, or one checkpoint: LangGraph keeps a list in memory, and its states here.
+    """A saver that lists few values at a time. LangGraph would hold a whole list and its states in memory.
 
     Args:
         saver: Lists the checkpoints.
@@ -249,14 +250,14 @@ class _Listed(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yield the next checkpoints of the list that is asked for first."""
+        """Yield the next checkpoints of the list that was asked for first."""
         if self._found is None:
             self._found = self._saver.alist(config, filter=filter, before=before, limit=limit)
         size, count = _LISTED
         async for item in self._found:
             size, count = room_beside([item.checkpoint["channel_values"], item.pending_writes], size, count)
             yield item
-            # Let go of this one before the next one is decoded.
+            # Release this checkpoint before the next one is decoded.
             del item
             if size < 0 or count < 0:
                 return
@@ -264,7 +265,7 @@ class _Listed(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes from which a channel is made."""
+        """Read the writes that make up a channel."""
         return await self._saver.aget_delta_channel_history(config=config, channels=channels)
 
     async def aclose(self) -> None:

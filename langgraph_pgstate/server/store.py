@@ -16,7 +16,7 @@ from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.state import AsyncPGState, core_of
 
-# Of PostgreSQL: a text, number or operator that it does not know, a value that exceeds a limit.
+# SQLSTATEs of refused values: an unknown text, number or operator, or a value that exceeds a limit.
 _REFUSALS: Final = ("22", "42883", "54")
 
 _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
@@ -26,12 +26,12 @@ _OPERATORS: Final = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 async def open_memory(
     state: AsyncPGState, options: MemoryOptions | None, *, writes: bool
 ) -> AsyncIterator[AsyncPGMemoryStore]:
-    """Open the long-term memory of a state, and make its indexes.
+    """Open the long-term memory of a state, and create its indexes.
 
     Args:
         state: The state.
-        options: Options in place of the state's.
-        writes: Whether reads may be counted, and indexes made.
+        options: Options that replace the state's.
+        writes: Whether reads are counted and indexes created.
     """
     core = core_of(state)
     database: Any = core.database
@@ -127,10 +127,10 @@ async def list_namespaces(call: Call) -> Any:
 
 
 def _refreshes(call: Call, asked: bool | None) -> bool | None:
-    """Return whether a read makes items live longer; `None` for what the store does by default.
+    """Return whether a read extends the time to live of items; `None` for the store's default.
 
     Raises:
-        HTTPException: 403 if the server is read-only, and the client asks for it.
+        HTTPException: 403 if the server is read-only and the client asks for an extension.
     """
     if not call.service.is_read_only:
         return asked
@@ -140,15 +140,15 @@ def _refreshes(call: Call, asked: bool | None) -> bool | None:
 
 
 def _begins(namespace: Sequence[str], labels: Sequence[str]) -> bool:
-    """Return whether a namespace, maybe cut short, begins with some labels, among which a star stands for any label.
+    """Return whether a namespace, possibly truncated, begins with some labels. A star stands for any label.
 
-    Some stores compare the beginnings of texts: to them "eve" is the beginning of "evelyn".
+    Some stores compare prefixes of texts, so that "eve" would match "evelyn".
     """
     return all(label in ("*", own) for label, own in zip(labels, namespace, strict=False))
 
 
 def item_of(item: Item) -> dict[str, Any]:
-    """Return an item as the clients know it."""
+    """Return an item in the form that clients expect."""
     return {
         "namespace": item.namespace,
         "key": item.key,
@@ -161,17 +161,17 @@ def item_of(item: Item) -> dict[str, Any]:
 async def _authorized(call: Call, action: str, value: dict[str, Any]) -> None:
     """Ask whether the caller may do something; the handler may change the namespace.
 
-    Where no handler decides, a user has the namespaces that begin with the user's identity. Searches that name none are
-    of these.
+    If no handler decides, a user may use the namespaces that begin with the user's identity. A search without a
+    namespace searches these.
 
     Raises:
-        HTTPException: 403 if it is refused, or if a filter is returned that the operation does not fulfil.
+        HTTPException: 403 if the handler refuses, or returns a filter that the operation does not meet.
     """
     authority = call.service.authority
     if authority is not None and call.user is not None and not authority.decides("store", action):
         own = (call.user.identity,)
         value["namespace"] = value["namespace"] or own
-        # No label has a dot, and in a list of namespaces a star stands for any label.
+        # A label has no dot. In a list of namespaces, a star stands for any label.
         if tuple(value["namespace"][:1]) != own or own == ("*",) or "." in own[0]:
             raise refuse(
                 403, "without a handler on the store, a user has the namespaces whose first label is its identity"
@@ -199,7 +199,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _check_filter(filter: Any) -> None:
-    """Refuse operators that stores do not know: of some, a search would find nothing and say nothing.
+    """Refuse unknown operators. With some of them, a search would find nothing and raise no error.
 
     Raises:
         HTTPException: 422.
@@ -220,7 +220,7 @@ def _store(call: Call) -> BaseStore:
 
 def _namespace(labels: Sequence[str]) -> tuple[str, ...]:
     if not labels:
-        raise refuse(422, "namespace is empty")
+        raise refuse(422, "namespace must not be empty")
     return _labels(labels)
 
 

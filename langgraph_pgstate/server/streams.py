@@ -27,19 +27,19 @@ from langgraph_pgstate.server.threads import checkpoint_of
 
 HEARTBEAT: Final = b": heartbeat\n\n"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# The modes of the SDK, by those of LangGraph that they are made of.
+# The stream modes of LangGraph from which each mode of the SDK is made.
 _KEPT: Final[Mapping[str, Sequence[str]]] = {
     **{mode: (mode,) for mode in ("values", "updates", "custom", "tasks", "checkpoints", "debug", "tools", "events")},
     "messages-tuple": ("messages",),
     "messages": ("messages",),
 }
-# Characters that a part of a path may have unquoted (RFC 3986).
+# Characters that need no quoting in a segment of a path (RFC 3986).
 _SAFE: Final = "!$&'()*+,;=:@"
 _CONTROL: Final = ("metadata", "gap", "error")
 
 
 def kept_modes(modes: Sequence[str]) -> list[str]:
-    """Return the modes of LangGraph whose events are kept for some modes of the SDK.
+    """Return the LangGraph modes whose events must be stored for some modes of the SDK.
 
     Raises:
         HTTPException: 501 for a mode that is not implemented.
@@ -65,19 +65,19 @@ def stream(
     Args:
         call: The request.
         handle: The run.
-        modes: Modes of the SDK; all that are kept if there are none.
-        reader: Who reads.
+        modes: Modes of the SDK; all stored modes if it is empty.
+        reader: The reader.
         last_event_id: Id of the last event that the client has.
-        cancels: Whether the run is cancelled if the client goes.
+        cancels: Whether a disconnect of the client cancels the run.
         deletes: Whether the thread is deleted after the end.
 
     Raises:
-        ConfigurationError: If the id is none of an event.
+        ConfigurationError: If `last_event_id` is not the id of an event.
     """
     kept_modes(modes)
     events = call.state.runs.join(handle, last_event_id=last_event_id)
     path = location(handle)
-    # A client that asks again does so with this address only.
+    # A client that reconnects has only this address.
     query = f"?{urlencode({'stream_mode': list(modes)}, doseq=True)}" if modes else ""
     headers = {**HEADERS, "Content-Location": path, "Location": f"{path}/stream{query}"}
     chunks = _chunks(call, handle, events, Conversion(modes), reader, cancels, deletes)
@@ -116,13 +116,13 @@ async def _chunks(
                 if is_end:
                     ended.set()
         except (UnavailableError, ServerStoppingError):
-            raise ServerStoppingError("the stream goes on elsewhere") from None
+            raise ServerStoppingError("the server is stopping: reconnect to go on with the stream") from None
         except PGStateError as error:
             yield encoded("", "error", {"error": type(error).__name__, "message": str(error)})
 
 
 class Reader:
-    """Who reads a run, and may lose the right to do so meanwhile.
+    """The reader of a run, who may lose the right to read it meanwhile.
 
     Args:
         call: The request.
@@ -135,9 +135,11 @@ class Reader:
         self._checked_at = time.monotonic()
 
     async def is_gone(self, *, now: bool = False) -> bool:
-        """Return whether the thread is one that the reader may not read; without `now`, as of the last few seconds.
+        """Return whether the reader may no longer read the thread.
 
-        That a thread does not exist any more is told by the end of its run.
+        Without `now`, a result of the last few seconds may be returned.
+
+        A deleted thread is not reported here: its run ends.
         """
         is_known = not now and time.monotonic() - self._checked_at < pacing.HEARTBEAT_SECONDS
         if self._scope is None or is_known:
@@ -153,20 +155,22 @@ class Reader:
 async def with_client(
     call: Call, handle: AsyncRunHandle, reader: Reader, *, cancels: bool, deletes: bool
 ) -> AsyncIterator[asyncio.Event]:
-    """Respond to a client that waits for a run: yield an event, which is set when the client has got the run's end.
+    """Respond to a client that waits for a run.
+
+    Yield an event that must be set when the client has received the run's end.
 
     Args:
         call: The request.
         handle: The run.
-        reader: Who reads.
-        cancels: Whether the run is cancelled if the client goes before the end, and before the server stops.
+        reader: The reader.
+        cancels: Whether the run is cancelled if the client disconnects before the end, unless the server stops.
         deletes: Whether the thread is deleted after the end.
     """
     ended = asyncio.Event()
     try:
         yield ended
     except (asyncio.CancelledError, GeneratorExit):
-        # A server that stops breaks connections off itself.
+        # A server that stops closes connections itself.
         if cancels and not ended.is_set() and not call.service.stopping.is_set():
             await clean_up(partial(_cancel, call, handle, reader))
         raise
@@ -181,35 +185,38 @@ async def _cancel(call: Call, handle: AsyncRunHandle, reader: Reader) -> None:
 
 
 async def _delete_thread(call: Call, handle: AsyncRunHandle) -> None:
-    """Delete the thread of a run, unless the run is gone: another user may have made a thread under the id since."""
+    """Delete the thread of a run, if the run exists.
+
+    Otherwise another user may have created a new thread under this id.
+    """
     if await call.state.runs.get(handle.thread_id, handle.run_id) is not None:
         await call.state.saver.adelete_thread(handle.thread_id)
 
 
 def location(handle: AsyncRunHandle) -> str:
-    """Return the path of a run for a header, relative to the address that the client has of the server."""
+    """Return the path of a run for a header, relative to the server's address as the client sees it."""
     thread_id, run_id = (quote(id, safe=_SAFE) for id in (handle.thread_id, handle.run_id))
     return f"/threads/{thread_id}/runs/{run_id}"
 
 
 class Conversion:
-    """The events of one stream in the form of the SDK.
+    """Converts the events of one stream to the form of the SDK.
 
     Args:
-        modes: Modes of the SDK; all that are kept, messages as tuples, if there are none.
+        modes: Modes of the SDK. If it is empty, all stored modes, with messages as tuples.
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = {*modes}
         self._is_whole = not modes
-        # Messages that come in parts, by id.
+        # Incomplete messages that come in parts, by id.
         self._parts: dict[str, BaseMessageChunk] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[tuple[str, Any]]:
-        """Yield the names and the data of the events that stand for one."""
+        """Yield the names and the data of the SDK's events for one event."""
         mode, data = event.event, event.data
         if mode == "end":
-            # The stream's end is the run's, as it is of LangGraph's own server.
+            # The stream ends with the run, as on LangGraph's own server.
             return
         if mode in _CONTROL:
             yield mode, short_error(data) if mode == "error" else data
@@ -240,7 +247,7 @@ class Conversion:
 
 
 def _with_checkpoints(mode: str, data: Any) -> Any:
-    """Return an event's data with the checkpoints that its configs name, as LangGraph's own server has them."""
+    """Return an event's data with checkpoints in place of its configs, as on LangGraph's own server."""
     payload = data.get("payload") if mode == "debug" and isinstance(data, Mapping) else None
     if not isinstance(payload, Mapping) or "parent_config" not in payload:
         return data
@@ -256,7 +263,7 @@ def _with_checkpoints(mode: str, data: Any) -> Any:
 
 
 def _task(task: Any) -> Any:
-    """Return a task with the checkpoint of its subgraph instead of a config."""
+    """Return a task with its subgraph's checkpoint in place of a config."""
     place = checkpoint_of(task.get("state")) if isinstance(task, Mapping) else None
     if place is None:
         return task
@@ -264,14 +271,14 @@ def _task(task: Any) -> Any:
 
 
 def encoded(id: str, name: str, data: Any, write: Callable[[Any], bytes] = to_json) -> bytes:
-    """Return a server-sent event, whose data `write` makes."""
+    """Return a server-sent event. `write` makes its data."""
     head = f"id: {id}\n" if id else ""
     return f"{head}event: {name}\ndata: ".encode() + write(data) + b"\n\n"
 
 
 async def written(weighed: Any, convert: Callable[[Callable[[Any], bytes]], bytes]) -> bytes:
-    """Return what `convert` makes with a function that makes JSON, beside the event loop if there are many values.
+    """Return the result of `convert` with a JSON encoder. Many values are encoded in an OS thread.
 
-    Else at once: readers that wait for a thread would each hold an event that is large.
+    Few values are encoded at once, because each reader that waits for an OS thread holds a large event in memory.
     """
     return await beside(convert, to_json_in_parts) if has_many_values(weighed) else convert(to_json)

@@ -1,4 +1,4 @@
-"""Several processes of one server: started, started again when they die, and drained together."""
+"""Several processes of one server. They are started, restarted when they die, and drained together."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _POLL_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A server process, as it knows itself.
+    """Data that a server process has about its supervisor.
 
     Attributes:
-        is_first: Whether the others wait for its start.
-        supervisor: File descriptor that can be read, at its end, when the supervisor stops or dies.
-        report: Reports that the process serves.
+        is_first: Whether the other processes wait for the start of this one.
+        supervisor: File descriptor that reaches its end when the supervisor stops or dies.
+        report: Tells the supervisor that the process serves.
     """
 
     is_first: bool
@@ -43,27 +43,27 @@ class _Member:
 
 
 class Supervisor:
-    """A process that keeps several others running, which are forked from it.
+    """A process that forks several server processes and keeps them running.
 
-    The first one starts alone, so that a setting that is wrong is reported once; the others follow when it serves. One
-    that dies is started again, at the earliest two seconds after its last start. When the supervisor is killed, its
-    processes drain.
+    The first process starts alone, so that a wrong setting is reported once. The others start when the first one
+    serves. A process that dies is started again, at least two seconds after its last start. When the supervisor is
+    killed, its processes drain.
 
     Args:
-        serve: Serves in a process until SIGTERM or the end of `Membership.supervisor`, and returns its exit code.
+        serve: Serves in a process until SIGTERM or the end of `Membership.supervisor`, and returns the exit code.
         count: Number of processes.
-        close: Called in the supervisor before the processes drain: closes the socket.
+        close: Closes the socket. Called in the supervisor before the processes drain.
     """
 
     def __init__(self, serve: Callable[[Membership], int], count: int, close: Callable[[], None]) -> None:
         self._target, self._count, self._close = serve, count, close
         self._members: dict[int, _Member] = {}
         self._signals: list[int] = []
-        # Only the supervisor keeps the writing end, so its processes also see that it was killed.
+        # Only the supervisor keeps the writing end, so its processes also notice when it is killed.
         self._reader, self._writer = multiprocessing.Pipe(duplex=False)
 
     def run(self) -> int:
-        """Keep the processes running until SIGTERM or SIGINT; then drain them. A second signal kills them.
+        """Keep the processes running until SIGTERM or SIGINT, then drain them. A second signal kills them.
 
         Returns:
             0 after a drain, 1 if a process failed in it, 143 or 130 after a second signal; if the first process does
@@ -141,7 +141,7 @@ class Supervisor:
     def _start(self, number: int, *, is_first: bool) -> _Member:
         context: Any = multiprocessing.get_context("fork")
         reader, writer = context.Pipe(duplex=False)
-        # A daemon could start no processes, as graphs may.
+        # A daemonic process could start no processes, but graphs may start some.
         process = context.Process(target=self._serve, args=(is_first, writer), name=f"server-{number}")
         process.start()
         writer.close()
@@ -149,14 +149,14 @@ class Supervisor:
 
     def _serve(self, is_first: bool, ready: Connection) -> None:
         self._writer.close()
-        # Ctrl-C reaches all processes of a terminal; the supervisor tells them what to do.
+        # Ctrl-C reaches all processes of a terminal. Processes wait for the supervisor's signal instead.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise SystemExit(self._target(Membership(is_first, self._reader.fileno(), lambda: _report(ready))))
 
 
 def _report(ready: Connection) -> None:
-    # A supervisor that has died is noticed by its pipe.
+    # The end of the pipe shows that the supervisor has died.
     with suppress(BrokenPipeError):
         ready.send(True)
 

@@ -1,4 +1,4 @@
-"""The parts of a server that serve one tenant each, of which the last used are kept open."""
+"""The parts of a server that serve one tenant each. The most recently used parts are kept open."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 _log = logging.getLogger("langgraph_pgstate.server")
 
 MOST_PARTS: Final = 200
-"""So many parts are kept open, and besides them those of requests in progress."""
+"""Number of parts that are kept open, besides those of requests in progress."""
 _USED: Final = "pgstate.tenant_parts"
 
 
 @dataclass(slots=True, eq=False)
 class _Part(Generic[T]):
-    """A part that is open.
+    """An open part.
 
     Attributes:
-        content: What it is.
-        resources: Closes it.
-        users: Number of requests in progress that use it.
+        content: The part itself.
+        resources: Closes the part.
+        users: Number of requests in progress that use the part.
     """
 
     content: T
@@ -35,12 +35,14 @@ class _Part(Generic[T]):
 
 
 class TenantParts(Generic[T]):
-    """Parts by tenant. A part is closed if it is not used and others were used after it, and all at the end.
+    """The parts, by tenant. The least recently used parts are closed while no request uses them.
+
+    All are closed at the end.
 
     For one event loop.
 
     Args:
-        open: Opens the part of a tenant. What it puts on the stack closes it.
+        open: Opens the part of a tenant, and registers its closing on the stack.
         most: Number of parts that are kept open.
     """
 
@@ -54,7 +56,7 @@ class TenantParts(Generic[T]):
 
         Args:
             tenant: The tenant.
-            scope: That of the request, within `request_of`.
+            scope: The ASGI scope of the request, within `request_of`.
         """
         part = self._parts.get(tenant)
         if part is None:
@@ -69,7 +71,7 @@ class TenantParts(Generic[T]):
         part.users -= 1
         if (surplus := len(self._parts) - self._most) <= 0:
             return
-        # The first ones were used longest ago.
+        # The first entries were used least recently.
         for tenant in [name for name, one in self._parts.items() if not one.users][:surplus]:
             task = asyncio.get_running_loop().create_task(_close(tenant, self._parts.pop(tenant)))
             self._closing.add(task)
@@ -84,7 +86,7 @@ class TenantParts(Generic[T]):
 
 @contextmanager
 def request_of(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """Give back the parts that a request has taken, however it ends."""
+    """Release the parts that a request has taken, however the request ends."""
     used: list[tuple[TenantParts[Any], _Part[Any]]] = []
     scope[_USED] = used
     try:

@@ -1,4 +1,7 @@
-"""Streams of threads, in both versions of the protocol. They go on from run to run until the client disconnects."""
+"""Streams of threads, in both versions of the protocol.
+
+A stream goes on from run to run until the client disconnects.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.server.streams import HEADERS, HEARTBEAT, Conversion, encoded, written
 from langgraph_pgstate.server.translation import EventFilter, Translation
 
-# Sequence numbers of a run's events may be this much later than its end.
+# How much later than a run's end the sequence numbers of its events may be.
 _PAST_THE_END: Final = timedelta(minutes=1)
-# The greatest integer that JavaScript represents exactly; as microseconds, in the year 2255.
+# The greatest integer that JavaScript represents exactly; in microseconds, it is a time in the year 2255.
 _LAST_SEQ: Final = 2**53
 _MODES: Final = ("run_modes", "lifecycle")
 _LIFECYCLE: Final = ("metadata", "error", "end")
@@ -32,8 +35,8 @@ _LIFECYCLE: Final = ("metadata", "error", "end")
 async def join_stream(call: Call) -> Response:
     """Stream the events of a thread's runs, in the first version of the protocol.
 
-    The modes are `run_modes` and `lifecycle`. The stream begins with the runs that have not ended, else with the last
-    one, or after `Last-Event-ID`. It waits for a thread that does not exist.
+    The modes are `run_modes` and `lifecycle`. The stream begins after `Last-Event-ID`; without it, with the unfinished
+    runs, or else with the last run. It waits until the thread exists.
     """
     thread = await _opened(call)
     modes = call.names("stream_mode") or ["run_modes"]
@@ -58,7 +61,7 @@ async def join_stream(call: Call) -> Response:
 
 
 async def events(call: Call) -> Response:
-    """Stream the events of a thread's runs, in the second version of the protocol, by server-sent events."""
+    """Stream the events of a thread's runs as server-sent events, in the second version of the protocol."""
     thread = await _opened(call)
     body = call.body
     translation = Translation(EventFilter(body.channels, body.namespaces, body.depth), body.since)
@@ -79,7 +82,7 @@ async def events(call: Call) -> Response:
 
 
 class _Readable:
-    """A thread as the caller may read it.
+    """A thread that the caller may read.
 
     Args:
         call: The request.
@@ -92,7 +95,7 @@ class _Readable:
         self._created_at: datetime | None = None
 
     async def is_there(self) -> bool:
-        """Return whether it exists, and is the one that it was before."""
+        """Return whether the thread exists and is still the same thread."""
         thread = await self._call.state.threads.get(self.thread_id, scope=self._scope)
         if thread is None:
             return False
@@ -100,7 +103,7 @@ class _Readable:
         return thread.created_at == self._created_at
 
     async def until_there(self) -> AsyncIterator[bytes]:
-        """Yield heartbeats until it exists. What others do with a thread that is not the caller's changes nothing."""
+        """Yield heartbeats until the thread exists. Changes of a thread that is not the caller's have no effect."""
         due_at = time.monotonic() + pacing.HEARTBEAT_SECONDS
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
         listens = True
@@ -108,13 +111,13 @@ class _Readable:
             while not await self.is_there():
                 joined: Any = self._call.state.runs.join_thread(self.thread_id)
                 async with aclosing(joined) as events:
-                    # A run of a thread that was just made.
+                    # A run of a new thread.
                     first = [asyncio.ensure_future(anext(events))] if listens else []
                     try:
                         seconds = max(0.0, due_at - time.monotonic())
                         await asyncio.wait([*first, stopping], timeout=seconds, return_when="FIRST_COMPLETED")
                         listens = not any(one.done() for one in first)
-                        # A run that is deleted meanwhile may be another user's.
+                        # The id of a run that is deleted meanwhile may be another user's run.
                         with suppress(NotFoundError):
                             _ = [one.result() for one in first if one.done()]
                     finally:
@@ -131,7 +134,7 @@ class _Readable:
 
 
 async def _opened(call: Call) -> _Readable:
-    """Return the thread that the path names, which need not exist yet.
+    """Return the thread that the path names. It need not exist yet.
 
     Raises:
         HTTPException: 403 if the caller may read no threads.
@@ -156,7 +159,7 @@ async def _chunks(
     convert: Callable[[ThreadEvent, Callable[[Any], bytes]], Iterator[bytes]],
     fail: Callable[[PGStateError], bytes],
 ) -> AsyncIterator[bytes]:
-    # Browsers resolve `fetch` with the first bytes.
+    # `fetch` in browsers resolves at the first bytes.
     yield HEARTBEAT
     sent_at = checked_at = time.monotonic()
     run_id: str | None = None
@@ -168,14 +171,14 @@ async def _chunks(
         async for heartbeat in thread.until_there():
             yield heartbeat
         async for batch in batches_of(call, events, encode):
-            # The thread may have another owner now: checked after the events were read, before they are sent.
+            # The thread may have a new owner now, so check after reading the events and before sending them.
             is_due = time.monotonic() - checked_at >= pacing.HEARTBEAT_SECONDS
             if not batch or is_due or any(one.mark != run_id for one in batch):
                 if not await thread.is_there():
                     return
                 checked_at = time.monotonic()
             run_id = batch[-1].mark if batch else run_id
-            # Without this, nothing would be sent for long while the client wants none of the events.
+            # Without heartbeats, nothing would be sent for long while the client wants none of the events.
             is_silent = not any(one.data for one in batch)
             if is_silent and (not batch or time.monotonic() - sent_at >= pacing.HEARTBEAT_SECONDS):
                 yield HEARTBEAT
@@ -185,7 +188,7 @@ async def _chunks(
                     yield piece
                 sent_at = time.monotonic()
     except (UnavailableError, ServerStoppingError):
-        raise ServerStoppingError("the stream goes on elsewhere") from None
+        raise ServerStoppingError("the server is stopping: reconnect to go on with the stream") from None
     except PGStateError as error:
         yield fail(error)
 

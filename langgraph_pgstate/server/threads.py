@@ -1,4 +1,4 @@
-"""Operations on threads and their states."""
+"""Operations on threads and on their states."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _WITHOUT_STATE: Final = ("error",)
 
 
 async def create(call: Call) -> Any:
-    """Create a thread, with a state if supersteps are given.
+    """Create a thread. Supersteps in the body give it a state.
 
-    The id need not be a UUID. `ttl` has both strategies, `delete` and `keep_latest`.
+    The id need not be a UUID. `ttl` supports both strategies, `delete` and `keep_latest`.
     """
     body = call.body
     value: dict[str, Any] = {
@@ -75,11 +75,11 @@ async def create(call: Call) -> Any:
 
 
 async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, is_changed: bool) -> Thread:
-    """Return a thread that exists, which may be read or changed by more or fewer users than may create threads.
+    """Return a thread that exists already. The right to read or change it is checked, not the right to create threads.
 
     Raises:
-        HTTPException: 403 if the caller may not, 409 if a run is on a thread that is to be changed.
-        ThreadExistsError: If it is not the caller's.
+        HTTPException: 403 if the caller may not, 409 if the thread is to be changed while a run is on it.
+        ThreadExistsError: If the thread is not the caller's.
     """
     scopes = [scope, await call.authorize("threads", "read", {"thread_id": thread_id})]
     if is_changed:
@@ -96,7 +96,7 @@ async def _existing(call: Call, thread_id: str, scope: Alternatives | None, *, i
 async def search(call: Call) -> Response:
     """Return a page of threads, sorted by `updated_at` by default.
 
-    `values` compares the newest states; `select` and `extract` choose what is returned.
+    `values` compares the newest states. `select` and `extract` choose the fields that are returned.
     """
     body = call.body
     value = body.model_dump(include={"values", "status", "limit", "offset", "ids"})
@@ -123,7 +123,7 @@ async def search(call: Call) -> Response:
         found = selected(described, body.select)
         if body.extract is None:
             return found
-        # Compared in the form that the client sees: messages are objects.
+        # Compared in the form that clients see, where messages are objects.
         plain = orjson.loads(await encode(described))
         return {**found, "extracted": {name: extracted(plain, path) for name, path in body.extract.items()}}
 
@@ -135,7 +135,7 @@ async def search(call: Call) -> Response:
         async with aclosing(read_states(call, found)) as states:
             async for state in states:
                 yield await shown(await _described(call, state, wanted))
-                # Let go of this one before the next one is read.
+                # Release this thread before the next one is read.
                 del state
 
     return await answer_list(described(), page_headers(body.offset, len(found), len(found) == body.limit))
@@ -152,7 +152,7 @@ async def count(call: Call) -> int:
 
 
 async def get(call: Call) -> Any:
-    """Return one thread; with `include=ttl` also how long it is kept."""
+    """Return one thread. With `include=ttl`, its time to live is included."""
     thread = await call.thread("read")
     found = await describe(call, thread)
     if "ttl" in (call.names("include") or ()):
@@ -162,7 +162,7 @@ async def get(call: Call) -> Any:
 
 
 async def update(call: Call) -> Any:
-    """Merge metadata into a thread's, and set its time to live."""
+    """Merge metadata into a thread's metadata, and set its time to live."""
     value: dict[str, Any] = {"metadata": {**(call.body.metadata or {})}}
     thread = await _changed(call, value)
     if call.body.ttl is not None:
@@ -190,7 +190,7 @@ async def copy(call: Call) -> Any:
 
 
 async def prune(call: Call) -> Any:
-    """Delete threads, or all their checkpoints but the newest ones."""
+    """Delete threads, or delete all their checkpoints but the newest ones."""
     body = call.body
     action = "delete" if body.strategy == "delete" else "update"
     scope = await call.authorize("threads", action, {"thread_ids": body.thread_ids})
@@ -203,7 +203,7 @@ async def prune(call: Call) -> Any:
 
 
 async def get_state(call: Call) -> Any:
-    """Return the newest state of a thread, or that of a checkpoint which the path names."""
+    """Return the newest state of a thread, or the state at the checkpoint that the path names."""
     thread = await call.thread("read")
     checkpoint_id = call.request.path_params.get("checkpoint_id")
     named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
@@ -211,7 +211,7 @@ async def get_state(call: Call) -> Any:
 
 
 async def get_state_at(call: Call) -> Any:
-    """Return the state at a checkpoint, of a subgraph, too."""
+    """Return the state of a graph or subgraph at a checkpoint."""
     thread = await call.thread("read")
     body = call.body
     return await _state(call, thread, body.checkpoint.configurable(), body.subgraphs, body.select)
@@ -220,7 +220,7 @@ async def get_state_at(call: Call) -> Any:
 async def update_state(call: Call) -> Any:
     """Update a thread's state, as if a node had returned the values.
 
-    Fails with 409 while a run is on the thread. The thread is `interrupted` afterwards if nodes are next, else `idle`.
+    Fails with 409 while a run is on the thread. Afterwards the thread is `interrupted` if nodes are next, else `idle`.
     """
     body = call.body
     thread = await call.thread("update")
@@ -244,7 +244,7 @@ async def _values_of(graph: Graph, update: Update) -> Any:
 async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
     """Set the status of a thread whose state was updated, and return it.
 
-    A person who ends the graph, or goes past a node that waits, leaves no interrupt.
+    An update that ends the graph or skips a waiting node leaves no interrupt.
     """
     left = await graph.aget_state(config_at(thread_id))
     status = "interrupted" if left.next else "idle"
@@ -255,7 +255,7 @@ async def _settle(call: Call, graph: Graph, thread_id: str) -> str:
 async def get_history(call: Call) -> Any:
     """Return states of a thread, newest first.
 
-    `metadata` with lists or objects are compared with those of runs, too.
+    Lists and objects in `metadata` are also compared with the metadata of runs.
     """
     thread = await call.thread("read")
     body = call.body
@@ -279,7 +279,10 @@ async def get_history(call: Call) -> Any:
     of_runs: dict[Any, Mapping[str, Any]] = {}
 
     async def is_wanted(state: StateSnapshot) -> bool:
-        """Return whether a state or its run has the nested metadata: LangGraph gives states the flat ones of runs."""
+        """Return whether a state or its run has the nested metadata.
+
+        LangGraph copies only flat metadata from runs to states.
+        """
         found: Mapping[str, Any] = state.metadata or {}
         run_id = found.get("run_id")
         if nested and run_id and run_id not in of_runs:
@@ -297,14 +300,14 @@ async def get_history(call: Call) -> Any:
                     left -= 1
                     if left == 0:
                         return
-                # Let go of this one before the next one is read.
+                # Release this state before the next one is read.
                 del state
 
     return await answer_list(states())
 
 
 async def describe(call: Call, thread: Thread, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a thread with its values and interrupts, unless neither is among the names that are wanted."""
+    """Return a thread, with its values and interrupts if either is wanted."""
     if thread.archived_at is not None or not _is_with_state(names):
         return await _described(call, without_state(thread), names)
     return await _described(call, ThreadState(thread, await _snapshot(call, thread)), names)
@@ -319,7 +322,7 @@ async def _described(call: Call, state: ThreadState, names: Sequence[str] | None
     error = None
     if snapshot is None and unreadable is not None:
         kind = type(unreadable).__name__
-        # Messages of other errors may contain what clients must not see.
+        # Messages of other errors may contain text that clients must not see.
         reason = str(unreadable) if isinstance(unreadable, PGStateError) else kind
         error = {"error": kind, "message": f"the values cannot be read: {reason}"}
     elif thread.status == "error" and (names is None or "error" in names):
@@ -348,7 +351,7 @@ def _check_idle(thread: Thread) -> None:
 
 
 def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
-    """Return a state as the clients know it."""
+    """Return a state in the form that clients expect."""
     tasks = []
     for task in snapshot.tasks:
         place = None if isinstance(task.state, StateSnapshot) else checkpoint_of(task.state)
@@ -382,7 +385,7 @@ def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 def checkpoint_of(config: Any) -> dict[str, Any] | None:
-    """Return the checkpoint that a config names; `None` if it names no thread."""
+    """Return the checkpoint that a config names; `None` if the config names no thread."""
     configurable = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(configurable, Mapping) or "thread_id" not in configurable:
         return None
@@ -403,7 +406,7 @@ async def _changed(call: Call, value: dict[str, Any]) -> Thread:
 
 
 async def _snapshot(call: Call, thread: Thread) -> StateSnapshot | None:
-    """Return the newest state of a thread; `None` if no graph of it is served here."""
+    """Return the newest state of a thread; `None` if its graph is not served here."""
     name = call.service.graphs.of_thread(thread)
     if name is None:
         return None
@@ -425,7 +428,7 @@ async def _state(
 
 
 def _chosen(state: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
-    """Return some fields of a state; `values.NAME` is one channel of the values."""
+    """Return some fields of a state. `values.NAME` is one channel of the values."""
     if names is None:
         return state
     found = selected(state, names)
@@ -439,7 +442,7 @@ def graph_of(call: Call, thread: Thread) -> str:
     """Return the name of a thread's graph.
 
     Raises:
-        HTTPException: 400 if it has none.
+        HTTPException: 400 if the thread has no graph.
     """
     name = call.service.graphs.of_thread(thread)
     if name is None:

@@ -1,4 +1,4 @@
-"""Events of runs as events of the protocol's second version, and the content blocks of their messages."""
+"""Translation of runs' events to events of the protocol's second version and to the content blocks of messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph_pgstate.server.errors import short_error
 
 _TEXTS: Final = {"text": "text", "reasoning": "reasoning"}
 _CALLS: Final = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
-# Sent when a block is complete, not when it starts.
+# Blocks of these types are sent when they are complete, not when they start.
 _LARGE: Final[Mapping[str, Any]] = {"args": {}, "base64": None, "data": None, "output": None, "value": {}}
 _MODEL: Final = {"ls_provider": "provider", "ls_model_name": "model", "langgraph_node": "langgraph_node"}
 _MODEL_TYPE: Final = "ls_model_type"
@@ -23,13 +23,13 @@ Part = dict[str, Any]
 
 
 class MessageParts:
-    """The messages of one run, each of which starts, has blocks, and finishes."""
+    """The messages of one run. Each message starts, has blocks, and finishes."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Message] = {}
 
     def add(self, message: Any, metadata: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the parts that a chunk or a whole message stands for; none if no model has made it."""
+        """Yield the protocol's parts for a chunk or a whole message; none if no model has made it."""
         if not _is_output(message, metadata) or not message.id:
             return
         known = self._open.get(message.id)
@@ -43,14 +43,14 @@ class MessageParts:
             yield from known.finish()
 
     def finish(self) -> Iterator[Part]:
-        """Yield the last parts of messages that are not complete, because their attempt has ended."""
+        """Yield the last parts of the incomplete messages, because their attempt has ended."""
         for message in self._open.values():
             yield from message.finish()
         self._open.clear()
 
 
 class _Message:
-    """A message that is not complete. Each part names it, because several may be streamed at once."""
+    """An incomplete message. Each of its parts has its id, because several messages may be streamed at once."""
 
     def __init__(self, id: str) -> None:
         self._id = id
@@ -60,7 +60,7 @@ class _Message:
     def add(self, message: BaseMessage) -> Iterator[Part]:
         for place, block in enumerate(_blocks_of(message)):
             kind = block.get("type")
-            # Blocks without an index are distinguished by type, because each chunk begins again.
+            # Blocks without an index are distinguished by type, because each chunk numbers its blocks from 0.
             key = block["index"] if block.get("index") is not None else (kind, place)
             known = self._blocks.get(key)
             if known is None:
@@ -80,8 +80,8 @@ class _Message:
 
 
 def _is_output(message: Any, metadata: Mapping[str, Any]) -> bool:
-    """Return whether a message is what a model answers, and not one that a node returns."""
-    # LangChain describes the model in the metadata of what it answers without streaming.
+    """Return whether a message is the output of a model, not a message that a node returns."""
+    # If a model does not stream, LangChain describes the model in the message's metadata.
     return isinstance(message, AIMessageChunk) or (isinstance(message, AIMessage) and _MODEL_TYPE in metadata)
 
 
@@ -89,7 +89,7 @@ def _blocks_of(message: BaseMessage) -> list[Part]:
     try:
         found: list[Any] = [*message.content_blocks]
     except Exception:
-        # Content in the form of no known provider.
+        # The content has no form of a known provider.
         found = [{"type": "text", "text": str(message.text)}]
     return [block for block in found if isinstance(block, dict)]
 
@@ -100,7 +100,7 @@ def _empty(block: Part) -> Part:
 
 
 def _started(block: Part) -> Part:
-    """Return a block as it starts: without what follows."""
+    """Return a block at its start, without its content."""
     kind = block.get("type", "")
     if kind in _TEXTS:
         return {**{name: value for name, value in block.items() if name != "index"}, _TEXTS[kind]: ""}
@@ -111,7 +111,7 @@ def _started(block: Part) -> Part:
 
 
 def _merge(known: Part, block: Part) -> Part | None:
-    """Add a block of a chunk to what is known of it, and return the change; `None` if nothing is appended."""
+    """Add a block of a chunk to the collected block, and return the change; `None` if nothing is appended."""
     kind = block.get("type", "")
     name = _TEXTS.get(kind) or ("args" if kind in _CALLS else None)
     if name is None or known.get("type") != kind:
@@ -126,7 +126,7 @@ def _merge(known: Part, block: Part) -> Part | None:
 
 
 def _finished(block: Part) -> Part:
-    """Return a block that is complete: the call of a tool with its arguments as an object."""
+    """Return a complete block. The arguments of a tool's call are an object."""
     kind = _CALLS.get(block.get("type", ""))
     if kind is None:
         return block
@@ -139,15 +139,15 @@ def _finished(block: Part) -> Part:
 
 
 CHANNELS: Final = ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom")
-# Sequence numbers that each event of a run has, for it may become several events of the protocol.
+# Sequence numbers that are reserved for each event of a run, which may become several events of the protocol.
 _SEQS_PER_EVENT: Final = 16
-# Values that are held back are sent before these events: no checkpoint of theirs follows.
+# Values that are held back are sent before these events, because no checkpoint of these values follows.
 _BOUNDARIES: Final = ("metadata", "error", "end", "gap")
 _INTERRUPT: Final = "__interrupt__"
 _STATUSES: Final = {"success": "completed", "error": "failed", "timeout": "failed"}
 _METHODS: Final = {"input": "input.requested"}
 Translated = tuple[str, Sequence[str], Any, str | None]
-"""One event of the protocol: its channel, namespace, data and node."""
+"""One event of the protocol: channel, namespace, data and node."""
 
 
 class EventFilter:
@@ -155,8 +155,8 @@ class EventFilter:
 
     Args:
         channels: The channels.
-        namespaces: Beginnings of namespaces; all if there are none.
-        depth: Greatest number of parts that a namespace has after its beginning.
+        namespaces: Prefixes of namespaces; all namespaces if it is empty.
+        depth: Most parts of a namespace after its prefix.
     """
 
     def __init__(
@@ -181,15 +181,15 @@ class EventFilter:
 
 
 class Translation:
-    """The events of a thread in the form of the protocol, for one stream.
+    """Translates the events of a thread to those of the protocol, for one stream.
 
-    What an event becomes depends on the earlier ones of its run, so all of them are translated. Ids are the same in all
-    streams. Sequence numbers grow with time, also from run to run: those of a run begin with the time of its first
-    stored event, in microseconds.
+    The translation of an event depends on the earlier events of its run, so all events are translated. Ids are the same
+    in all streams. Sequence numbers grow with time, also from run to run. The numbers of a run begin with the time of
+    its first stored event, in microseconds.
 
     Args:
         wanted: The events that the client wants.
-        since: Number of the last event that it has.
+        since: Number of the last event that the client has.
     """
 
     def __init__(self, wanted: EventFilter, since: int | None = None) -> None:
@@ -198,7 +198,7 @@ class Translation:
         self._seq = 0
 
     def translate(self, found: ThreadEvent) -> Iterator[dict[str, Any]]:
-        """Yield the events of the protocol that an event becomes."""
+        """Yield the events of the protocol for an event of a run."""
         event = found.event
         if self._run is None or self._run.run_id != found.run_id:
             self._run = _Run(found.run_id, found.graph)
@@ -229,23 +229,23 @@ class _Run:
         self.run_id = run_id
         self._start: int | None = None
         self._graph = graph
-        # Translated even if the client does not want them: sequence numbers are the same in all streams.
+        # Translated even if the client does not want them, so that sequence numbers are the same in all streams.
         self._messages = MessageParts()
-        # Namespace and node of each message, for the event that finishes it.
+        # Namespace and node of each message, for the event that ends the message.
         self._places: dict[str, tuple[Sequence[str], str | None]] = {}
         # Whether a subgraph is still running, by namespace.
         self._subgraphs: dict[tuple[str, ...], bool] = {}
         self._calls: dict[str, str] = {}
         self._interrupt_ids: set[str] = set()
-        # The last values of each namespace, until their checkpoint is known.
+        # The last values of each namespace, until the checkpoint of these values is known.
         self._held: dict[tuple[str, ...], Any] = {}
         self._error: str | None = None
 
     def first_seq(self, event: StreamEvent) -> int:
-        """Return the sequence number of the first event that an event becomes, if those before did not need more."""
+        """Return the first sequence number for an event of the run, unless earlier events needed more numbers."""
         distance = _number_of(event.id) * _SEQS_PER_EVENT
         if self._start is None and event.stored_at is not None:
-            # After a gap, the first stored event is a later one; its number is not less than before the gap.
+            # After a gap, the first stored event is a later one. Its number is not less than the number before the gap.
             self._start = microseconds(event.stored_at) - max(0, distance - _SEQS_PER_EVENT)
         return (self._start or 0) + distance
 
@@ -303,11 +303,11 @@ class _Run:
             if isinstance(interrupt, Interrupt) and interrupt.id not in self._interrupt_ids:
                 self._interrupt_ids.add(interrupt.id)
                 asking = {"interrupt_id": interrupt.id, "payload": interrupt.value}
-                # The SDK in Python reads the value by its other name.
+                # The Python SDK reads the value under its other name.
                 yield "input", namespace, {**asking, "value": interrupt.value}, None
 
     def _task(self, namespace: tuple[str, ...], data: Any) -> Iterator[Translated]:
-        """Yield starts and ends of subgraphs, each of which is below the task that runs it."""
+        """Yield starts and ends of subgraphs. Each is below the task that runs the subgraph."""
         if "result" in data:
             for subgraph, is_open in [*self._subgraphs.items()]:
                 if is_open and subgraph[:-1] == namespace and subgraph[-1].endswith(f":{data['id']}"):
@@ -342,9 +342,9 @@ class _Run:
 
 
 def _custom(data: Any) -> dict[str, Any]:
-    """Return what a node wrote; with a `name`, that of the channel, its own fields are there beside `payload`.
+    """Return what a node wrote. If it has a `name`, its fields stand beside `payload`.
 
-    The SDK of Python gives all of it to who reads `thread.extensions[name]`, that of JavaScript its `payload`.
+    `thread.extensions[name]` yields the whole event in the Python SDK, but only its `payload` in the JavaScript SDK.
     """
     name = data.get("name") if isinstance(data, Mapping) else None
     return {"payload": data, **data} if isinstance(name, str) and name else {"payload": data}
@@ -368,5 +368,5 @@ def _number_of(id: str) -> int:
 
 
 def microseconds(time: datetime | None) -> int:
-    """Return a time as microseconds since 1970; 0 if it is not known."""
+    """Return a time as microseconds since 1970; 0 if the time is not known."""
     return 0 if time is None else round(time.timestamp() * 1_000_000)
