@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _deep(value: Any, depth: int = 0) -> Any:
-    """Return a value made of types that the standard library encodes. Deeper than `MOST_LEVELS`, values become `None`."""
+    """Return a value made of types that the standard library encodes. Deeper values become `None`."""
     if depth > MOST_LEVELS or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if value is None or type(value) in (bool, int, float, str):

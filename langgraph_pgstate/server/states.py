@@ -1,4 +1,4 @@
-"""Reading states of threads: several are read together, decoded one by one, and compared with the values of a search."""
+"""Reading states of threads: several are read together, decoded one by one, and compared with a search's values."""
 
 from __future__ import annotations
 
