@@ -1,4 +1,4 @@
-"""Workers, which run what is enqueued."""
+"""Workers, which run the runs of the queue."""
 
 from typing import TYPE_CHECKING
 

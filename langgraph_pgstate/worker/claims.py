@@ -1,4 +1,4 @@
-"""The claims of one worker on its queues, what it remembers of their limits, and runs that are alone in a process."""
+"""Claims of one worker on its queues, and runs that must be alone in a process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class Isolation:
-    """The workers of this process that run something, and the one whose run is alone. Thread-safe."""
+    """The workers of this process that have runs, and the worker whose run is alone. Thread-safe."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all workers, with a new lock, for another thread may hold this one."""
+        """Forget all workers, and replace the lock: another thread may hold the old one."""
         self._lock = threading.Lock()
         self._busy: set[object] = set()
         self._alone: object = None
 
     def enter(self, worker: object) -> bool:
-        """Remember that a worker begins to run something. Return false if another one has a run that is alone."""
+        """Remember that a worker begins a run. Return false if another worker has a run that must be alone."""
         with self._lock:
             if self._alone not in (None, worker):
                 return False
@@ -37,7 +37,7 @@ class Isolation:
             return True
 
     def enter_alone(self, worker: object) -> bool:
-        """Remember that a worker begins a run that is alone. Return false if another one runs something."""
+        """Remember that a worker begins a run that must be alone. Return false if another worker has runs."""
         with self._lock:
             if self._alone not in (None, worker) or self._busy - {worker}:
                 return False
@@ -46,7 +46,7 @@ class Isolation:
             return True
 
     def leave(self, worker: object) -> None:
-        """Remember that a worker runs nothing. Safe to repeat."""
+        """Remember that a worker has no runs. Safe to repeat."""
         with self._lock:
             self._busy.discard(worker)
             if self._alone is worker:
@@ -54,27 +54,27 @@ class Isolation:
 
 
 ISOLATION: Final = Isolation()
-# A child of this process runs none of its runs.
+# A child process executes none of the parent's runs.
 os.register_at_fork(after_in_child=ISOLATION.reset)
 
 
-# Time after which a claim of another worker, which was in progress, is probably committed.
+# Seconds after which another worker's claim that was in progress is probably committed.
 _BUSY_SECONDS: Final = 0.01
 
 
 class Claimer:
-    """Claims runs for one worker. Remembers of each queue whether it has limits; a claim says so.
+    """Claims runs for one worker. Each claim reports whether its queue has limits, and the claimer remembers it.
 
     Args:
         queries: The queries of the schema.
         worker_id: The worker.
-        graphs: Graphs that it runs.
-        versions: By graph, the versions that it accepts besides runs without a version.
+        graphs: Graphs that the worker runs.
+        versions: By graph, the versions that the worker accepts besides runs without a version.
         ttl: Seconds until the leases of claimed runs expire.
-        poll: Seconds after which keys are looked at again that were at their limits.
+        poll: Seconds after which keys that were at their limits are checked again.
 
     Attributes:
-        asked_at: When the leases of the runs that were returned last were asked for, by `lease_clock`.
+        asked_at: When the last claim asked for its leases, by `lease_clock`.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class Claimer:
         self.asked_at = 0.0
         self._limited: set[str] = set()
         self._waiting: set[str] = set()
-        # Whether runs of a queue wait to be claimed alone. Unknown at first, for this worker may follow one that died.
+        # Whether runs of a queue wait to be claimed alone. Unknown at first, because a worker before this one may have
+        # died.
         self._suspects: dict[str, bool] = {}
         self._ended: dict[str, set[str]] = {}
         self._cursors: dict[str, str | None] = {}
@@ -100,11 +101,11 @@ class Claimer:
 
     @property
     def due_at(self) -> float:
-        """Time of the next claim if another worker was claiming, by the monotonic clock; else infinite."""
+        """Return the time of the next claim if another worker was claiming, by the monotonic clock; else infinity."""
         return min(self._retry_at.values(), default=float("inf"))
 
     def ended(self, claimed: ClaimedRun) -> None:
-        """Remember that a run has ended, which may leave its key below its limit."""
+        """Remember that a run has ended, so that its key may be below its limit."""
         if claimed.queue in self._limited and claimed.queue_key:
             self._ended.setdefault(claimed.queue, set()).add(claimed.queue_key)
 
@@ -113,7 +114,7 @@ class Claimer:
         return self._suspects.get(queue, True)
 
     def is_chosen(self, database: Database, queue: str) -> bool:
-        """Return whether this worker is the one to claim the next run of a queue that is claimed alone.
+        """Return whether this worker is chosen to claim the queue's next run that must be alone.
 
         Raises:
             PGStateError: If the database is not available.
@@ -124,13 +125,13 @@ class Claimer:
         return chosen == self._worker_id
 
     def claim(self, database: Database, queue: str, limit: int, *, suspects: bool = False) -> list[ClaimedRun]:
-        """Claim runs of a queue, also runs that waited for its limits.
+        """Claim runs of a queue, including runs that waited for its limits.
 
         Args:
             database: The database.
             queue: The queue.
-            limit: Number of runs at most.
-            suspects: Whether only runs are claimed that are to be alone, instead of only others.
+            limit: Most runs to claim.
+            suspects: Whether to claim only runs that must be alone. Otherwise none of these are claimed.
 
         Raises:
             PGStateError: If the database is not available.
@@ -167,7 +168,7 @@ class Claimer:
         return claims.runs
 
     def _open(self, database: Database, queue: str) -> None:
-        """From time to time, let claims see runs that waited for limits, whoever ended the runs before them."""
+        """From time to time, make runs that waited for limits claimable, because other workers' runs may have ended."""
         now = time.monotonic()
         if now >= self._opened_at.get(queue, float("-inf")) + self._poll:
             cursor = self._cursors.get(queue) or ""

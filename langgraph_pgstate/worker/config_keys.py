@@ -1,4 +1,4 @@
-"""The keys of `langgraph.json`, and what `pgstate serve` and `pgstate worker` make of each."""
+"""The keys of `langgraph.json`, and what `pgstate serve` and `pgstate worker` do with each key."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ KEYS: Final[Mapping[str, Use]] = {
     "webhooks": "used",
     "ui": "warned",
 }
-"""By path. A key stands for all that is below it. `image` says how an image is built, and `webhooks` has a check of its
-own."""
+"""The keys by path. A key stands for all keys below it. `image` keys say how an image is built.
+
+`webhooks` has its own check.
+"""
 
 NOTES: Final[Mapping[str, str]] = {
     "dependencies": "local directories are searched for modules",
@@ -102,7 +104,7 @@ NOTES: Final[Mapping[str, str]] = {
 """Notes about keys, for the reference."""
 
 _OWN_CHECKPOINTER: Final = "langgraph_pgstate.agent_server:checkpointer"
-# Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file is.
+# Variables that only `langgraph_pgstate.agent_server` reads, or that are read before the file.
 _OTHER_VARIABLES: Final = (
     "PGSTATE_PATH",
     "PGSTATE_SCHEMA",
@@ -118,14 +120,14 @@ _OTHER_VARIABLES: Final = (
 
 
 def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Refuse or log the keys of a `langgraph.json`, and the variables in its `env`, that have no effect.
+    """Refuse or log keys of a `langgraph.json`, and variables of its `env`, that have no effect.
 
     Args:
-        config: What the file says.
+        config: The content of the file.
         environment: The variables of its `env`.
 
     Raises:
-        ConfigurationError: If a key is not supported, and to ignore it would change what is stored or who is served.
+        ConfigurationError: If a key is not supported, and ignoring it would change what is stored or who is served.
     """
     for path, value in _given(config, "", KEYS):
         use = KEYS.get(path)
@@ -143,14 +145,14 @@ def check_keys(config: Mapping[str, Any], environment: Mapping[str, str]) -> Non
 
 
 def _given(value: Mapping[str, Any], above: str, known: Mapping[str, Use]) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each key that says something, down to those that the table has."""
+    """Yield the path and value of each key that has a value, down to the keys in the table."""
     for name, found in value.items():
         path = f"{above}{'*' if above == 'graphs.' else name}"
-        # `null`, `false` and what is empty are the defaults.
+        # `null`, `false` and empty values are the defaults.
         if found is None or found is False or found in ({}, []) or str(name).startswith("$"):
             continue
         if path not in known and any(one.startswith(f"{path}.") for one in known):
-            # The code that reads a value refuses another type.
+            # The code that reads the value checks its type.
             if isinstance(found, Mapping):
                 yield from _given(found, f"{path}.", known)
         else:

@@ -1,7 +1,7 @@
-"""The control thread of a worker: it claims runs, keeps their leases, stops them, and ends them in the queue.
+"""The control thread of a worker. It claims runs, renews their leases, stops runs, and ends them in the queue.
 
-It has connections of its own and shares no event loop with graphs, so that neither a busy loop nor a node that blocks
-makes a live run lose its lease. All that a worker writes to the queue is written here, one after another.
+It has its own connections and shares no event loop with graphs. So neither a busy loop nor a blocking node makes a live
+run lose its lease. Only this thread writes to the queue for the worker, one write after another.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from langgraph_pgstate.worker.sweeps import Sweeps
 
 _CHANNEL: Final = "pgstate_queue"
 _TEND_SECONDS: Final = 2.0
-# A cancelled task that has not ended after this time is stuck, like its event loop.
+# Seconds after which a cancelled task that has not ended counts as stuck, like its event loop.
 _STUCK_SECONDS: Final = 5.0
-# Between two attempts while the queue is not available.
+# Seconds between two attempts while the queue is not available.
 _RETRY_SECONDS: Final = 0.1
 
 log = logging.getLogger("langgraph_pgstate.worker")
@@ -53,16 +53,16 @@ class Control:
 
     Args:
         dsn: The server.
-        tenant: The tenant whose runs are worked on; `None` where tenants are not kept apart.
+        tenant: The tenant whose runs the worker executes; `None` if tenants are not kept apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
-        recording: What is recorded of errors.
+        recording: Settings for recorded errors.
         begin: Starts executions, each of which ends with a call of `report`. Must not block.
-        interrupt: Cancels an execution. Returns whether that is possible; its code must then end soon.
+        interrupt: Cancels an execution. Returns whether it can be cancelled; the code must then end soon.
         codec: Encodes requests.
-        webhooks: Secret of webhooks, and where they may be delivered to.
+        webhooks: Secret of webhooks, and the allowed targets.
         adopts: Whether crashed runs that were not enqueued are taken over.
     """
 
@@ -96,7 +96,7 @@ class Control:
         self._wake = threading.Event()
         self._has_news = False
         self._executions: dict[RunKey, RunExecution] = {}
-        # Runs that are the worker's in the database only: left until their leases expire.
+        # Runs that only the database assigns to this worker. They are left until their leases expire.
         self._left: set[RunKey] = set()
         self._left_runs = LeftRuns(queries, settings.lease_ttl, settings.drain_timeout)
         self._ender = Ender(
@@ -118,13 +118,13 @@ class Control:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="pgstate-worker", daemon=True)
 
-    # Called by other threads
+    # Methods that other threads call.
 
     def start(self, *, once: bool = False) -> None:
-        """Connect and start.
+        """Connect and start the thread.
 
         Args:
-            once: Stop when nothing is left to claim.
+            once: Stop when no run is left to claim.
 
         Raises:
             PGStateError: If the database cannot be used.
@@ -137,7 +137,7 @@ class Control:
             raise error
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Take the outcome of an execution, whose code has ended but for threads that it has left behind."""
+        """Accept the outcome of an execution. Its code has ended, except for OS threads that it has left behind."""
         execution.reported_at = time.monotonic()
         if execution.has_raised and execution.held.work.has_threads:
             execution.held.work.when_threads_ended(self._wake.set)
@@ -145,7 +145,7 @@ class Control:
         self._wake.set()
 
     def drain(self) -> None:
-        """Claim no more runs, and requeue those that run, at their next superstep boundaries."""
+        """Stop claiming runs, and requeue the current runs at their next superstep boundaries."""
         self._draining_since = min(self._draining_since, time.monotonic())
         self._wake.set()
 
@@ -156,7 +156,7 @@ class Control:
         self.drain()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the thread has ended, and return whether it has.
+        """Wait until the thread has ended; return false after the timeout.
 
         Raises:
             BaseException: What ended the thread, if it failed.
@@ -167,18 +167,18 @@ class Control:
             raise self._error
         return not self._thread.is_alive()
 
-    # The thread
+    # The code of the thread itself.
 
     def _work(self) -> None:
         settings = self._settings
         listener: Listener | None = None
         # Short, so that an outage does not block the thread for long.
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
-        # Prepared at once, because it runs the same few statements again and again.
+        # Prepared at once, because the thread repeats the same few statements.
         prepare = None if self._prepare_threshold is None else 0
         opening = partial(open_database, self._dsn, self._queries, self._tenant, pool=pool, prepare_threshold=prepare)
         try:
-            # Two, so that webhooks keep no lease from being renewed.
+            # Two connections, so that webhooks do not delay the renewal of leases.
             with opening() as database, opening() as database_of_webhooks:
                 database.run(refuse_without_tenant, self._queries, "a worker")
                 self._database = database
@@ -240,7 +240,7 @@ class Control:
         self._wake.set()
 
     def _turn(self) -> bool:
-        """Do what is due, and return whether the worker goes on."""
+        """Do the work that is due, and return whether the worker goes on."""
         steps: tuple[Callable[[], None], ...] = (
             self._end_reported,
             self._notify_of_ends,
@@ -256,33 +256,33 @@ class Control:
             except PGStateError as error:
                 self._failed_at = time.monotonic()
                 if is_locked(error):
-                    # Tried again. Other work does not wait for it.
+                    # The work is tried again. Other work does not wait for it.
                     continue
                 log.warning("the queue is not available: %s", error)
-                # Most stops do not depend on the database.
+                # Most stops do not need the database.
                 with suppress(PGStateError):
                     self._stop_due()
                 break
         now = time.monotonic()
         is_busy = bool(self._executions or self._ender.reported or self._left_runs)
         if self._draining_since < float("inf"):
-            # After this time all leases of the worker have expired.
+            # By then all leases of the worker have expired.
             return is_busy and now < self._draining_since + self._settings.drain_timeout + self._settings.lease_ttl
         return is_busy or not (self._is_once and self._claimed_all)
 
     def _pause(self) -> float:
-        """Return the seconds until something is due."""
+        """Return the seconds until some work is due."""
         now = time.monotonic()
         due = [self._sweeps.due_at, self._claimer.due_at, self._left_runs.due_at]
         if self._executions:
             due.append(self._tended_at + self._tend_seconds)
             due += [self._due_at(one) for one in self._executions.values()]
-        # What has failed stays due.
+        # Work that has failed stays due.
         first = max(min(due), self._failed_at + min(self._settings.poll, _RETRY_SECONDS))
         return min(max(0.0, first - now), self._settings.poll)
 
     def _due_at(self, execution: RunExecution) -> float:
-        """Return when an execution is to be stopped next, or may not be waited for any longer."""
+        """Return when to stop an execution next, or when to stop waiting for its end."""
         if execution.is_reported:
             until = execution.stopped_or_reported_at + self._settings.drain_timeout
             return until if until > time.monotonic() else float("inf")
@@ -299,7 +299,7 @@ class Control:
         self._ender.notify(self._database)
 
     def _note_end(self, execution: RunExecution) -> None:
-        """Forget a run that has ended in the queue, or was requeued."""
+        """Forget a run that has ended in the queue or was requeued."""
         if execution.stream is not None:
             execution.stream.close()
         execution.refuse_writes()
@@ -309,13 +309,13 @@ class Control:
             self._webhooks.wake()
 
     def _leave_to_sweep(self, execution: RunExecution) -> None:
-        """Stop renewing the lease of a run. A sweep of expired leases puts it back, and counts such ends."""
+        """Stop renewing the lease of a run. A sweep of expired leases requeues the run and counts a crash."""
         execution.refuse_writes()
         self._executions.pop(execution.key, None)
         self._left.add(execution.key)
 
     def _tend(self) -> None:
-        """Renew leases, and find out which runs were lost or are to be cancelled."""
+        """Renew leases, and find the runs that were lost or must be cancelled."""
         now = time.monotonic()
         has_news, self._has_news = self._has_news, False
         if now < self._tended_at + (0.1 if has_news and self._executions else self._tend_seconds):
@@ -334,7 +334,7 @@ class Control:
                 self._ask(self._executions[key], how)  # type: ignore[arg-type]
         self._left &= tended.unknown
         for key in tended.unknown - self._left:
-            # The answer to a claim was lost.
+            # The response to a claim was lost.
             self._database.run(ending.give_back, self._queries, key)
         if self._draining_since == float("inf") and self._database.run(
             tending.is_drain_asked, self._queries, self.worker_id
@@ -345,7 +345,7 @@ class Control:
         self._left_runs.tend(self._database)
 
     def _stop_due(self) -> None:
-        """Stop runs that take too long, and, when the worker drains, all."""
+        """Stop runs that exceed their timeouts, and, while the worker drains, all runs."""
         now = time.monotonic()
         is_draining = self._draining_since < float("inf")
         if is_draining and not self._is_drain_logged:
@@ -363,7 +363,7 @@ class Control:
                 self._cancel(execution)
 
     def _ask(self, execution: RunExecution, stop: Stop) -> None:
-        """Ask an execution to stop; cancel it at once where a superstep boundary is not worth waiting for."""
+        """Ask an execution to stop. Cancel it at once if waiting for a superstep boundary is useless."""
         if not execution.ask(stop, time.monotonic()):
             return
         if stop == "lost":
@@ -380,7 +380,7 @@ class Control:
         return execution.stopped_at + self._settings.drain_timeout
 
     def _cancel(self, execution: RunExecution) -> None:
-        """Cancel an execution, or end its run at once if it cannot be cancelled. Nothing it does later is stored."""
+        """Cancel an execution. If it cannot be cancelled, end its run at once and store nothing of its later work."""
         if not execution.is_forced:
             execution.forced_at = time.monotonic()
             if self._interrupt(execution):
@@ -395,7 +395,7 @@ class Control:
             self._failed_at = time.monotonic()
 
     def _claim(self) -> None:
-        """Claim as many runs as may still be executed at once; one that is to be alone only if nothing else runs."""
+        """Claim as many runs as there is room for. Claim a run that must be alone only if no other run executes."""
         self._claimed_all = False
         try:
             self._claim_runs()
@@ -418,9 +418,9 @@ class Control:
         self._claimed_all = not self._executions and self._claimer.due_at == float("inf")
 
     def _claim_alone(self) -> bool:
-        """Claim a run that is to be alone, if this worker is chosen for one. Return whether it must claim nothing else.
+        """Claim a run that must be alone, if this worker is chosen. Return whether it must claim no other run.
 
-        A worker that is chosen claims nothing until its other runs have ended.
+        A chosen worker claims no run until its other runs have ended.
         """
         for queue in filter(self._claimer.may_have_suspects, self._settings.queues):
             if not self._claimer.is_chosen(self._database, queue):
@@ -440,7 +440,7 @@ class Control:
             self._begin(begun)
 
     def _take(self, claimed: ClaimedRun) -> RunExecution:
-        """Note a claimed run. Report one that is to be cancelled: it does not begin."""
+        """Register a claimed run. A run that must be cancelled is reported at once and does not begin."""
         asked_at = self._claimer.asked_at
         until = confirmed_end(asked_at, self._settings.lease_ttl)
         is_new = claimed.head_id is None
@@ -455,5 +455,5 @@ class Control:
             self.report(execution, run_outcome(execution, asyncio.CancelledError()))
         elif claimed.attempt > 1:
             key = claimed.key
-            log.info("goes on with run %s of thread %s (attempt %d)", key.run_id, key.thread_id, claimed.attempt)
+            log.info("resumes run %s of thread %s (attempt %d)", key.run_id, key.thread_id, claimed.attempt)
         return execution

@@ -1,4 +1,4 @@
-"""Ends of a worker's runs in the queue, as their executions report them."""
+"""Ending runs of a worker in the queue, after their executions have reported."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class Ender:
-    """Ends runs of one worker, or requeues them. Remembers the reports that are not in the database yet.
+    """Ends or requeues the runs of one worker. Keeps the reports that are not stored yet.
 
     Args:
         queries: The queries of the schema.
-        recording: What is recorded of errors.
-        seconds: Time after which a call ends no further runs one by one, so that leases are renewed.
+        recording: Settings for recorded errors.
+        seconds: Seconds after which a call stops ending runs one by one, so that leases are renewed.
         note_end: Called with each execution whose run has ended in the queue, or was requeued.
-        leave: Called with each whose run is left until its lease expires.
-        left: Knows for which runs a lease is kept because their code still runs.
-        ttl: Seconds for which it is.
-        follow: Returns the run that follows one that has succeeded.
+        leave: Called with each execution whose run is left until its lease expires.
+        left: Keeps the leases of ended runs whose code still runs.
+        ttl: Seconds for which such a lease is renewed.
+        follow: Returns the run that follows a run that has succeeded.
 
     Attributes:
         given_back: Number of runs that were requeued.
@@ -55,33 +55,33 @@ class Ender:
         self._note_end, self._leave, self._left, self._ttl = note_end, leave, left, ttl
         self._follow = follow
         self._reports: deque[tuple[RunExecution, RunOutcome]] = deque()
-        # Ids of ended runs whose ends have not been reported to those who wait for them.
+        # Ids of ended runs of which waiting callers were not yet notified.
         self._ended: list[str] = []
         self.given_back = 0
 
     @property
     def reported(self) -> int:
-        """Number of executions that have ended, and whose runs have not."""
+        """Number of executions that have ended while their runs have not."""
         return len(self._reports)
 
     def report(self, execution: RunExecution, outcome: RunOutcome) -> None:
-        """Take the outcome of an execution, which has ended. Any thread may call it."""
+        """Accept the outcome of an execution that has ended. Any thread may call it."""
         self._reports.append((execution, outcome))
 
     def end_reported(self, database: Database) -> None:
-        """End the reported runs. Those whose threads are locked stay reported.
+        """End the reported runs. Runs whose threads are locked stay reported.
 
         Raises:
             PGStateError: If the queue is not available.
         """
-        # Runs that end meanwhile are ended together in the next turn.
+        # Runs that are reported meanwhile are ended together in the next turn.
         number = len(self._reports)
         self._end_together(database)
         until = time.monotonic() + self._seconds
         for _ in range(number):
             execution, outcome = self._reports[0]
             if outcome.kind == "rollback" and not execution.refuses_writes and self._left.is_left(execution):
-                # Its code must not store anything after the deletion.
+                # The run's code must not store anything after the deletion.
                 self._reports.rotate(-1)
                 continue
             is_ended = execution.refuses_writes or self.try_to_end(database, execution, outcome)
@@ -93,16 +93,20 @@ class Ender:
                     break
 
     def notify(self, database: Database) -> None:
-        """Wake those who wait for runs that have ended. After the commit, and only a hint: they poll, too."""
+        """Notify the callers that wait for ended runs.
+
+        This happens after the commit, and is only a hint: they also poll.
+        """
         ended, self._ended = self._ended, []
         if ended:
             with suppress(PGStateError):
                 database.run_once(ending.notify, self._queries, ended)
 
     def _end_together(self, database: Database) -> None:
-        """End the reported runs that need no more than a status, in one transaction for each status.
+        """End the reported runs that need only a status, in one transaction for each status.
 
-        Others, and all if that fails because a thread is locked or a lease was lost, are ended one by one.
+        Other runs are ended one by one. So are all runs of a transaction that fails because a thread is locked or a
+        lease was lost.
         """
         together: dict[str, list[RunExecution]] = {}
         for execution, outcome in [*self._reports]:
@@ -126,7 +130,7 @@ class Ender:
                 self._forget(execution)
 
     def try_to_end(self, database: Database, execution: RunExecution, outcome: RunOutcome) -> bool:
-        """End a run in the queue, or requeue it. Return false if another transaction has locked its thread.
+        """End a run in the queue, or requeue it. Return false if another transaction has locked the run's thread.
 
         Raises:
             PGStateError: If the queue is not available.
@@ -138,7 +142,7 @@ class Ender:
                 return False
             if error.retryable:
                 raise
-            # Its lease expires, and another worker runs it again, `max_crashes` times at most.
+            # The lease expires, and another worker runs the run again, at most `max_crashes` times.
             log.exception("run %s of thread %s could not be ended", execution.key.run_id, execution.key.thread_id)
             self._leave(execution)
         return True
@@ -167,7 +171,7 @@ class Ender:
                     log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
                 else:
                     log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
-            # It may have ended before the worker read that it is to be rolled back.
+            # The run may have ended before the worker read that it must be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":
             log.warning("run %s of thread %s is left to another worker", key.run_id, key.thread_id)
@@ -186,7 +190,7 @@ class Ender:
         retry_after: float | None,
         keep_for: float | None,
     ) -> bool:
-        """End a run with a status, and return whether it was this worker's."""
+        """End a run with a status. Return whether the run still belonged to this worker."""
         try:
             return database.run(
                 ending.finish,
@@ -203,7 +207,7 @@ class Ender:
         except ConfigurationError:
             if error is None or error == error.as_ascii():
                 raise
-        # The encoding of the database lacks some characters. A run whose end is not stored would run again.
+        # The encoding of the database may lack some characters. A run whose end is not stored would run again.
         return self._finish(database, execution, status, error.as_ascii(), retry_after, keep_for)
 
     def _follower_of(self, execution: RunExecution, status: str) -> RunRequest | None:

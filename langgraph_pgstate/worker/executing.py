@@ -48,8 +48,8 @@ from langgraph_pgstate.worker.streaming import RunStream, StreamWriter
 class SuperstepClock(BaseCallbackHandler):
     """A callback handler that finds when the current superstep of a graph has taken too long.
 
-    A superstep begins with its first node, and has no time limit while none of its nodes runs. Those of subgraphs are
-    part of it.
+    A superstep begins with its first node. The time limit applies only while one of its nodes runs. Supersteps of
+    subgraphs are part of it.
 
     Args:
         seconds: Seconds that a superstep may take.
@@ -68,7 +68,7 @@ class SuperstepClock(BaseCallbackHandler):
 
     @property
     def due_at(self) -> float:
-        """Time at which the superstep has taken too long, by the monotonic clock."""
+        """Time at which the superstep exceeds its time limit, by the monotonic clock."""
         with self._lock:
             return self._due_at if self._nodes else float("inf")
 
@@ -80,7 +80,7 @@ class SuperstepClock(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Remember that the graph or one of its nodes begins."""
+        """Note that the graph or a node begins."""
         with self._lock:
             if self._graph_id is None:
                 self._graph_id = run_id
@@ -91,17 +91,17 @@ class SuperstepClock(BaseCallbackHandler):
                 self._nodes.add(run_id)
 
     def on_chain_end(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Remember that a node has ended."""
+        """Note that a node has ended."""
         with self._lock:
             self._nodes.discard(run_id)
 
     def on_chain_error(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Remember that a node has failed."""
+        """Note that a node has failed."""
         self.on_chain_end(run_id=run_id)
 
 
 Stop = Literal["drain", "cancel", "interrupt", "rollback", "superstep_timeout", "timeout", "lost"]
-"""Why an execution was asked to stop. Of several, that of the highest rank prevails, or else the first."""
+"""Why an execution was asked to stop. The reason with the highest rank prevails; of equal ranks, the first."""
 
 _RANKS: Final[Mapping[Stop | None, int]] = {
     None: 0,
@@ -113,7 +113,7 @@ _RANKS: Final[Mapping[Stop | None, int]] = {
     "timeout": 4,
     "lost": 5,
 }
-# The arguments of LangGraph's TimeoutError when a superstep takes longer than `step_timeout`, async and blocking.
+# The arguments of LangGraph's TimeoutError for `step_timeout`, in the async and the blocking API.
 _STEP_TIMED_OUT: Final = ((), ("Timed out",))
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -126,19 +126,19 @@ class RunExecution:
     Attributes:
         claimed: The run.
         held: Its lease.
-        deadline: When it has run too long, by the monotonic clock.
+        deadline: When the run exceeds its timeout, by the monotonic clock.
         control: Asks the graph to stop at the next superstep boundary.
-        supersteps: Measures its supersteps if they have a limit and nothing else does.
-        stop: Why it was asked to stop; `None` while it was not.
-        stopped_at: When it was asked to, by the monotonic clock.
-        has_raised: Whether its code was broken off by an exception, or a cancellation.
-        reported_at: When its code has ended, except for threads that it has left behind, by the monotonic clock.
-        forced_at: When it was cancelled instead of waiting for the superstep boundary.
-        refuses_writes: Whether what its code still writes is refused, because the run has ended here.
-        deletes_thread: Whether its thread is deleted if it succeeds and no other run of the thread is in the queue.
-        stream: Its events, once it runs.
-        is_end_locked: Whether another transaction had locked its thread when its end was to be written.
-        task: The task that executes it, in an event loop.
+        supersteps: Measures the supersteps if they have a limit and LangGraph does not measure them.
+        stop: Why the execution was asked to stop; `None` before.
+        stopped_at: When it was asked to stop, by the monotonic clock.
+        has_raised: Whether an exception or a cancellation ended the code.
+        reported_at: When the code ended, except for OS threads that it left behind, by the monotonic clock.
+        forced_at: When the execution was cancelled before its superstep boundary.
+        refuses_writes: Whether later writes of the code are refused, because the run has ended here.
+        deletes_thread: Whether the thread is deleted if the run succeeds and the queue has no other run of the thread.
+        stream: The run's events; `None` before it executes.
+        is_end_locked: Whether another transaction had locked the thread at the last attempt to write the end.
+        task: The asyncio task that executes the run, in an event loop.
     """
 
     claimed: ClaimedRun
@@ -164,37 +164,40 @@ class RunExecution:
 
     @property
     def due_at(self) -> float:
-        """Time at which to ask it to stop because it has run too long; infinite if it was asked, or lost."""
+        """Time at which to stop the run because of its timeout; infinity if it was asked to stop before, or lost."""
         return self.deadline if _RANKS[self.stop] < _RANKS["timeout"] else float("inf")
 
     @property
     def superstep_due_at(self) -> float:
-        """Time at which to ask it to stop because a superstep has taken too long; infinite as for `due_at`."""
+        """Time at which to stop the run because of a superstep's timeout; infinity if it was asked to stop or lost."""
         is_limited = self.supersteps is not None and _RANKS[self.stop] < _RANKS["timeout"]
         return self.supersteps.due_at if is_limited and self.supersteps is not None else float("inf")
 
     @property
     def is_reported(self) -> bool:
-        """Whether its code has ended, except for threads that it has left behind."""
+        """Whether the code has ended, except for OS threads that it has left behind."""
         return self.reported_at < float("inf")
 
     @property
     def has_code(self) -> bool:
-        """Whether its code still runs, or threads do that its code has left behind when it was broken off."""
+        """Whether the code still runs, or OS threads that it left behind still run."""
         return not self.is_reported or (self.has_raised and self.held.work.has_threads)
 
     @property
     def stopped_or_reported_at(self) -> float:
-        """Time at which it was asked to stop, or had ended before."""
+        """Time at which the execution was asked to stop, or ended before."""
         return min(self.stopped_at, self.reported_at)
 
     @property
     def is_forced(self) -> bool:
-        """Whether it was cancelled instead of waiting for the superstep boundary."""
+        """Whether the execution was cancelled before its superstep boundary."""
         return self.forced_at < float("inf")
 
     def ask(self, stop: Stop, now: float) -> bool:
-        """Ask the graph to stop at the next superstep boundary. Return false if it was asked for as good a reason."""
+        """Ask the graph to stop at the next superstep boundary.
+
+        Return false if a reason of this rank or higher was given before.
+        """
         if _RANKS[stop] <= _RANKS[self.stop]:
             return False
         self.stop, self.stopped_at = stop, now
@@ -204,7 +207,7 @@ class RunExecution:
         return True
 
     def refuse_writes(self) -> None:
-        """Make all further writes of the run fail in this process. Code that was broken off begins nothing more."""
+        """Make all further writes of the run fail in this process. Stopped code begins no further work."""
         self.refuses_writes = self.held.is_lost = True
         if self.has_raised or not self.is_reported:
             self.held.stop()
@@ -213,7 +216,7 @@ class RunExecution:
 
     @property
     def unsent(self) -> Sequence[EventBatch]:
-        """Events that are not known to be stored."""
+        """Events that may not be stored yet."""
         return [] if self.stream is None else self.stream.freeze()
 
 
@@ -222,10 +225,10 @@ class RunOutcome:
     """The change that a worker makes in the queue when an execution has ended.
 
     Attributes:
-        kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`: end it, and
-            delete what it has stored; `leave` it to whoever has its lease, or to the sweep of expired leases.
+        kind: `finish` it with a status; `give_back` it to the queue with no attempt used; `rollback`, end it and delete
+            what it has stored; `leave` it to the holder of its lease, or to the sweep of expired leases.
         status: The status to finish with.
-        error: The exception that ended it.
+        error: The exception that ended the execution.
     """
 
     kind: Literal["finish", "give_back", "rollback", "leave"]
@@ -238,11 +241,11 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
 
     Args:
         execution: The execution.
-        error: What it raised, if it did.
-        is_interrupted: Whether it ended with an interrupt.
+        error: The exception that the execution raised, if any.
+        is_interrupted: Whether the execution ended with an interrupt.
     """
     stop = execution.stop
-    # Its code is also stopped when its run has ended here.
+    # Code is also stopped when its run has ended here.
     is_unconfirmed = execution.held.is_stopped and not execution.refuses_writes
     if stop == "lost" or is_unconfirmed or isinstance(error, LeaseLostError | ThreadDeletedError):
         return RunOutcome("leave")
@@ -251,7 +254,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
     if error is None:
         return RunOutcome("finish", "interrupted" if is_interrupted else "success")
     if isinstance(error, UnavailableError):
-        # Its state may not be stored. The lease expires, and the number of such ends without progress is bounded.
+        # The run's state may not be stored. The lease expires. The number of such ends without progress is limited.
         return RunOutcome("leave")
     if stop == "timeout":
         return RunOutcome("finish", "timeout", TimeoutError("the run took longer than its timeout"))
@@ -267,7 +270,7 @@ def run_outcome(execution: RunExecution, error: BaseException | None, *, is_inte
 
 
 def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | None:
-    """Return the seconds after which a failed run is tried again; `None` if its error is final."""
+    """Return the seconds until a failed run is retried; `None` if its error is final."""
     if error is None or claimed.attempt >= claimed.max_attempts:
         return None
     backoff: Backoff = claimed.options.get("retry") or Backoff()
@@ -279,11 +282,11 @@ class GraphExecutor:
 
     Args:
         saver: The worker's saver, which writes under the leases of claims.
-        own_saver: The saver of the state, which the worker's replaces.
+        own_saver: The saver of the state. The worker's saver replaces it.
         sources: The graphs by name.
         record: Attaches the recorder to a graph.
         codec: Reads requests.
-        repair: Changes a new run's input; `None` for not at all.
+        repair: Changes the input of a new run; `None` to leave it unchanged.
         writer: Stores events.
 
     Raises:
@@ -363,7 +366,7 @@ class GraphExecutor:
             options = {**stream.options, **_options_of(graph, config, request)}
             seconds = claimed.options.get("superstep_timeout")
             if seconds is not None:
-                # LangGraph, too, measures it, but waits for the threads of the superstep's nodes.
+                # LangGraph also measures this time, but waits for the threads of the superstep's nodes.
                 execution.supersteps = SuperstepClock(seconds)
             config = with_callbacks(config, LeaseCheck(execution.held), execution.supersteps, stream.handler)
             for chunk in graph.stream(input, config, control=execution.control, **options):
@@ -408,7 +411,7 @@ class GraphExecutor:
 
     def _graph_for(self, claimed: ClaimedRun, made: Graph, request: RunInput) -> Graph:
         graph = self._prepared.get(claimed.graph) or self._prepare(claimed.graph, made)
-        # Without events there is nothing to yield early, which takes a tenth of a millisecond in each superstep.
+        # Without events, yielding early has no use and takes a tenth of a millisecond in each superstep.
         changes: dict[str, Any] = {} if modes_of(request) else {"stream_eager": False}
         seconds = claimed.options.get("superstep_timeout")
         if seconds is not None:
@@ -416,16 +419,16 @@ class GraphExecutor:
         return graph.copy(changes) if changes else graph
 
     def _prepare(self, name: str, graph: Graph) -> Graph:
-        """Return a copy of a graph that stores its state with the worker's saver and is recorded."""
+        """Return a copy of a graph that uses the worker's saver and the recorder."""
         given = graph.checkpointer
-        # A clone, for a strict graph, has other types, but the same connections.
+        # The clone for a strict graph has other types, but the same connections.
         is_own = given in (None, True) or getattr(given, "lease_manager", None) is self._own_saver.lease_manager
         if not is_own:
             raise ConfigurationError(
                 f"graph {name!r} was compiled with a checkpointer that is not the worker's: "
                 f"{type(given).__name__}. Compile it without one, or with the saver of the worker's state"
             )
-        # Eager, so that LangGraph yields a superstep's events before it stores its checkpoint, and not after the next
+        # Eager, so that LangGraph yields a superstep's events before it stores the checkpoint, not after the next
         # superstep has begun.
         return self._record(graph.copy({"checkpointer": self._saver, "stream_eager": True}))
 
@@ -435,27 +438,28 @@ def choose_step(
 ) -> Generator[RunnableConfig, StateSnapshot, tuple[Step, Any]]:
     """Return the next step of a claimed run, and its input.
 
-    A generator: it yields configs, and is sent the states at them.
+    This is a generator. It yields configs, and receives the states at these configs.
 
     Args:
         claimed: The run.
-        request: What was enqueued.
-        graph: Its graph.
-        repair: Changes a new run's input; `None` for not at all.
+        request: The run's enqueued request.
+        graph: The run's graph.
+        repair: Changes the input of a new run; `None` to leave it unchanged.
 
     Raises:
-        NotFoundError: If the checkpoint from which it starts no longer exists.
-        StaleHeadError: If it has stored nothing, and the thread's newest checkpoint is not the one that it expects.
+        NotFoundError: If the checkpoint from which the run starts no longer exists.
+        StaleHeadError: If the run has stored nothing, and the thread's newest checkpoint is not the expected one.
     """
     configurable = {"thread_id": claimed.thread_id}
     if claimed.checkpoint_id is None:
         if request.expected_head is not None and claimed.head_id != request.expected_head:
             raise StaleHeadError(claimed.thread_id, "", request.expected_head, claimed.head_id)
-        # It has stored nothing. Given again, a command or an input of the same checkpoint has the same effect.
+        # The run has stored nothing. A command, or an input for the same checkpoint, has the same effect when it is
+        # given again.
         given = request.input if request.command is None else request.command
         repairs = request.command is None and given is not None and claimed.head_id is not None
         asked = configurable_of(request.config)
-        # Of a checkpoint of a subgraph, that of the root above it.
+        # For a checkpoint of a subgraph, use the root's checkpoint above it.
         past_id = (asked.get("checkpoint_map") or {}).get("") if asked.get("checkpoint_ns") else request.checkpoint_id
         if past_id is not None:
             configurable["checkpoint_id"] = past_id
@@ -463,7 +467,7 @@ def choose_step(
             return "run", given
         state = yield {"configurable": configurable}
         if past_id is not None and state.created_at is None:
-            # LangGraph would start on an empty state.
+            # LangGraph would start with an empty state.
             raise NotFoundError(f"thread {claimed.thread_id!r} no longer has checkpoint {past_id!r}")
         return "run", given if repair is None or not repairs else repair(state, given)
     state = yield {"configurable": configurable}
@@ -479,7 +483,8 @@ def choose_step(
 def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
     """Return the config with which a run's graph is invoked.
 
-    The run's id is where the Agent Server puts it, too, so that its checkpoints and records are found by it.
+    The run's id is also at the place where the Agent Server puts it, so that checkpoints and records of the run can be
+    found by id.
     """
     given: Mapping[str, Any] = request.config or {}
     ids = {"thread_id": claimed.thread_id, "run_id": claimed.run_id}
@@ -491,7 +496,7 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
         "graph_id": claimed.graph,
         **given.get("metadata", {}),
         **(request.metadata or {}),
-        # The recorder, which sees only metadata, goes by them.
+        # The recorder sees only metadata, so the thread's owner must be there.
         **ids,
         "run_attempt": claimed.attempt,
     }
@@ -510,7 +515,7 @@ def with_callbacks(config: RunnableConfig, *handlers: BaseCallbackHandler | None
 
 
 def _outputs_of(graph: Graph) -> str | Sequence[str] | None:
-    """Return the channels of a graph's output; `None` if its state is its output, as that of an `@entrypoint`."""
+    """Return the channels of a graph's output; `None` if the whole state is the output, as for an `@entrypoint`."""
     return None if isinstance(graph.stream_channels, str) else graph.output_channels
 
 

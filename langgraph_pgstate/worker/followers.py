@@ -1,4 +1,4 @@
-"""Runs that follow others: requests for graphs that are enqueued when a run of another graph has succeeded."""
+"""Runs that follow other runs. When a run of one graph has succeeded, a request for another graph is enqueued."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
     """Return a validated `followed_by`.
 
     Raises:
-        ConfigurationError: If it names graphs that the worker does not run, or one that is itself followed.
+        ConfigurationError: If it names a graph that the worker does not run, or a following graph that is followed
+            itself.
     """
     if not isinstance(given, Mapping):
-        raise ArgumentTypeError(f"followed_by must be a graph by graph, not {given!r}")
+        raise ArgumentTypeError(f"followed_by must be a dict from graph to graph, not {given!r}")
     for name in (*given, *given.values()):
         if name not in graphs:
             raise ConfigurationError(f"followed_by names graph {name!r}, which the worker does not run")
@@ -33,7 +34,10 @@ def check_followers(given: Any, graphs: Collection[str]) -> Mapping[str, str]:
 
 
 def following(codec: ValueCodec, followed_by: Mapping[str, str], run: ClaimedRun) -> RunRequest | None:
-    """Return the request of the run that follows another; `None` if none does. It is the same at each call."""
+    """Return the request of the run that follows a run; `None` if no run follows.
+
+    Each call returns the same request.
+    """
     graph = followed_by.get(run.graph)
     if graph is None:
         return None

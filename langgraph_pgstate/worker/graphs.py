@@ -1,8 +1,9 @@
-"""The graphs that a worker runs, by name: from modules or from `langgraph.json`; compiled, or made by factories.
+"""The graphs that a worker runs, by name. They come from modules or `langgraph.json`.
 
-A factory is called once for each run, as by the Agent Server: `make()`, `make(config)`, `make(runtime)` or
-`make(config, runtime)`, where `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. It may be a coroutine
-function, or return a context manager, which is left when the run has ended.
+They are compiled, or made by factories.
+
+A factory is called once for each run, as on the Agent Server: `make()`, `make(config)`, `make(runtime)` or
+`make(config, runtime)`, where `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. A factory may be a coroutine function. It may return a context manager, which is exited when the run has ended.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ class GraphSource:
 
     Args:
         name: The name by which runs are enqueued.
-        value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory of one.
+        value: A compiled graph, an `@entrypoint`, a `StateGraph`, or a factory that makes one of these.
 
     Raises:
-        ConfigurationError: If it is none of these, or a factory takes arguments other than a config and a runtime.
+        ConfigurationError: If `value` is none of these, or a factory takes arguments other than a config and a runtime.
     """
 
     def __init__(self, name: str, value: Any) -> None:
@@ -128,7 +129,7 @@ class GraphSource:
         self._store: BaseStore | None = None
 
     def with_store(self, store: BaseStore) -> GraphSource:
-        """Return the same source, whose graphs have a store of LangGraph's if they had none."""
+        """Return this source with a LangGraph store for graphs that have none."""
         found = copy.copy(self)
         found._store = store
         if self.graph is not None:
@@ -208,7 +209,7 @@ def graph_sources(graphs: Mapping[str, Any]) -> dict[str, GraphSource]:
     """Return graphs and factories by name.
 
     Raises:
-        ConfigurationError: If there are none, or one is not usable.
+        ConfigurationError: If there are no graphs, or one is not usable.
     """
     if not isinstance(graphs, Mapping) or not graphs:
         raise ArgumentTypeError(f'graphs must be given by name, like {{"agent": graph}}, not {graphs!r}')
@@ -230,7 +231,7 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
         directory: Directory of relative paths and of modules; by default the current one.
 
     Raises:
-        ConfigurationError: If a spec is malformed, names nothing, or two graphs have one name.
+        ConfigurationError: If a spec is malformed, its graph does not exist, or two graphs have the same name.
     """
     found: dict[str, GraphSource] = {}
     for spec in specs:
@@ -246,10 +247,10 @@ def load_graphs(specs: Sequence[str], directory: Path | None = None) -> dict[str
 
 
 def load_value(place: str, directory: Path) -> Any:
-    """Import a value that is named like `./auth.py:auth` or `shop.auth:auth`.
+    """Import a value by a name like `./auth.py:auth` or `shop.auth:auth`.
 
     Raises:
-        ConfigurationError: If the name is malformed, or names nothing.
+        ConfigurationError: If the name is malformed, or no such value exists.
     """
     path, colon, variable = place.rpartition(":")
     if not colon or not path or not variable:
@@ -258,10 +259,10 @@ def load_value(place: str, directory: Path) -> Any:
 
 
 def read_config(file: str | Path) -> dict[str, Any]:
-    """Return what a `langgraph.json` says.
+    """Return the content of a `langgraph.json`.
 
     Raises:
-        ConfigurationError: If the file is missing or no JSON object.
+        ConfigurationError: If the file is missing or is not a JSON object.
     """
     path = Path(file)
     try:
@@ -272,7 +273,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
 
 
 def load_environment(file: str | Path) -> None:
-    """Check the keys of a `langgraph.json`, and set the variables of its `env` that are not set already.
+    """Check the keys of a `langgraph.json`, and set the variables of its `env` unless they are set already.
 
     Raises:
         ConfigurationError: If the file is missing or malformed, or has a key that is not supported.
@@ -285,9 +286,9 @@ def load_environment(file: str | Path) -> None:
 
 
 def load_config(file: str | Path) -> dict[str, GraphSource]:
-    """Import the graphs of a `langgraph.json`, with its environment and the local directories it depends on.
+    """Import the graphs of a `langgraph.json`. Apply its environment and local dependencies before.
 
-    Variables that are set already stay as they are.
+    Variables that are set already are not changed.
 
     Raises:
         ConfigurationError: If the file is missing or malformed, or a graph cannot be found.
@@ -305,16 +306,16 @@ def load_config(file: str | Path) -> dict[str, GraphSource]:
     for name, graph in graphs.items():
         place = graph.get("path") if isinstance(graph, dict) else graph
         if not isinstance(place, str):
-            raise ConfigurationError(f'graph {name!r} of {path} is not like "./agent.py:graph" but {graph!r}')
+            raise ConfigurationError(f'graph {name!r} of {path} must be like "./agent.py:graph", not {graph!r}')
         specs.append(f"{name}={place}")
     return load_graphs(specs, directory)
 
 
 def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Parameter, bool]:
-    """Return the parameters that a factory is called with, and of each whether it is the runtime; else the config.
+    """Return the parameters of a factory, and of each whether it takes the runtime. Otherwise it takes the config.
 
     Raises:
-        ConfigurationError: If it needs something else.
+        ConfigurationError: If the factory needs another argument.
     """
     try:
         parameters = [*inspect.signature(make).parameters.values()]
@@ -323,7 +324,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
     try:
         hints = get_type_hints(make)
     except Exception:
-        # Annotations may name what is imported for type checkers alone; callables of other kinds have none.
+        # Annotations may name objects that only type checkers import. Other kinds of callables have no annotations.
         hints = {}
     found: dict[inspect.Parameter, bool] = {}
     others = []
@@ -338,7 +339,7 @@ def _parameters_of(name: str, make: Callable[..., Any]) -> dict[inspect.Paramete
         elif one.default is one.empty:
             others.append(one)
     if len(others) == 1 and others[0].kind is not others[0].KEYWORD_ONLY and False not in found.values():
-        # A factory's only other argument is the config, under any name.
+        # The only other argument of a factory is the config, under any name.
         return {one: found.get(one, False) for one in parameters if one in found or one in others}
     if others:
         raise ArgumentTypeError(
@@ -380,7 +381,8 @@ def _import_file(file: Path) -> ModuleType:
         raise ConfigurationError(f"{file} must be a Python file")
     _search_in(file.parent)
     module = importlib.util.module_from_spec(spec)
-    # Types of the state are stored under the module's name, so a process that imports it normally finds them.
+    # Types of the state are stored under the module's name, so that a process that imports the module normally finds
+    # them.
     sys.modules.setdefault(file.stem, module)
     spec.loader.exec_module(module)
     return module

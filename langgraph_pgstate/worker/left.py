@@ -1,7 +1,7 @@
-"""Runs that have ended in the queue although code of theirs still runs in threads, which nothing can stop.
+"""Runs that have ended in the queue while their code still runs in OS threads, which cannot be stopped.
 
-Their worker keeps the leases of their threads, so that no other run of such a thread begins beside that code: until it
-ends, for `drain_timeout` at most.
+The worker keeps the leases of their threads, so that no other run begins beside this code. It keeps them until the code
+ends, at most for `drain_timeout`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LeftRuns:
     Args:
         queries: The queries of the schema.
         ttl: Seconds for which the leases are renewed.
-        drain_timeout: Seconds after the stop of a run, or its error, after which its lease is released.
+        drain_timeout: Seconds from a run's stop or error until its lease is released.
     """
 
     def __init__(self, queries: Queries, ttl: float, drain_timeout: float) -> None:
@@ -45,11 +45,11 @@ class LeftRuns:
         return min(self._renewed_at + self._ttl / 4, *ends)
 
     def force(self) -> None:
-        """Wait for no code any more."""
+        """Stop waiting for code."""
         self._is_forced = True
 
     def is_left(self, execution: RunExecution) -> bool:
-        """Return whether code of an execution may run on."""
+        """Return whether code of an execution may still run."""
         until = execution.stopped_or_reported_at + self._drain_timeout
         return execution.has_code and not self._is_forced and time.monotonic() < until
 
@@ -59,7 +59,7 @@ class LeftRuns:
         log.info("run %s of thread %s has ended, but its code still runs; other runs wait", *_names(execution))
 
     def tend(self, database: Database) -> None:
-        """Renew the leases when that is due, and release those of code that has ended, or has had its time.
+        """Renew the leases when it is time. Release the leases of code that has ended or exceeded `drain_timeout`.
 
         Raises:
             PGStateError: If the queue is not available.

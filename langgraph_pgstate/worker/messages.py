@@ -1,4 +1,4 @@
-"""Long lists of messages in what graphs are given, made beside the event loop."""
+"""Conversion of long lists of messages in inputs of graphs, in a thread beside the event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from langgraph_pgstate.heavy import MANY_ELEMENTS, beside
 
 
 async def with_messages(graph: Pregel[Any, Any, Any, Any], given: Any) -> Any:
-    """Return an input or an update whose long lists of messages have messages with ids.
+    """Return an input or update in which long lists have message objects with ids.
 
-    LangGraph would make them of objects on the event loop, a thousand in 30 ms.
+    LangGraph would convert them on the event loop, a thousand messages in 30 ms.
     """
     values = given.update if isinstance(given, Command) else given
     if not isinstance(values, dict):
@@ -39,7 +39,7 @@ def _messages(items: list[Any]) -> list[Any]:
     try:
         found = convert_to_messages(items)
     except Exception:
-        # The graph raises it.
+        # The graph raises the error.
         return items
     for message in found:
         if message.id is None:

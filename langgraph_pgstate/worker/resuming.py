@@ -10,7 +10,7 @@ from langgraph.constants import START
 from langgraph.types import PregelTask, StateSnapshot
 
 Repair = Callable[[StateSnapshot, Any], Any]
-"""Function from a thread's state and a new run's input to the input that the run is given."""
+"""A function that gets a thread's state and a new run's input, and returns the changed input."""
 
 Step = Literal["run", "interrupted", "success"]
 
@@ -18,14 +18,14 @@ _REPAIRED: Final = "The call was cancelled before its result was stored. It may 
 
 
 def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run: bool = False) -> Step:
-    """Return the next step of a run whose newest checkpoint is given.
+    """Return the next step of a run from its newest checkpoint.
 
-    Going on from a checkpoint passes its breakpoints, so the run counts as interrupted where it would have stopped.
+    Resuming from a checkpoint skips its breakpoints. Therefore a run at a breakpoint counts as interrupted.
 
     Args:
-        state: The state at that checkpoint, with pending writes.
+        state: The state at the newest checkpoint, with pending writes.
         before: Nodes before which the run is interrupted; `*` for all.
-        has_run: Whether a node after which the run is interrupted has made the checkpoint.
+        has_run: Whether the checkpoint was made by a node after which the run is interrupted.
     """
     if not state.tasks:
         return "success"
@@ -36,15 +36,15 @@ def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run
 
 
 def is_among(tasks: Sequence[PregelTask], nodes: Sequence[str] | str) -> bool:
-    """Return whether a task is of one of the given nodes, or, with `*`, of any but the one that takes the input."""
+    """Return whether a task belongs to one of some nodes. `*` stands for all nodes but the one that takes the input."""
     return any(task.name != START if nodes == "*" else task.name in nodes for task in tasks)
 
 
 def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
-    """Return a run's input with results for the tool calls that an earlier run of the thread has left unanswered.
+    """Return a run's input with results for the tool calls that an earlier run left unanswered.
 
-    Providers refuse a conversation in which a tool call has no result. A result that was stored with the pending writes
-    of an unfinished superstep is used; for any other call, a message of status `error` is added.
+    Providers refuse a conversation in which a tool call has no result. A result in the pending writes of an unfinished
+    superstep is used. Any other call gets a message of status `error`.
 
     Args:
         state: The thread's state.
@@ -62,8 +62,8 @@ def repair_tool_calls(state: StateSnapshot, input: Any) -> Any:
 
 
 def unanswered_calls(messages: Sequence[AnyMessage], state: StateSnapshot) -> list[BaseMessage]:
-    """Return a result for each unanswered tool call of the newest message of a model."""
-    # Shown in the state, but dropped when a run starts with a new input.
+    """Return a result for each unanswered tool call of the model's newest message."""
+    # These writes are visible in the state, but LangGraph drops them when a run starts with a new input.
     pending = {answer.tool_call_id: answer for task in state.tasks for answer in _tool_messages(task.result)}
     answered: set[str] = set()
     for message in reversed(messages):

@@ -57,10 +57,10 @@ class WorkerSettings:
 def accepted_versions(
     given: str | Mapping[str, str | Sequence[str]], graphs: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return by graph the versions that a worker accepts.
+    """Return the versions that a worker accepts, by graph.
 
     Raises:
-        ConfigurationError: If a graph is named that the worker does not run, or a version is no text.
+        ConfigurationError: If the worker does not run a named graph, or a version is not text.
     """
     if not isinstance(given, str | Mapping):
         raise ArgumentTypeError(f"versions must be text, or texts by graph, not {given!r}")

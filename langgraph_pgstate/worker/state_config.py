@@ -1,4 +1,4 @@
-"""Settings of the state in a `langgraph.json` and its environment: webhooks, expiry, what is stored readable."""
+"""Settings of the state in a `langgraph.json` and its environment: webhooks, expiry, and channels stored as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FLAGS: Final = {
 
 
 class StateConfig(TypedDict, total=False):
-    """Options of `PGState.open` that a file has."""
+    """Options of `PGState.open` that a file sets."""
 
     webhooks: WebhookSettings | None
     thread_ttl: timedelta | None
@@ -45,7 +45,7 @@ class StateConfig(TypedDict, total=False):
 
 
 def load_state_config(file: Path | None) -> StateConfig:
-    """Return the options of a state. Call it after the file's own environment was loaded.
+    """Return the options of a state. The file's environment must be loaded before.
 
     Raises:
         ConfigurationError: If one is malformed.
@@ -80,7 +80,7 @@ def load_encryption(file: Path) -> Encryption | None:
 
 
 def load_memory_options(file: Path) -> MemoryOptions | None:
-    """Return the options of the long-term memory; `None` if the file names a store of the application's own.
+    """Return the options of the long-term memory; `None` if the file names an application's own store.
 
     Raises:
         ConfigurationError: If `store` is malformed, or its function of embeddings cannot be found.
@@ -101,7 +101,7 @@ def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return an object of a file, empty if it is missing.
 
     Raises:
-        ConfigurationError: If it is something else.
+        ConfigurationError: If the value is not an object.
     """
     found = config.get(name) or {}
     if not isinstance(found, Mapping):
@@ -127,7 +127,7 @@ def _expiry(checkpointer: Any) -> StateConfig:
 def _flag(name: str) -> bool:
     value = os.environ.get(name, "").lower() or "true"
     if value not in _FLAGS:
-        raise ConfigurationError(f"{name} is {' or '.join(_FLAGS)}, not {value!r}")
+        raise ConfigurationError(f"{name} must be {' or '.join(_FLAGS)}, not {value!r}")
     return _FLAGS[value]
 
 
@@ -141,9 +141,9 @@ _RULES: Final = {
 
 
 def load_webhook_settings(file: Path) -> WebhookSettings:
-    """Return the settings of webhooks in the environment, with those that `webhooks` of a `langgraph.json` has.
+    """Return the settings of webhooks in the environment and in `webhooks` of a `langgraph.json`.
 
-    Call it after the file's own environment was loaded.
+    The file's environment must be loaded before.
 
     Raises:
         ConfigurationError: If a setting is malformed or not supported, or a variable is not set.
@@ -153,7 +153,7 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     unknown = [f"webhooks.{name}" for name in config if name not in ("env_prefix", "url", "headers")]
     unknown += [f"webhooks.url.{name}" for name in url if name not in (*_RULES, "disable_loopback")]
     if url.get("disable_loopback") is False:
-        # A webhook is an absolute URL here.
+        # Here a webhook must be an absolute URL.
         unknown.append("webhooks.url.disable_loopback = false")
     if unknown:
         raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported")
@@ -173,7 +173,7 @@ def _object(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _resolved(name: str, value: Any, prefix: str) -> str:
-    """Return a header's value with the variables that it names."""
+    """Return a header's value with its variables replaced."""
     if not isinstance(value, str):
         raise ConfigurationError(f"header {name!r} of webhooks must be text, not {type(value).__name__}")
 

@@ -1,8 +1,8 @@
 """Writing of the events of the runs that a worker executes.
 
-The events of all runs of a worker are stored together, every 50 ms. Those of a run are also stored in the transactions
-of its checkpoints and of its tasks' writes: what is not repeated after a crash has its events. The last ones are stored
-with its end. Events after which a checkpoint is expected wait for it a little longer than others.
+The events of all runs are stored together, every 50 ms. The transactions of a run's checkpoints and task writes store
+its events, too, so that work which is not repeated after a crash has its events. The end of a run stores the run's last
+events. Events that come before a checkpoint wait a little longer, to be stored with it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
 from langgraph_pgstate.schema.tenancy import open_database
 
-# The least time between two commits of a worker.
+# The least seconds between two commits of a worker.
 _INTERVAL: Final = 0.05
 # How long events of a finished task wait to be stored with a checkpoint.
 _CHECKPOINT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 1.0
-# Encoded events of a run that wait to be stored. The graph waits when there are more.
+# Most bytes of a run's encoded events that wait to be stored. The graph waits when there are more.
 _MOST_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 64 * 1024
 _INTERRUPT: Final = "__interrupt__"
-# Needed for interrupts, and for the number of the superstep.
+# Modes that the worker needs to find interrupts and the number of the superstep.
 _NEEDED: Final = ("updates", "checkpoints")
 
-# Modes of what tasks have finished: streamed again when a superstep is resumed, and usually followed by a checkpoint.
+# Modes for the results of finished tasks. They are streamed again when a superstep is resumed, and usually come before
+# a checkpoint.
 _FINISHED: Final = frozenset(("updates", "values", "checkpoints"))
 
 _log = logging.getLogger("langgraph_pgstate.worker")
@@ -55,15 +56,15 @@ class RunStream:
     """The events of one execution that are not stored yet. Thread-safe.
 
     Attributes:
-        options: Arguments of `graph.stream` for the modes that are kept, and those that the worker needs.
-        handler: Notes what the graph does, if the mode `events` is kept.
+        options: Arguments of `graph.stream` for the modes that are stored or that the worker needs.
+        handler: Notes the graph's events, if the mode `events` is stored.
         is_repeated: Whether LangGraph streams events of a finished task again when its superstep is resumed.
 
     Args:
         codec: Encodes events.
         claimed: The run.
-        request: What was enqueued.
-        wake: Set when an event is to be stored that waits for no checkpoint.
+        request: The run's enqueued request.
+        wake: Set when an event must be stored without waiting for a checkpoint.
     """
 
     def __init__(self, codec: ValueCodec, claimed: ClaimedRun, request: RunInput, wake: threading.Event) -> None:
@@ -78,12 +79,12 @@ class RunStream:
         self._has_namespaces = request.stream_subgraphs
         self._step = self._told_step = streams.NO_STEP
         self._changed = threading.Condition()
-        # Each with the newest superstep of the events up to it, which is behind `_step` at a boundary.
+        # Batches, each with the newest superstep of its events. At a boundary this is less than `_step`.
         self._events: list[tuple[bytes, int]] = []
         self._frozen: deque[EventBatch] = deque()
         self._bytes = self._frozen_to = 0
         self._due_at = float("inf")
-        # Numbers of events that are in transactions of the saver, up to which they are stored if these commit.
+        # By transaction of the saver, the number up to which events are stored if it commits.
         self._sent: dict[Hashable, int] = {}
         self._has_ended = self._is_closed = False
         self._readers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -97,28 +98,28 @@ class RunStream:
 
     @property
     def has_events(self) -> bool:
-        """Whether any mode is kept."""
+        """Whether any mode is stored."""
         return bool(self._kept)
 
     @property
     def is_due(self) -> bool:
-        """Whether something is to be stored without waiting for a checkpoint any longer."""
+        """Whether events must be stored without waiting longer for a checkpoint."""
         return time.monotonic() >= self._due_at
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is to be stored any more."""
+        """Whether no event is left to store."""
         return self._is_closed or (self._has_ended and not self._bytes)
 
     def take(self, chunk: Any) -> bool:
-        """Note an event that the graph has yielded, and return whether it is an interrupt of the root graph."""
+        """Add an event that the graph has yielded. Return whether it is an interrupt of the root graph."""
         namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
         if mode in self._kept:
             self._add(mode, namespace, data, self._step)
         return self._note(namespace, mode, data)
 
     async def take_async(self, chunk: Any) -> bool:
-        """Do as `take`; what takes milliseconds to encode is encoded beside the event loop."""
+        """Async twin of `take`. Large events are encoded in a thread."""
         namespace, mode, data = chunk if self._has_namespaces else ((), *chunk)
         if mode in self._kept:
             await compute(data, self._add, mode, namespace, data, self._step)
@@ -132,17 +133,17 @@ class RunStream:
         return mode == "updates" and isinstance(data, dict) and _INTERRUPT in data
 
     def _take_event(self, event: Mapping[str, Any]) -> None:
-        """Note an event of the mode `events`; those of the run itself have the name of its graph."""
+        """Add an event of the mode `events`. Events of the run itself have the name of its graph."""
         name = event["name"] if event["parent_ids"] else self._name
         self._add(streams.EVENTS, (), {**event, "name": name}, self._step)
 
     def take_end(self, state: StateSnapshot, outputs: str | Sequence[str] | None, *, is_interrupted: bool) -> None:
-        """Note the last events of a run that has come to its end without storing them, because its worker died.
+        """Add the last events of a run that had reached its end when its worker died.
 
         Args:
-            state: The state that it left.
+            state: The state that the run left.
             outputs: The channels of the graph's output; `None` for an `@entrypoint`, whose state is its output.
-            is_interrupted: Whether it was interrupted.
+            is_interrupted: Whether the run was interrupted.
         """
         self._step = (state.metadata or {}).get("step", streams.NO_STEP) + is_interrupted
         values: Any = state.values
@@ -167,12 +168,12 @@ class RunStream:
             reader = (loop, loop.create_future())
             with self._changed:
                 self._readers.append(reader)
-            # It may have been emptied before.
+            # The list may have been emptied before.
             if self._is_full:
                 await reader[1]
 
     def freeze(self) -> list[EventBatch]:
-        """Return the events that may not be stored, in batches that never change."""
+        """Return the events that may not be stored yet, in batches that do not change later."""
         with self._changed:
             while self._events and not self._is_closed:
                 size = count = 0
@@ -189,10 +190,10 @@ class RunStream:
             return [*self._frozen]
 
     def send(self, transaction: Hashable) -> list[EventBatch]:
-        """Return the batches to store with a transaction of the saver; see `note_commit`."""
+        """Return the batches to store in a transaction of the saver. Call `note_commit` after its commit."""
         batches = self.freeze()
-        # An id may have been that of an earlier transaction, which has failed. Not up to `_frozen_to`: another thread
-        # may have frozen more.
+        # An earlier, failed transaction may have had this id. `_frozen_to` is not used, because another OS thread may
+        # have frozen more.
         self._sent[transaction] = batches[-1].position + batches[-1].length if batches else 0
         return batches
 
@@ -204,7 +205,7 @@ class RunStream:
         """Remember that the first events of this execution are stored.
 
         Args:
-            upto: Their number.
+            upto: The number of these events.
         """
         with self._changed:
             while self._frozen and self._frozen[0].position + self._frozen[0].length <= upto:
@@ -214,13 +215,13 @@ class RunStream:
             self._release()
 
     def end(self) -> None:
-        """Take no more events. Those that are not stored yet still are."""
+        """Accept no more events. Events that wait are still stored."""
         with self._changed:
             self._has_ended = True
             self._release()
 
     def close(self) -> None:
-        """Drop what is not stored: the run has ended, or is another worker's."""
+        """Drop the events that are not stored. The run has ended, or belongs to another worker."""
         with self._changed:
             self._has_ended = self._is_closed = True
             self._events.clear()
@@ -233,7 +234,7 @@ class RunStream:
         return self._bytes >= _MOST_BYTES and not self._has_ended
 
     def _add(self, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> None:
-        # Encoded at once, because nodes may change it later.
+        # Encoded at once, because nodes may change the value later.
         event = streams.encode_event(self._codec, mode, namespace, data, step)
         with self._changed:
             if self._has_ended:
@@ -263,15 +264,15 @@ def _resolve(reader: asyncio.Future[None]) -> None:
 
 
 class StreamWriter:
-    """A thread that stores the events of a worker's runs, with a connection of its own. Thread-safe.
+    """An OS thread that stores the events of a worker's runs, with its own connection. Thread-safe.
 
     It is also the hook of the worker's saver.
 
     Args:
         dsn: The server.
-        tenant: The tenant whose runs they are; `None` where tenants are not kept apart.
+        tenant: The tenant of the runs; `None` if tenants are not kept apart.
         prepare_threshold: As for the connections of graphs; see `ConnectionOptions`.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         codec: Encodes events.
     """
 
@@ -286,9 +287,10 @@ class StreamWriter:
         self._thread: threading.Thread | None = None
 
     def open(self, claimed: ClaimedRun, request: RunInput) -> RunStream:
-        """Return the stream of a run that is about to be executed.
+        """Return the stream of a run that is about to execute.
 
-        It is closed if a later execution of the thread has one: this run is not this worker's any more.
+        The stream is closed if a later execution of the same thread has one: this run then no longer belongs to the
+        worker.
         """
         stream = RunStream(self._codec, claimed, request, self._wake)
         if not stream.has_events:
@@ -296,7 +298,7 @@ class StreamWriter:
         with self._lock:
             newer = self._streams.get(claimed.thread_id)
             if newer is not None and newer.key.fencing_token > claimed.key.fencing_token:
-                # Otherwise the events of the later run were not found, and it could wait for room for ever.
+                # Otherwise the later run's events would not be found, and the run could wait for ever.
                 stream.close()
                 return stream
             self._streams[claimed.thread_id] = stream
@@ -304,12 +306,12 @@ class StreamWriter:
                 thread = threading.Thread(target=self._work, name="pgstate-streams", daemon=True)
                 thread.start()
                 self._thread = thread
-        # The first event may have woken the thread before the stream was here.
+        # The first event may have woken the thread before the stream was registered.
         self._wake.set()
         return stream
 
     def close(self) -> None:
-        """Stop the thread. Call it when no run is executed any more."""
+        """Stop the thread. Call it when no run executes any more."""
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
@@ -320,18 +322,18 @@ class StreamWriter:
         return self._statements(plan.request.address.thread_id, id(plan))
 
     def after_put(self, plan: PutPlan) -> None:
-        """Remember that they are stored."""
+        """Remember that the events are stored."""
         self._note_commit(plan.request.address.thread_id, id(plan))
 
     def before_writes(self, request: WritesRequest) -> Sequence[Statement]:
-        """Return statements that store the run's events with what a task wrote, if they are not streamed again."""
+        """Return statements that store the run's events with a task's writes, unless the events are streamed again."""
         stream = self._streams.get(request.address.thread_id)
         if stream is None or stream.is_repeated:
             return ()
         return self._statements(request.address.thread_id, id(request))
 
     def after_writes(self, request: WritesRequest) -> None:
-        """Remember that they are stored."""
+        """Remember that the events are stored."""
         self._note_commit(request.address.thread_id, id(request))
 
     def _statements(self, thread_id: str, transaction: int) -> Sequence[Statement]:
@@ -352,7 +354,7 @@ class StreamWriter:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):
-                            # A run that ends soon has its events stored with its end.
+                            # A run that ends soon stores its events with its end.
                             began_at = time.monotonic()
                         self._closed.wait(max(0.0, began_at + _INTERVAL - time.monotonic()))
                         began_at = time.monotonic()

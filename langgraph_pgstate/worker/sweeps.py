@@ -1,4 +1,4 @@
-"""Sweeps of the whole queue, which every worker does at intervals: lost runs, due runs, schedules, default answers."""
+"""Periodic work on the whole queue by every worker: lost runs, due runs, schedules, and default answers."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _ADOPT_SECONDS: Final = 10.0
 _DEFAULTS_SECONDS: Final = 2.0
 _DELETED_SECONDS: Final = 10.0
 _MEMORIES_SECONDS: Final = 60.0
-# Rows of one sweep at most; the next one takes the rest.
+# Most rows of one sweep. The next sweep takes the rest.
 _BACKLOG: Final = 100
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class Sweep:
-    """Work that is done when an interval has passed since it was done last.
+    """Work that is repeated at an interval.
 
     Args:
         seconds: The interval.
-        work: The work. If it raises because the database is not available, it stays due. Any other error is logged, and
-            keeps the worker from nothing else.
+        work: The work. If the database is not available, it stays due. Any other error is logged, and the worker goes
+            on.
 
     Attributes:
-        due_at: Time from which it is due, by the monotonic clock.
+        due_at: Time at which the work is next due, by the monotonic clock.
     """
 
     def __init__(self, seconds: float, work: Callable[[], None]) -> None:
@@ -64,11 +64,11 @@ class Sweeps:
 
     Args:
         database: The database of the worker's control thread.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         codec: Encodes requests.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
-        turn_seconds: Time that one sweep may take, for leases are renewed by the same thread.
+        turn_seconds: Most seconds of one sweep. The same thread must renew leases.
         adopts: Whether crashed runs that were not enqueued are taken over.
 
     Attributes:
@@ -101,11 +101,11 @@ class Sweeps:
 
     @property
     def due_at(self) -> float:
-        """Time of the next turn for the sake of sweeps, by the monotonic clock. Most sweeps wait for any turn."""
+        """Time at which sweeps need a turn of the thread, by the monotonic clock. Most sweeps wait for any turn."""
         return min(sweep.due_at for sweep in self._first)
 
     def _recover(self) -> None:
-        """Put back the runs of workers that died."""
+        """Requeue the runs of workers that died."""
         found = self._database.run(tending.recover, self._queries, _BACKLOG, self._settings.max_crashes, is_known_dead)
         for one in found:
             log.warning("run %s of thread %s lost its worker; it is %s", one.run_id, one.thread_id, one.status)
@@ -117,7 +117,7 @@ class Sweeps:
             log.warning("run %s of thread %s lost its process; it is enqueued", run.run_id, run.thread_id)
 
     def _make_due(self) -> None:
-        """Make runs ready whose time has come."""
+        """Make delayed runs ready when their time has come."""
         self._database.run(tending.make_due, self._queries)
 
     def _fire(self) -> None:
@@ -131,7 +131,7 @@ class Sweeps:
         self._do_each(answers.answer_by_default, due)
 
     def _delete_deleted(self) -> None:
-        """Delete runs that have deleted their threads, until the time is over."""
+        """Delete runs that have deleted their threads, until the sweep's time is over."""
         until = time.monotonic() + self._turn_seconds
         try:
             while self._database.run(ending.sweep, self._queries, _BACKLOG) == _BACKLOG and time.monotonic() <= until:
@@ -142,13 +142,13 @@ class Sweeps:
             log.warning("runs that have deleted their threads cannot be deleted: %s", error)
 
     def _delete_memories(self) -> None:
-        """Delete memories that have expired, until the time is over."""
+        """Delete expired memories, until the sweep's time is over."""
         until = time.monotonic() + self._turn_seconds
         while self._database.run(items.sweep_some, self._queries) and time.monotonic() <= until:
             pass
 
     def _do_each(self, operation: Any, keys: Sequence[tuple[str, ...]]) -> None:
-        """Call an operation for each of some keys, until the time is over. What cannot be done is left out."""
+        """Call an operation for each of some keys, until the sweep's time is over. Failures are logged and skipped."""
         until = time.monotonic() + self._turn_seconds
         for key in keys:
             try:

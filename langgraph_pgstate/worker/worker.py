@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from langgraph_pgstate.state import AsyncPGState, PGState
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# Interval at which memories are embedded that an index lacks.
+# Seconds between attempts to embed memories that an index lacks.
 _INDEX_SECONDS = 60.0
 
 log = logging.getLogger("langgraph_pgstate.worker")
 
 
 class _Worker:
-    """The common part of both workers, which executes no runs."""
+    """The common part of `Worker` and `AsyncWorker`. It executes no runs."""
 
     _saver: Any
 
@@ -79,7 +79,7 @@ class _Worker:
         return 128 + self._last_signal if self._signals > 1 and self._last_signal is not None else 0
 
     def stop(self) -> None:
-        """Ask the worker to drain, or at the second call to stop at once. Does not wait; safe in a signal handler."""
+        """Ask the worker to drain. A second call stops it at once. Does not wait; safe in a signal handler."""
         self._signals += 1
         if self._signals > 1:
             self._control.force()
@@ -93,17 +93,17 @@ class _Worker:
     def _start(self, *, once: bool = False) -> None:
         self._control.start(once=once)
         if self._memory is not None:
-            # The interpreter would wait for a model that does not answer.
+            # A daemon, because the interpreter would wait for a model that does not respond.
             threading.Thread(target=self._index, name="pgstate-index", daemon=True).start()
 
     def _index(self) -> None:
-        """Embed what the indexes of memories lack, at intervals, until the worker has ended."""
+        """Embed memories that indexes lack, at intervals, until the worker has ended."""
         with suppress(PGStateError):
             while not self._control.join(_INDEX_SECONDS):
                 try:
                     self._reindex()
                 except Exception as error:
-                    # The model may be away.
+                    # The embedding model may be unavailable.
                     log.warning("memories could not be embedded: %s", error)
 
     def _reindex(self) -> None:
@@ -119,15 +119,15 @@ class _Worker:
 class Worker(_Worker):
     """A worker that runs graphs in threads.
 
-    Each run has a lease on its thread; a run that lost it stores nothing. A node that blocks cannot be cancelled: when
-    its run is stopped, the worker waits for the superstep boundary, and after `drain_timeout` it goes on without the
-    node, whose result is not stored. After a timeout the run ends at once, and other runs of the thread wait for the
-    node, for `drain_timeout` at most.
+    Each run has a lease on its thread. A run that has lost its lease stores nothing. A blocking node cannot be
+    cancelled. When its run is stopped, the worker waits for the superstep boundary, at most for `drain_timeout`. Then
+    the worker goes on, and the node's result is not stored. After a timeout the run ends at once. Other runs of the
+    thread wait for the node, at most for `drain_timeout`.
 
     Args:
-        state: The state whose queue is worked on. It stays open until the worker is closed.
-        graphs: Graphs by name, or factories that make one for each run. They are compiled without a checkpointer, or
-            with the state's.
+        state: The state whose queue the worker serves. The state must stay open until the worker is closed.
+        graphs: Graphs by name, or factories that make a graph for each run. Compile them without a checkpointer, or
+            with the state's saver.
         options: See `WorkerOptions`.
 
     Raises:
@@ -145,7 +145,7 @@ class Worker(_Worker):
         try:
             self._start()
         except BaseException:
-            # The thread may go on, and the worker would never be closed.
+            # The thread may have started, and the worker would never be closed.
             self._control.drain()
             raise
         return self
@@ -156,7 +156,9 @@ class Worker(_Worker):
         self.close()
 
     def run_forever(self) -> int:
-        """Work until SIGTERM or SIGINT, then drain; a second signal stops at once. Call it in the main thread.
+        """Work until SIGTERM or SIGINT, then drain. A second signal stops the worker at once.
+
+        Call it in the main thread.
 
         Returns:
             The exit code for a supervisor.
@@ -167,11 +169,11 @@ class Worker(_Worker):
         return self._run(once=False)
 
     def run_until_idle(self) -> int:
-        """Work until no run can be claimed. Runs of other workers and delayed runs are not waited for."""
+        """Work until no run can be claimed. Does not wait for delayed runs or runs of other workers."""
         return self._run(once=True)
 
     def drain(self) -> None:
-        """Stop claiming, requeue running runs at their next superstep boundaries, and wait until that is done."""
+        """Drain: stop claiming, requeue the current runs at their next superstep boundaries, and wait for this."""
         self._control.drain()
         self._control.join()
 
@@ -197,7 +199,7 @@ class Worker(_Worker):
 
     def _begin(self, executions: Sequence[RunExecution]) -> None:
         for execution in executions:
-            # Not of an executor, whose threads the interpreter would wait for at its exit.
+            # Threads of an executor would delay the interpreter's exit.
             name = f"pgstate-run-{execution.key.run_id}"
             threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
 
@@ -214,8 +216,8 @@ class Worker(_Worker):
 class AsyncWorker(_Worker):
     """Async twin of `Worker`: runs graphs as tasks of the event loop in which it is entered.
 
-    A run that is stopped is cancelled at once; only a drain waits for the superstep boundary. Other runs of its thread
-    wait for threads of `def` nodes that the cancellation leaves behind, for `drain_timeout` at most.
+    Stopping cancels a run at once. Only a drain waits for the superstep boundary. A cancellation can leave OS threads
+    of `def` nodes behind. Other runs of the thread wait for these, at most for `drain_timeout`.
     """
 
     def __init__(self, state: AsyncPGState, graphs: Mapping[str, Any], **options: Unpack[WorkerOptions]) -> None:
@@ -274,7 +276,7 @@ class AsyncWorker(_Worker):
         try:
             self._on_loop(self._create_tasks, executions)
         except RuntimeError:
-            # The loop is closed.
+            # The event loop is closed.
             for execution in executions:
                 execution.ask("drain", 0.0)
                 self._control.report(execution, run_outcome(execution, asyncio.CancelledError()))
