@@ -1,1 +1,1 @@
-"""The inspector: pages about threads, runs and what belongs to them, below `/ui` of the server."""
+"""The inspector: pages about threads, runs and related data, below `/ui` of the server."""

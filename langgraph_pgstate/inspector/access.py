@@ -1,4 +1,4 @@
-"""Access to pages: who asks, what the person may do, their name, and what a response allows a browser to do."""
+"""Access to pages: the sender of a request, the person's name and rights, and headers for the browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_pgstate.server.service import Service
 
 READ: Final = "pages:read"
 ACT: Final = "pages:act"
-"""Permissions of a user. With `Auth`, pages need one of them."""
+"""Permissions of a user. With `Auth`, a user needs one of them to see pages."""
 
 PERSON_COOKIE: Final = "pgstate_person"
 _TOKEN_COOKIE: Final = "pgstate_token"
@@ -61,11 +61,11 @@ class Access(NamedTuple):
 async def access_of(service: Service, request: Request, form: Mapping[str, str]) -> Access:
     """Return the rights of the sender of a request.
 
-    With `Auth` it is what the user's permissions say. Without, everybody may read, as with the server's other
-    operations; only programs of the same machine may act, under a name that they give themselves.
+    With `Auth`, the user's permissions decide. Without `Auth`, every caller may read, as with the server's other
+    operations. Only callers on the same machine may act, under a name that they enter themselves.
 
     Raises:
-        HTTPException: 401 or 403 if the sender may not even see pages.
+        HTTPException: 401 or 403 if the sender may not see pages.
     """
     if service.authority is not None:
         user = await service.authority.authenticate(request, dict(form))
@@ -77,13 +77,13 @@ async def access_of(service: Service, request: Request, form: Mapping[str, str])
 
 
 def name_of(text: str) -> str | None:
-    """Return the name of a person; `None` if a text cannot be one."""
+    """Return a text as the name of a person; `None` if it cannot be a name."""
     name = " ".join(text.split())
     return name if name and name.isprintable() and len(name) <= _LONGEST_NAME else None
 
 
 def is_from_here(request: Request) -> bool:
-    """Return whether a request was sent on this machine, to a name of this machine, and not by way of a proxy."""
+    """Return whether a request was sent on this machine, to one of its host names, and not through a proxy."""
     client = request.client
     if any(name in request.headers for name in _FORWARDED):
         return False
@@ -91,10 +91,10 @@ def is_from_here(request: Request) -> bool:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Of a repeated field the last counts.
+    """Return the fields of a form. If a field is repeated, the last value counts.
 
     Raises:
-        HTTPException: 415 or 422 if the body is no form, or holds NUL, which PostgreSQL cannot store.
+        HTTPException: 415 or 422 if the body is not a form, or holds NUL, which PostgreSQL cannot store.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise refuse(415, "the body must be a form: application/x-www-form-urlencoded")
@@ -112,7 +112,7 @@ def check_sender(request: Request, form: Mapping[str, str]) -> None:
     """Refuse a form that a page of another site may have sent.
 
     Raises:
-        HTTPException: 403 if a page of another origin sent it, or if it has no token.
+        HTTPException: 403 if a page of another origin sent the form, or if the form has no valid token.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
@@ -127,18 +127,18 @@ def check_sender(request: Request, form: Mapping[str, str]) -> None:
 
 
 def token_of(request: Request) -> str:
-    """Return the token of a browser, which all its forms carry: that of its cookie, or a new one."""
+    """Return the token that all forms of a browser carry: the token of its cookie, or a new one."""
     return request.cookies.get(_TOKEN_COOKIE) or secrets.token_urlsafe(24)
 
 
 def keep_token(response: Response, request: Request, token: str) -> None:
-    """Give a browser the token, unless it has it."""
+    """Give a browser the token in a cookie, unless the browser has it."""
     if request.cookies.get(_TOKEN_COOKIE) != token:
         set_cookie(response, request, _TOKEN_COOKIE, token)
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str) -> None:
-    """Set a cookie that scripts cannot read, and that other sites do not send."""
+    """Set a cookie that scripts cannot read and that requests from other sites do not carry."""
     response.set_cookie(
         name,
         quote(value, safe=""),
@@ -151,20 +151,20 @@ def set_cookie(response: Response, request: Request, name: str, value: str) -> N
 
 
 async def ask_name(call: PageCall) -> Page:
-    """Show the form for the name."""
+    """Show the form in which a person enters a name."""
     return Page("person.html", "Your name", {"name": call.person, "back": _back(call, call.query("back"))})
 
 
 async def keep_name(call: PageCall) -> Done:
-    """Keep the name in a cookie."""
+    """Store the person's name in a cookie."""
     if call.user is not None:
-        raise refuse(422, "the server knows your name: it authenticates you")
+        raise refuse(422, "a name cannot be set: the server authenticates users and knows their names")
     name = name_of(call.field("name") or "")
     if name is None:
-        raise refuse(422, "a name has 1 to 80 printable characters")
+        raise refuse(422, "a name must have 1 to 80 printable characters")
     return Done(_back(call, call.field("back")), {"name": name}, {PERSON_COOKIE: name})
 
 
 def _back(call: PageCall, path: str | None) -> str:
-    """Return the page to return to, which is always one of these pages."""
+    """Return the page to go back to. It is always a page of the inspector."""
     return own_path(call, path) or call.link("threads")

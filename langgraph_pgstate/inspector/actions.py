@@ -1,4 +1,4 @@
-"""Actions of persons on a thread: fork, run on, label and delete."""
+"""Actions of persons on a thread: fork, run, label and delete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODES: Final = ("on", "replay")
 
 
 async def fork(call: PageCall) -> Done:
-    """Make a thread that starts from a checkpoint, and run it if that is asked for."""
+    """Create a thread that starts from a checkpoint. Run it if the form asks for it."""
     source = await call.thread("read")
     at, nonce = checkpoint_of(call), call.nonce
     target_id = call.field("to") or nonce
@@ -42,7 +42,7 @@ async def fork(call: PageCall) -> Done:
     elif (existing.forked_from_thread_id, existing.forked_from_checkpoint_id) != (source.thread_id, at) or (
         target_id != nonce and await call.state.runs.get(target_id, nonce) is None
     ):
-        # Another form made it, maybe for a person who may not see the thread.
+        # Another form created the thread, maybe for a person who may not see this one.
         raise refuse(409, f"there is a thread {target_id!r} already")
     made = await call.visible(target_id, scope)
     run_id = await enqueue(call, made, nonce, expected_head=at, at=at) if call.field("run") else None
@@ -52,11 +52,11 @@ async def fork(call: PageCall) -> Done:
 
 
 async def run(call: PageCall) -> Done:
-    """Run on from the newest checkpoint, with the answers that were given, or replay from an older one."""
+    """Resume from the newest checkpoint with the given answers, or replay from an older checkpoint."""
     found = await call.thread("update")
     at, head, mode, nonce = checkpoint_of(call), call.field("head"), call.field("mode"), call.nonce
     if mode not in _MODES or head is None or (mode == "on") != (at == head):
-        raise refuse(422, "mode must be 'on' for the checkpoint that is named as head, 'replay' for another")
+        raise refuse(422, "mode must be 'on' if the checkpoint is the head that the form names, and 'replay' otherwise")
     location = call.link("threads", found.thread_id)
     if await call.state.runs.get(found.thread_id, nonce) is not None:
         return Done(location, {"run_id": nonce})
@@ -71,7 +71,7 @@ async def run(call: PageCall) -> Done:
 
 
 async def label(call: PageCall) -> Done:
-    """Set the label of a checkpoint, or remove it if the text is empty."""
+    """Set the label of a checkpoint. An empty text removes the label."""
     found = await call.thread("update")
     at, text = checkpoint_of(call), call.field("label")
     config = config_at(found.thread_id, checkpoint_ns="", checkpoint_id=at)
@@ -92,7 +92,7 @@ async def _label(call: PageCall, config: RunnableConfig, text: str | None, unles
 
 
 async def ask_for_deletion(call: PageCall) -> Page:
-    """Show what deleting a thread would delete."""
+    """Show what the deletion of a thread would delete."""
     if not call.may_act:
         raise refuse(403, "pages may only be read here")
     found = await call.thread("delete")
@@ -101,14 +101,14 @@ async def ask_for_deletion(call: PageCall) -> Page:
 
 
 async def delete(call: PageCall) -> Done:
-    """Delete a thread. The event that says who did it stays."""
+    """Delete a thread. The event that names the person stays."""
     found = await call.thread("delete")
     if call.field("head") is not None:
         await check_head(call, found, call.field("head"))
     if call.field("saw_busy") is None and call.seen_at is not None:
         await check_free(call, found)
     await call.state.saver.adelete_thread(found.thread_id, by=call.actor)
-    # Only the first of several persons is recorded.
+    # If several persons delete a thread, only the first is recorded.
     event = await last_action(call, found.thread_id, ("delete",))
     if event is not None and not is_by(event, call.actor):
         raise await gone(call, found.thread_id)
@@ -127,19 +127,20 @@ async def enqueue(
 ) -> str:
     """Enqueue a run, and return its id. Safe to repeat with the same id.
 
-    It is the user's who acts, as one that is created through the API; without authentication, the thread's owner's.
+    The run belongs to the acting user, as when it is created through the API. Without authentication, it belongs to the
+    thread's owner.
 
     Args:
         call: The request.
         thread: The thread.
         run_id: The run.
         expected_head: The checkpoint that must be the thread's newest, now and when the run begins.
-        at: Checkpoint from which it starts; the newest by default.
-        command: The answers with which it goes on.
-        waits: Whether it waits for the lease of a busy thread before it looks at the head.
+        at: Checkpoint from which the run starts; the newest by default.
+        command: The answers with which the run resumes.
+        waits: Whether to wait for the lease of a busy thread before checking the head.
 
     Raises:
-        HTTPException: 409 with the name of who was first, if the thread has gone on or is busy.
+        HTTPException: 409 with the name of the person who was first, if the thread has changed or is busy.
     """
     name = graph_of(call, thread)
     graph = {"graph_id": name, "assistant_id": call.service.graphs.id_of(name)}
@@ -180,10 +181,10 @@ async def enqueue(
 
 
 async def check_head(call: PageCall, thread: Thread, head: str | None) -> None:
-    """Refuse an action on a thread that has gone on since its page was made.
+    """Refuse an action on a thread that has a newer checkpoint than its page showed.
 
     Raises:
-        HTTPException: 409 with the name of who was first.
+        HTTPException: 409 with the name of the person who was first.
     """
     if thread.head_checkpoint_id != head:
         raise await moved(call, thread.thread_id)
@@ -193,7 +194,7 @@ def graph_of(call: PageCall, thread: Thread) -> str:
     """Return the name of a thread's graph.
 
     Raises:
-        HTTPException: 422 if the server has none for it.
+        HTTPException: 422 if the server does not serve this graph.
     """
     name = call.service.graphs.of_thread(thread)
     if name is None:
@@ -202,8 +203,8 @@ def graph_of(call: PageCall, thread: Thread) -> str:
 
 
 def checkpoint_of(call: PageCall) -> str:
-    """Return the checkpoint that a form names. It always does, because the thread may have gone on meanwhile."""
+    """Return the checkpoint that a form names. A form must name it, because the thread may have changed meanwhile."""
     at = call.field("at")
     if at is None:
-        raise refuse(422, "the form names no checkpoint")
+        raise refuse(422, "the form must name a checkpoint")
     return at

@@ -33,14 +33,14 @@ _NOTHING: Final = dict.fromkeys(("run", "thread", "worker", "memory"))
 
 
 def mount() -> Mount:
-    """Return the pages, below `/ui`."""
+    """Return the application of the pages, below `/ui`."""
     preload()
     routes: list[BaseRoute] = [Route("/", _open_first), Route("/static/{name}", _send_static)]
     return Mount("/ui", routes=[*routes, *map(_route, PAGES)], name="pages", middleware=[Middleware(_Unknown)])
 
 
 class _Unknown:
-    """Responds to requests for which there is no page, as pages do.
+    """Responds to requests for unknown pages in the form of a page.
 
     Args:
         app: The pages.
@@ -93,7 +93,7 @@ async def _respond(route: PageRoute, request: Request) -> Response:
     token = token_of(request)
     service = service.of(access.user, request)
     call = PageCall(service, request, None, access.user, form, access.person, access.may_act, token)
-    # A refusal has the navigation, too.
+    # A page with a refusal has the navigation, too.
     request.state.call = call
     if not route.is_read:
         check_sender(request, form)
@@ -115,9 +115,9 @@ async def _respond(route: PageRoute, request: Request) -> Response:
 
 
 async def _question(route: PageRoute, call: PageCall) -> Page:
-    """Return the page that asks whether an action shall be done, and sends the same form if it shall."""
+    """Return the page that asks for confirmation of an action. Confirming sends the same form again."""
     back = urlsplit(call.request.headers.get("referer", ""))
-    # Only the path and the query, so that it leads to this site.
+    # Only the path and the query, so that the link leads to this site.
     way_back = f"{back.path}?{back.query}" if back.query else back.path
     is_own = way_back.startswith(f"{call.base}/") and not way_back.startswith("//")
     noun, _, verb = route.name.partition(".")
@@ -133,7 +133,7 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
             **(await route.about(call) if route.about else {}),
         },
         "fields": {name: value for name, value in call.form.items() if name != "token"},
-        # A button “Cancel” alone would be taken for the way back.
+        # A button “Cancel” alone could be mistaken for the way back.
         "verb": f"{verb.capitalize()} the {noun}",
         "back": back_to,
     }
@@ -141,7 +141,7 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
 
 
 def _ended(route: PageRoute, request: Request, done: Done) -> Response:
-    """Respond to an action: a browser goes on to the page that shows its result."""
+    """Respond to an action. A browser is sent to the page that shows the result."""
     if wants_json(request):
         response = answer({"location": done.location, **done.data})
     else:
@@ -155,7 +155,7 @@ def _ended(route: PageRoute, request: Request, done: Done) -> Response:
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """Respond to a request that was refused or that failed, with the words of the server's other operations."""
+    """Respond to a request that was refused or failed, with the messages of the server's other operations."""
     handler = next(HANDLERS[kind] for kind in type(error).__mro__ if kind in HANDLERS)
     refused: Response = await handler(request, error)
     if wants_json(request):

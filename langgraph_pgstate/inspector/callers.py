@@ -20,7 +20,7 @@ PERIODS: Final[Mapping[str, timedelta]] = {
     "30d": timedelta(days=30),
     "90d": timedelta(days=90),
 }
-"""Times up to now, by their names in addresses."""
+"""Periods that end now, by their names in addresses."""
 
 
 async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
@@ -34,14 +34,14 @@ async def scope_of(call: PageCall, limit: int = 50) -> Alternatives | None:
 
 
 async def check_sees_crons(call: PageCall, action: str, cron_id: str | None = None) -> None:
-    """Refuse a caller who may not do something with all schedules, which are the crons of clients.
+    """Refuse a caller who may not do an action on all schedules. Clients call schedules crons.
 
     Raises:
         HTTPException: 403 for such a caller.
     """
     await check_sees_all(call)
     if await call.authorize("crons", action, {"cron_id": cron_id, "metadata": {}}) is not None:
-        raise refuse(403, "this is for those who may see all schedules")
+        raise refuse(403, "only users who may see all schedules may do this")
 
 
 async def check_sees_all(call: PageCall) -> None:
@@ -51,11 +51,11 @@ async def check_sees_all(call: PageCall) -> None:
         HTTPException: 403 for such a caller.
     """
     if await scope_of(call) is not None:
-        raise refuse(403, "this page is for those who may see all threads")
+        raise refuse(403, "only users who may see all threads may open this page")
 
 
 async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:
-    """Refuse a caller who may not see all threads, or to whom a handler of the store refuses a namespace.
+    """Refuse a caller who may not see all threads, or for whom a handler of the store refuses a namespace.
 
     Raises:
         HTTPException: 403 for such a caller.
@@ -63,7 +63,7 @@ async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str
     await check_sees_all(call)
     value: dict[str, Any] = {"namespace": tuple(namespace), "key": None, "filter": None, "query": None}
     if await call.authorize("store", action, value) is not None or tuple(value["namespace"]) != tuple(namespace):
-        raise refuse(403, "this is for those who may see all memories")
+        raise refuse(403, "only users who may see all memories may do this")
 
 
 async def sees_memory(call: PageCall, action: str) -> bool:
@@ -76,12 +76,12 @@ async def sees_memory(call: PageCall, action: str) -> bool:
 
 
 def period_of(call: PageCall, default: str) -> tuple[str, timedelta]:
-    """Return the time in the address, by its name, or by default another one.
+    """Return the period that the address names, or a default period.
 
     Raises:
-        HTTPException: 422 if there is no time of this name.
+        HTTPException: 422 if there is no period of this name.
     """
     name = call.query("since") or default
     if name not in PERIODS:
-        raise refuse(422, f"since is one of {', '.join(PERIODS)}, not {name!r}")
+        raise refuse(422, f"since must be one of {', '.join(PERIODS)}, not {name!r}")
     return name, PERIODS[name]

@@ -1,4 +1,4 @@
-"""Refusals that name what persons and runs have done since a page was made."""
+"""Refusals that say what persons and runs have done since a page was made."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _VERBS: Final = {
     "trigger": "run",
     "settle": "settled",
 }
-# What a page that was made just now may not show yet, and how far two clocks may be apart.
+# Seconds that a new page may lag behind, and by which two clocks may differ.
 MOMENT: Final = timedelta(seconds=1)
-# Actions after which a thread has another newest checkpoint, now or soon.
+# Actions after which a thread gets a new newest checkpoint, now or soon.
 _MOVING: Final = ("run", "edit", "retry", "answer")
 
 
@@ -52,7 +52,7 @@ async def last_action(
     run_id: str | None = None,
     checkpoint_id: str | None = None,
 ) -> Event | None:
-    """Return the newest event of some actions on a thread; `None` if there is none among the newest events."""
+    """Return the newest event of some actions on a thread; `None` if the newest events have none."""
     found = await call.state.events.list(thread_id, kind="action", run_id=run_id, newest_first=True, limit=_EVENTS)
     return next(
         (
@@ -65,36 +65,36 @@ async def last_action(
 
 
 def told(event: Event) -> str:
-    """Return who did what and when: `cancelled 6 s ago by Eve`."""
+    """Return what an event says, when and who: `cancelled 6 s ago by Eve`."""
     action = str(event.payload.get("action") or event.kind)
     return told_by(_VERBS.get(action, action), event.created_at, event.payload.get("by"))
 
 
 def told_by(what: str, at: datetime, by: object) -> str:
-    """Return who did something and when: `answered 6 s ago by Eve`."""
+    """Return a verb with the time and the person: `answered 6 s ago by Eve`."""
     when = ago(at, datetime.now(UTC))
     name = " ".join(str(by).split())[:_NAME] if by else ""
     return f"{what} {'just now' if when == 'now' else when}{f' by {name}' if name else ''}"
 
 
 def is_by(event: Event, person: str) -> bool:
-    """Return whether a person did it."""
+    """Return whether a person caused the event."""
     return bool(event.payload.get("by") == person)
 
 
 def within(call: PageCall) -> timedelta | None:
-    """Return how long ago the page of a form was made, by the clock that made it; `None` if the form does not say."""
+    """Return how long ago the page of a form was made, by the server's clock; `None` if the form does not say."""
     return None if call.seen_at is None else max(datetime.now(UTC) - call.seen_at, timedelta(0)) + MOMENT
 
 
 def done(what: str, error: AlreadyDoneError, more: str = "") -> HTTPException:
-    """Return the refusal of what another person has done already: `checkpoint 'x' was forked 2 s ago by Eve`."""
+    """Return the refusal of an action that another person did before: `checkpoint 'x' was forked 2 s ago by Eve`."""
     happened = told_by(_VERBS.get(error.action, error.action), error.done_at, error.done_by)
     return refuse(409, f"{what} was {happened}{more}. Look at it again, then decide")
 
 
 async def moved(call: Call, thread_id: str) -> HTTPException:
-    """Return the refusal of an action on a thread whose newest checkpoint is another than the page showed."""
+    """Return the refusal of an action on a thread that has a newer checkpoint than the page showed."""
     return refuse(409, f"thread {thread_id!r} has gone on{await since(call, thread_id)}. Look at it again, then decide")
 
 
@@ -107,7 +107,7 @@ async def check_free(call: Call, thread: Thread) -> None:
     """Refuse an action on a thread that has a run, unless the run's process has died.
 
     Raises:
-        HTTPException: 409 if it has one.
+        HTTPException: 409 if the thread has such a run.
     """
     if thread.status != "busy":
         return
@@ -117,20 +117,20 @@ async def check_free(call: Call, thread: Thread) -> None:
 
 
 async def gone(call: Call, thread_id: str) -> HTTPException:
-    """Return the refusal of a request for a thread that does not exist: it names who deleted it."""
+    """Return the refusal of a request for a missing thread. It names the person who deleted the thread."""
     event = await last_action(call, thread_id, ("delete",))
     return missing("thread", thread_id) if event is None else refuse(404, f"thread {thread_id!r} was {told(event)}")
 
 
 async def since(call: Call, thread_id: str) -> str:
-    """Return what has happened to a thread last, as the end of a sentence: `: edited 6 s ago by Eve`."""
+    """Return the last action on a thread, as the end of a sentence: `: edited 6 s ago by Eve`."""
     found: list[tuple[datetime, str]] = []
     events = [await last_action(call, thread_id, _MOVING)]
     events += (await call.state.events.list(thread_id, kind="answer", newest_first=True, limit=1)).items
     found += [(one.created_at, told(one)) for one in events if one is not None]
     latest = max(found, default=None)
     for run in (await call.state.runs.list(thread_id=thread_id, limit=1)).items:
-        # One that an action has made at the same time is in the text of that.
+        # A run that an action started at the same time is named in the action's text.
         if latest is None or began_at(run) > latest[0] + _SAME_ACTION:
             latest = began_at(run), _told_of_run(run)
     return "" if latest is None else f": {latest[1]}"

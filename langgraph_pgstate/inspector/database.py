@@ -17,7 +17,7 @@ _GROWTH: Final = timedelta(days=7)
 
 
 async def database(call: PageCall) -> Page:
-    """Show sizes, growth, migrations, what maintenance did, and the slowest statements."""
+    """Show sizes, growth, migrations, results of maintenance, and the slowest statements."""
     await check_sees_all(call)
     found = await call.state.overview()
     before = note_before(found.maintenance, found.maintenance[0].maintained_at - _GROWTH) if found.maintenance else None
@@ -38,21 +38,21 @@ async def database(call: PageCall) -> Page:
 
 
 def note_before(notes: Sequence[MaintenanceNote], time: datetime) -> MaintenanceNote | None:
-    """Return the newest row that is not newer than a time, or else the oldest; `None` if there is only one."""
+    """Return the newest row up to a time, or else the oldest row; `None` if there is only one row."""
     if len(notes) < 2:
         return None
     return next((one for one in notes if one.maintained_at <= time), notes[-1])
 
 
 def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str, int]:
-    """Return by how many bytes each table has grown since a note."""
+    """Return the growth of each table since a noted size, in bytes."""
     if before is None:
         return {}
     return {one.name: one.bytes - before.sizes[one.name] for one in found.tables if one.name in before.sizes}
 
 
 def done(note: MaintenanceNote) -> list[str]:
-    """Return what one call of `maintain` did, as short sentences."""
+    """Return the results of one `maintain` call, as short sentences."""
     report = note.report
     expired = report.get("expired") or {}
     counted = {

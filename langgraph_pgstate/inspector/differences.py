@@ -1,4 +1,4 @@
-"""Differences between two states as a page shows them: one text with its words marked, or two texts."""
+"""Differences between two states, shown as one text with marked words or as two texts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from langgraph_pgstate.inspector.forms import call_title
 from langgraph_pgstate.inspector.messages import called, text_of
 
 _TOKEN: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+|\s+|.", re.DOTALL)
-# Characters between the first and the last difference of two texts of which words are compared, and their words.
+# Limits for comparing words: characters between the first and the last difference of two texts, and words.
 _MOST_COMPARED: Final = 5000
 _MOST_WORDS: Final = 400
-# Characters that a page shows of one text and of all.
+# Most characters that a page shows of one text and of all texts.
 _MOST_SHOWN: Final = 1200
 _MOST_OF_ALL: Final = 24_000
 # Characters of equal words that are shown beside a difference.
 _AROUND: Final = 80
 _MOST_SAME: Final = 240
-# The share of the longer text that is the same in two versions of one text.
+# The share of the longer text that must be equal in two versions of one text.
 _ALIKE: Final = 0.3
 _SHORT: Final = 40
 _FACT: Final = 120
@@ -37,13 +37,13 @@ class Part:
     """The differences in a value, or in one field of a message.
 
     Attributes:
-        name: The field; empty for a value, and for the content of a message.
+        name: Name of the field; empty for a value and for the content of a message.
         before: The text before, or its beginning; `None` if there was none.
-        after: The text after, likewise.
-        words: If the two are versions of one text: its pieces, each `same`, `removed` or `added`, with the text. Long
-            pieces that are the same are left out.
-        is_text: Whether it is a text, and not JSON.
-        is_whole: Whether nothing of what differs is left out.
+        after: The text after, or its beginning; `None` if there is none.
+        words: Pieces of the text, each `same`, `removed` or `added`, if both are versions of one text. Long equal
+            pieces are left out.
+        is_text: Whether the value is a text, not JSON.
+        is_whole: Whether all differences are shown.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Change:
         channel: The channel.
         place: The place in the channel; empty for the whole.
         change: `added`, `removed`, `changed` or `edited`.
-        role: Of a message its role.
-        parts: What differs; of a message, each field by itself.
-        facts: Other fields of a message that was added or removed, with the beginnings of their values.
+        role: Role of a message; empty for other values.
+        parts: The differences; one for each field of a message.
+        facts: Other fields of an added or removed message, with the beginnings of their values.
     """
 
     channel: str
@@ -76,7 +76,7 @@ class Change:
 
 
 def changes_of(difference: Difference, most: int) -> tuple[list[Change], int]:
-    """Return the differences one by one, at most so many, and the number of those that are left out."""
+    """Return a limited number of differences, and the number of differences that are left out."""
     found: list[Change] = []
     total, left = 0, _MOST_OF_ALL
     for channel in difference.channels:
@@ -113,7 +113,7 @@ def _message(channel: str, position: int, before: Any, after: Any, left: int) ->
 
 
 def _fields(message: Any) -> Mapping[str, Any]:
-    """Return the fields of a message that are not empty; none for no message."""
+    """Return the fields of a message that are not empty; none if there is no message."""
     given = message.model_dump() if isinstance(message, BaseMessage) else message
     if given is None:
         return {}
@@ -123,7 +123,10 @@ def _fields(message: Any) -> Mapping[str, Any]:
 
 
 def _field(name: str, first: Mapping[str, Any], second: Mapping[str, Any], left: int) -> Part:
-    """Return what differs in a field of a message: of its content the text, of its tool calls what they call."""
+    """Return the differences in a field of a message.
+
+    Of its content the text is compared, of its tool calls the call.
+    """
     before, after = ([fields[name]] if name in fields else [] for fields in (first, second))
     if name == "content":
         texts = [[text_of(one) for one in side] for side in (before, after)]
@@ -141,7 +144,7 @@ def _calls(value: Any) -> str:
 
 
 def _part(name: str, before: Sequence[Any], after: Sequence[Any], left: int) -> Part:
-    """Return what differs between two values, each in a list that is empty if there is none."""
+    """Return the differences between two values. Each value is in a list, which is empty if there is no value."""
     most = max(_FACT, min(_MOST_SHOWN, left))
     is_text = all(isinstance(one, str) and not _is_json(one) for one in (*before, *after))
     texts = [(side[0], True) if is_text else _json_of(side[0]) for side in (before, after) if side]
@@ -159,7 +162,7 @@ def _part(name: str, before: Sequence[Any], after: Sequence[Any], left: int) -> 
 
 
 def _json_of(value: Any) -> tuple[str, bool]:
-    """Return a value as JSON, on one line if it is short, or its beginning; and whether it is all of it."""
+    """Return a value's JSON or the beginning of it, and whether it is complete. Short JSON is on one line."""
     found = view(value, _MOST_SHOWN)
     line = " ".join(one.strip() for one in found.text.splitlines())
     return line if len(line) <= _FACT else found.text, found.is_whole
@@ -170,7 +173,7 @@ def _is_short(*texts: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """Return whether a string looks like a number or another value of JSON: it needs quotes then."""
+    """Return whether a string needs quotes, because it looks like a number or another JSON value."""
     try:
         json.loads(text[:_SHORT])
     except ValueError:
@@ -179,9 +182,9 @@ def _is_json(text: str) -> bool:
 
 
 def words_of(before: str, after: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the pieces of two versions of one text; `None` if they are not alike.
+    """Return the pieces of two versions of one text; `None` if the texts are not alike.
 
-    Each piece is `same`, `removed` or `added`, with its text. Of what is the same, only what is beside a difference.
+    Each piece is `same`, `removed` or `added`, with its text. Equal text is returned only beside a difference.
     """
     most = min(len(before), len(after))
     start = _count_alike(before, after)
@@ -195,7 +198,7 @@ def words_of(before: str, after: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def _count_alike(first: str, second: str) -> int:
-    """Return how many characters two texts begin with alike, up to the end of a word."""
+    """Return the length of the common beginning of two texts, up to the end of a word."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
@@ -214,7 +217,7 @@ def _compared(before: str, after: str) -> Iterable[tuple[str, str]]:
     removed = added = ""
     for kind, a, b, c, d in SequenceMatcher(None, first, second, False).get_opcodes():
         same = "".join(first[a:b]) if kind == "equal" else ""
-        # A space between two words that differ belongs to the difference.
+        # A space between two differing words belongs to the difference.
         if same and (same.strip() or not (removed or added)):
             yield from _pair(removed, added)
             yield "same", same
@@ -226,14 +229,14 @@ def _compared(before: str, after: str) -> Iterable[tuple[str, str]]:
 
 
 def _pair(removed: str, added: str) -> Iterable[tuple[str, str]]:
-    # A space that both end with belongs to neither.
+    # A space at the end of both texts belongs to neither difference.
     space = removed[len(removed.rstrip()) :] if removed and added else ""
     space = space if added.endswith(space) else ""
     yield from (("removed", removed.removesuffix(space)), ("added", added.removesuffix(space)), ("same", space))
 
 
 def _near(pieces: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Return pieces without the middle of what is the same."""
+    """Return pieces without the middle of long equal pieces."""
     last = len(pieces) - 1
     for place, (kind, text) in enumerate(pieces):
         if kind == "same" and len(text) > _MOST_SAME:
@@ -252,7 +255,7 @@ def _cut(pieces: Iterable[tuple[str, str]], most: int) -> Iterable[tuple[str, st
 
 
 def _size(change: Change) -> int:
-    """Return how many characters a page shows of a difference."""
+    """Return the number of characters that a page shows of a difference."""
     facts = sum(len(name) + len(text) for name, text in change.facts)
     return facts + sum(
         sum(len(text) for _, text in one.words)

@@ -23,8 +23,8 @@ class DrawnNode:
         node: The checkpoint.
         title: What made it.
         x: Middle of its circle.
-        y: The same.
-        waits: Whether the thread can go on there when it is answered.
+        y: Vertical middle of its circle.
+        waits: Whether the thread waits there for an answer.
     """
 
     node: TreeNode
@@ -40,7 +40,7 @@ class Drawing:
 
     Attributes:
         nodes: The checkpoints.
-        lines: Paths of the lines, from each to its parent.
+        lines: Paths of the lines from each checkpoint to its parent.
         width: Width in pixels.
         height: Height in pixels.
     """
@@ -52,7 +52,10 @@ class Drawing:
 
 
 def draw(tree: CheckpointTree) -> Drawing:
-    """Return the drawing of a tree. Each branch has a lane, the newest the first; of many branches, some share one."""
+    """Return the drawing of a tree. Each branch has a lane; the newest has the first.
+
+    If there are many, some share a lane.
+    """
     lanes: list[str | None] = []
     places: dict[str, tuple[int, int]] = {}
     shown = {node.checkpoint_id for node in tree.nodes}
@@ -61,7 +64,7 @@ def draw(tree: CheckpointTree) -> Drawing:
             _take(lanes, node.checkpoint_id)
         lane = lanes.index(node.checkpoint_id)
         places[node.checkpoint_id] = (_x(lane), row * ROW + ROW // 2)
-        # Other branches that end here give their lanes back.
+        # Other branches that end here free their lanes.
         lanes = [None if id == node.checkpoint_id else id for id in lanes]
         parent = node.parent_checkpoint_id
         if parent is not None and (parent not in lanes or lanes.index(parent) > lane):
@@ -86,7 +89,10 @@ def draw(tree: CheckpointTree) -> Drawing:
 
 
 def waits(tree: CheckpointTree, node: TreeNode) -> bool:
-    """Return whether a checkpoint has unfinished interrupts, and is the end of its branch: else the thread went on."""
+    """Return whether a checkpoint has unfinished interrupts and ends its branch.
+
+    A later checkpoint means a resumed thread.
+    """
     return node.pending > 0 and all(other.parent_checkpoint_id != node.checkpoint_id for other in tree.nodes)
 
 
@@ -102,14 +108,14 @@ def _x(lane: int) -> int:
 
 
 def _line(x: int, y: int, parent_x: int, parent_y: int) -> str:
-    """Return the path from a checkpoint straight down, and at the end to the lane of its parent."""
+    """Return the path from a checkpoint: straight down, and at the end across to its parent's lane."""
     if x == parent_x:
         return f"M{x} {y}V{parent_y}"
     return f"M{x} {y}V{parent_y - ROW // 2}C{x} {parent_y},{parent_x} {parent_y - ROW // 2},{parent_x} {parent_y}"
 
 
 def _title(node: TreeNode, parent: TreeNode | None) -> str:
-    """Return what made a checkpoint: the nodes of its superstep, or its source."""
+    """Return the origin of a checkpoint: the nodes of its superstep, or its source."""
     if node.source != "loop" or parent is None:
         return node.source or "checkpoint"
     counts = Counter(parent.tasks)

@@ -1,4 +1,4 @@
-"""The state as a form: its fields, what a person has changed in them, and that change on top of another state.
+"""A form for a state: its fields, the changes of a person, and the same changes applied to another state.
 
 A field is named after its kind and its place in the state as JSON: `text ["messages",0,"content"]`. `remove PLACE`
 leaves an entry of a list out, and `add PLACE` appends a message. Fields that are missing change nothing, so that a form
@@ -27,27 +27,27 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _ROOT: Final = "__root__"
 _KINDS: Final = ("text", "number", "boolean", "json", "any")
-# A value that is not there.
+# Marks a value that does not exist.
 _NOTHING: Final = object()
-# Characters and fields of a form, and of one field. Escaped, a character can be five of HTML.
+# Most characters and fields of a form, and most characters of a field. Escaped, a character can be five of HTML.
 _MOST: Final = 36_000
 _MOST_FIELDS: Final = 120
 _MOST_FIELD: Final = 24_000
 _DEEPEST: Final = 3
-# Changes that are carried one by one.
+# Most changes that are carried in fields of their own.
 _MOST_CARRIED: Final = 200
 _ROLES: Final = ("human", "ai", "system")
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A state with what a person has changed in it, as JSON types.
+    """A state with a person's changes, as JSON types.
 
     Attributes:
         before: The state.
-        after: The state with what was written; entries that are removed are still in it.
+        after: The state with the written values. Removed entries are still in it.
         removed: Places of the entries of lists that are removed.
-        problems: What cannot be read, and why, by the name of the field.
+        problems: Reasons why fields cannot be read, by the name of the field.
     """
 
     before: Mapping[str, Any]
@@ -57,7 +57,7 @@ class Edit:
 
     @property
     def written(self) -> dict[str, Any]:
-        """The state that the person wants."""
+        """The state with all changes of the person, without the removed entries."""
         found: dict[str, Any] = dict(self.after)
         if self.removed:
             found = deepcopy(found)
@@ -67,11 +67,11 @@ class Edit:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Fields that make the same change of the state."""
+        """The form fields that make the same change to the state."""
         found = {}
         places = [path for path, _, _ in _differences(self.before, self.after)]
         for depth in (3, 2, 1):
-            # Of very many, what they are in.
+            # If there are very many changes, send the values that contain them.
             if len(places) > _MOST_CARRIED:
                 places = [*dict.fromkeys(path[:depth] for path in places)]
         for path in places:
@@ -82,7 +82,7 @@ class Edit:
 
     @property
     def changes(self) -> list[Change]:
-        """Differences."""
+        """The differences between the two states."""
         found = [Change(path, before, after) for path, before, after in _differences(self.before, self.after)]
         return [one for one in found if one.path not in self.removed] + [
             Change(path, _at(self.after, path), _NOTHING) for path in sorted(self.removed, key=repr)
@@ -94,7 +94,7 @@ class Change:
     """A difference between two states, as JSON types.
 
     Attributes:
-        path: Its place.
+        path: Place of the difference.
         before: The value before.
         after: The value after.
     """
@@ -116,24 +116,24 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a state in a form: a field, or a group of them.
+    """A part of a state in a form: a field, or a group of fields.
 
     Attributes:
-        path: Its place, as names of fields have it.
+        path: Place of the part, as in the names of fields.
         name: Name of the field; empty for a group.
-        title: Its key.
-        kind: That of its field, `unset` for a channel that has no value, `large` for what is not edited here, or
-            `group`, `messages` or `message`.
-        text: Text of the field; of a message its role.
+        title: Key of the part.
+        kind: Kind of the field, `unset` for a channel without a value, `large` for a value that is too large to edit
+            here, or `group`, `messages` or `message`.
+        text: Text of the field; the role for a message.
         parts: The parts of a group.
         may_be_json: Whether a group may be edited as JSON instead.
         is_json: Whether a group is edited as JSON.
-        is_changed: Whether a person has changed it.
-        is_removed: Whether it is to be removed.
-        hidden: Of messages, how many are before those that are shown.
-        later: Of messages, how many are after those that are shown.
-        problem: Why what was written cannot be read.
-        about: Of a message its name.
+        is_changed: Whether a person has changed the part.
+        is_removed: Whether the part will be removed.
+        hidden: Number of messages before the shown ones.
+        later: Number of messages after the shown ones.
+        problem: Why the written text cannot be read.
+        about: Name of a message's author.
     """
 
     path: str
@@ -153,22 +153,23 @@ class Node:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as JSON types, messages without their empty fields."""
+    """Return a state as JSON types. Messages lose their empty fields."""
     return {name: _plain(value) for name, value in values.items()}
 
 
 def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
-    """Return what the fields of a form change in a state.
+    """Return the edit that the fields of a form make to a state.
 
     Raises:
-        HTTPException: 422 if a field names no place of the state.
+        HTTPException: 422 if the state has no such place.
     """
     after: Any = {**before}
     removed: list[Path] = []
     added: list[Path] = []
     problems: dict[str, str] = {}
     given = [(*_parsed(name), name, text) for name, text in form.items() if "[" in name]
-    # What is within another value that was written, too, is written after it; so is what needs a value of its kind.
+    # A value within another written value is written after it. A value that needs its parent's kind is written after
+    # its parent.
     for kind, path, name, text in sorted(given, key=lambda one: (len(one[1]), one[0] != "json")):
         if kind == "remove":
             removed.append(path)
@@ -197,12 +198,12 @@ def read_edit(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
 
 
 def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
-    """Return the same change of another state.
+    """Return the same edit, applied to another state.
 
-    Where both have changed the same value, it is the person's own. Messages are found by their ids: changes of those
-    that are gone are left out.
+    If both states changed a value, the person's value is taken. Messages are matched by id. Changes of missing messages
+    are left out.
     """
-    # An entry that was added and removed again is in neither.
+    # An entry that was added and removed again is in neither state.
     own = Edit(edit.before, edit.after, frozenset(one for one in edit.removed if _at(edit.before, one) is _NOTHING))
     after = _merged(edit.before, own.written, theirs)
     removed = (_moved(edit.before, after, path) for path in edit.removed - own.removed)
@@ -210,7 +211,7 @@ def merged(edit: Edit, theirs: Mapping[str, Any]) -> Edit:
 
 
 def lost(edit: Edit, theirs: Mapping[str, Any]) -> list[Change]:
-    """Return the changes that cannot be made to another state, because the message is not in it."""
+    """Return the changes that cannot be applied to another state, because it lacks the message."""
     return [
         one
         for one in edit.changes
@@ -227,8 +228,8 @@ def nodes(
     """Return the form of a state: a node for each channel, and the hidden fields with what the form does not show.
 
     Args:
-        edit: The state, and what was changed in it.
-        form: The fields that were sent; `as_json PLACE` are shown as JSON.
+        edit: The state, and its changes.
+        form: The fields that were sent. `as_json PLACE` shows a place as JSON.
         unset: Channels that have no value.
         until: Show only messages before this place.
     """
@@ -244,7 +245,7 @@ def nodes(
 
 
 def place_of(change: Change, state: Mapping[str, Any]) -> str:
-    """Return where in its channel a change is: `message 3 (ai) content`."""
+    """Return the place of a change within its channel: `message 3 (ai) content`."""
     if len(change.path) < 2:
         return ""
     channel, number, *rest = change.path
@@ -260,20 +261,20 @@ def place_of(change: Change, state: Mapping[str, Any]) -> str:
 
 
 def texts_of(change: Change) -> tuple[str | None, str | None]:
-    """Return the values before and after a change as texts; `None` for what was not there, or is not any more."""
+    """Return the values before and after a change as texts; `None` for a value that does not exist."""
     return _shown(change.before), _shown(change.after)
 
 
 def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -> dict[str, Any]:
-    """Return what to update so that the channels of an edited state have the values that were written.
+    """Return the updates that give the channels of an edited state the written values.
 
     Args:
-        written: The edited state. Channels that are left out stay as they are.
+        written: The edited state. Channels that are left out are not changed.
         values: The state before.
         graph: The graph.
 
     Raises:
-        HTTPException: 422 if messages are none.
+        HTTPException: 422 if a channel of messages has an invalid message.
     """
     found: dict[str, Any] = {}
     for name, value in written.items():
@@ -282,7 +283,7 @@ def updates(written: Mapping[str, Any], values: Mapping[str, Any], graph: Any) -
         before = values.get(name)
         holds_messages = is_conversation(before) and all(isinstance(one, BaseMessage) for one in before or ())
         new = _messages(name, value, before) if holds_messages else _kept(value, before)
-        # The written value replaces the old one; a reducer would add it.
+        # `Overwrite`, because a reducer would add the written value to the old one.
         found[name] = (
             Overwrite(new) if isinstance(graph.channels.get(name), BinaryOperatorAggregate | DeltaChannel) else new
         )
@@ -298,7 +299,7 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
     """Refuse channels that a graph does not have.
 
     Raises:
-        HTTPException: 422 with their names, and those that there are.
+        HTTPException: 422 with the names of these channels and of the graph's channels.
     """
     known = channels_of(graph)
     unknown = [name for name in written if name not in known]
@@ -308,10 +309,10 @@ def check_channels(written: Mapping[str, Any], graph: Any) -> None:
 
 
 class _Maker:
-    """Makes the nodes of a form, within its limits. The last messages come first.
+    """Makes the nodes of a form, within its limits. The last messages have precedence.
 
     Args:
-        edit: The state, and what was changed in it.
+        edit: The state, and its changes.
         form: The fields that were sent.
         until: Show only messages before this place.
     """
@@ -327,7 +328,7 @@ class _Maker:
         """Return whether the form has a field that makes a change at a place."""
         if kind == "remove":
             return path in self._removable
-        # A field of another kind than the value before needs the value first.
+        # A field whose kind differs from the earlier value needs the new value first.
         before = _at(self._edit.before, path)
         is_alike = before is not _NOTHING and self._shown.get(path) == field_of("", before).kind
         return is_alike or any(self._shown.get(path[:length]) == "json" for length in range(len(path) + 1))
@@ -384,7 +385,7 @@ class _Maker:
         return self._group(path, str(path[-1]), "message", parts, message, **more)
 
     def _fields_of(self, path: Path, message: Mapping[str, Any]) -> Iterator[Node]:
-        """Return the fields of a message: its text, and the arguments of its calls."""
+        """Return the fields of a message: its text, and the arguments of its tool calls."""
         content, calls = message["content"], message.get("tool_calls")
         calls = calls if isinstance(calls, list) else []
         if isinstance(content, list):
@@ -413,7 +414,7 @@ def _parsed(name: str) -> tuple[str, Path]:
     """Return the kind and the place in the name of a field.
 
     Raises:
-        HTTPException: 422 if it has none.
+        HTTPException: 422 if the name has none.
     """
     kind, _, text = name.partition(" ")
     try:
@@ -421,7 +422,7 @@ def _parsed(name: str) -> tuple[str, Path]:
     except (ValueError, RecursionError):
         path = None
     if not isinstance(path, list) or not all(isinstance(one, str | int) and one is not True for one in path):
-        raise refuse(422, f"{name[:200]!r} names no place of the state")
+        raise refuse(422, f"{name[:200]!r} must name a place of the state")
     return kind, tuple(path)
 
 
@@ -438,7 +439,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _written(state: Any, path: Path, kind: str, text: str) -> Any:
-    """Return a state with what was written in a field."""
+    """Return a state with the text of a field written into it."""
     old = _at(state, path)
     if not path:
         value = from_json(text, "the state")
@@ -446,7 +447,7 @@ def _written(state: Any, path: Path, kind: str, text: str) -> Any:
             raise FormError("the state must be a JSON object with a field for each channel")
         return {**state, **value}
     if kind == "any":
-        # A channel without a value: JSON, or else text.
+        # A channel without a value takes JSON, or else text.
         if not text.strip():
             return state
         try:
@@ -460,13 +461,13 @@ def _written(state: Any, path: Path, kind: str, text: str) -> Any:
     else:
         shown = field_of("", old)
         if shown.kind != kind:
-            raise FormError(f"the value is no {kind} any more")
+            raise FormError(f"the value is no longer a {kind}")
     value = read(shown, text, str(path[-1]))
     return state if value is old else _set(state, path, value)
 
 
 def _at(state: Any, path: Path) -> Any:
-    """Return the value at a place of a state, or `_NOTHING`."""
+    """Return the value at a place of a state; `_NOTHING` if there is none."""
     for key in path:
         has_key = isinstance(state, dict) and isinstance(key, str) and key in state
         if not has_key and not (isinstance(state, list) and isinstance(key, int) and 0 <= key < len(state)):
@@ -476,7 +477,7 @@ def _at(state: Any, path: Path) -> Any:
 
 
 def _set(state: Any, path: Path, value: Any) -> Any:
-    """Return a state with another value at a place. An entry after the last one is appended.
+    """Return a state with a new value at a place. An index one past the end appends.
 
     Raises:
         LookupError: If there is no such place.
@@ -493,7 +494,7 @@ def _set(state: Any, path: Path, value: Any) -> Any:
 
 
 def _differences(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Return the places at which two states differ, as deep as they have the same form."""
+    """Return the deepest places at which two states of the same structure differ."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
         for key, one in after.items():
             yield from _differences(before.get(key, _NOTHING), one, (*path, key))
@@ -518,7 +519,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _merged(before: Any, mine: Any, theirs: Any) -> Any:
-    """Return a value that two have changed, with both changes, or else one's own."""
+    """Return a value with the changes of both versions. Where they conflict, the person's change is taken."""
     if _is_equal(before, mine):
         return theirs
     if _is_equal(before, theirs) or len({type(before), type(mine), type(theirs)}) > 1:
@@ -543,7 +544,7 @@ def _merged(before: Any, mine: Any, theirs: Any) -> Any:
 
 
 def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
-    """Return messages by their ids; `None` if some have none, but for those that a person has added."""
+    """Return messages by id; `None` if a message that the person did not add has no id."""
     found: dict[Any, Any] = {}
     for place, one in enumerate(messages):
         if not isinstance(one, dict) or "content" not in one:
@@ -557,7 +558,7 @@ def _by_id(messages: Sequence[Any]) -> dict[Any, Any] | None:
 
 
 def _moved(before: Any, theirs: Any, path: Path) -> Path | None:
-    """Return where in another state an entry is that was removed; `None` if it is nowhere."""
+    """Return the place of a removed entry in another state; `None` if that state lacks the entry."""
     one = _at(before, path)
     others = _at(theirs, path[:-1])
     if one is _NOTHING or not isinstance(others, list):
@@ -578,7 +579,7 @@ def _shown(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types, messages without their empty fields."""
+    """Return a value as JSON types. Messages lose their empty fields."""
     if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
         return [_plain(one) for one in value]
     if isinstance(value, BaseMessage):
@@ -588,7 +589,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kept(written: Any, before: Any) -> Any:
-    """Return what was written, with the parts of the value before that were not changed as they were."""
+    """Return a written value. Unchanged parts keep the original objects."""
     if _is_equal(written, _plain(before)):
         return before
     if isinstance(written, dict) and isinstance(before, dict):
@@ -600,7 +601,7 @@ def _kept(written: Any, before: Any) -> Any:
 
 
 def _messages(name: str, written: Any, before: Any) -> list[BaseMessage]:
-    """Return messages that were written as JSON; those that were not changed are what they were."""
+    """Return messages that were written as JSON. Unchanged messages keep the original objects."""
     if not isinstance(written, list):
         raise refuse(422, f"{name} must be a list of messages, got {type(written).__name__}")
     known = [(_plain(one), one) for one in before]
@@ -611,7 +612,7 @@ def _messages(name: str, written: Any, before: Any) -> list[BaseMessage]:
             found.append(_message(one) if same is None else same)
         except (ValueError, TypeError, KeyError, NotImplementedError) as error:
             why = str(error).partition("\nFor troubleshooting")[0]
-            raise refuse(422, f"{name}[{place}] is no message: {why}") from None
+            raise refuse(422, f"{name}[{place}] must be a message: {why}") from None
     return found
 
 
@@ -619,7 +620,7 @@ def _message(one: Any) -> BaseMessage:
     if not isinstance(one, Mapping):
         raise TypeError(f"it must be an object with a type and a content, got {type(one).__name__}")
     if "content" not in one and "tool_calls" not in one:
-        raise ValueError("it has no content")
+        raise ValueError("it must have a content")
     if "role" in one or "type" not in one:
         return convert_to_messages([dict(one)])[0]
     return messages_from_dict([{"type": one["type"], "data": {"content": "", **one}}])[0]

@@ -1,4 +1,4 @@
-"""The page on which a person changes the state: its form, a preview of the change, and what others did meanwhile."""
+"""The page on which a person changes the state: the form, a preview, and conflicting changes of others."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from langgraph_pgstate.server.graphs import config_at
 from langgraph_pgstate.threads.types import Thread
 
 _TITLE: Final = "Edit the state"
-# Time that the second of two edits waits for the first.
+# Seconds that the second of two edits waits for the first.
 _WAIT_SECONDS: Final = 5.0
-# Changes that a page shows, and characters of one and of all.
+# Most changes that a page shows, and most characters of one change and of all.
 _MOST_CHANGES: Final = 60
 _MOST_CHANGE: Final = 1200
 _MOST_OF_ALL: Final = 12_000
 
 
 async def ask(call: PageCall) -> Page:
-    """Show the form for a change of the state; or only whether the thread has gone on, which open forms ask."""
+    """Show the form for a change of the state. An open form asks here whether the thread has changed."""
     found, at = await call.thread("read"), call.query("at")
     if at is None:
         raise missing("checkpoint", "")
@@ -60,11 +60,12 @@ async def ask(call: PageCall) -> Page:
 
 
 async def edit(call: PageCall) -> Done | Page:
-    """Take a step of an edit: change the state, as if a node had returned it, and run on if that is asked for; or show
-    the form or a preview.
+    """Take a step of an edit: show the form or a preview, or change the state.
+
+    A change acts as if a node had returned the values. The run resumes if the form asks for it.
 
     The steps are `apply` (also without a step), `preview`, `form`, `json PLACE`, `fields PLACE` and `until NUMBER`. A
-    person who is refused gets a page with what was typed.
+    refused person gets a page with the typed values.
     """
     found = await call.thread("update")
     at, step = checkpoint_of(call), call.field("step") or "apply"
@@ -83,7 +84,7 @@ async def edit(call: PageCall) -> Done | Page:
 
 
 async def _refused(call: PageCall, thread_id: str, at: str, error: HTTPException) -> Page:
-    """Return the page of a person whose change was refused: of both versions if the thread has gone on."""
+    """Return the page after a refusal. If the thread has changed, the page shows both versions."""
     thread = await call.thread("read")
     if (before := await _state(call, thread, at)) is None:
         raise error
@@ -98,14 +99,14 @@ async def _refused(call: PageCall, thread_id: str, at: str, error: HTTPException
 async def _form(
     call: PageCall, thread: Thread, at: str, before: Mapping[str, Any], step: str = "form", problem: str = ""
 ) -> Page:
-    """Return the form, with what was changed in it."""
+    """Return the form, with the person's changes."""
     sent = {**call.form}
     kind, _, place = step.partition(" ")
     if kind == "json":
         sent |= {f"as_json {place}": "1"}
     edit = _readable(before, sent)
     if kind == "json" and edit.removed:
-        # In JSON an entry is left out.
+        # As JSON, a removed entry is simply left out.
         edit = Edit(edit.before, edit.written, problems=edit.problems)
     if kind == "fields":
         sent.pop(f"as_json {place}", None)
@@ -133,7 +134,7 @@ async def _form(
 
 
 def _problems(shown: Iterable[Node]) -> Iterator[str]:
-    """Yield the names of the fields of a form that say what is wrong with them."""
+    """Yield the names of the fields of a form that have problems."""
     for one in shown:
         if one.problem:
             yield one.name
@@ -141,7 +142,7 @@ def _problems(shown: Iterable[Node]) -> Iterator[str]:
 
 
 def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
-    """Return the changes of a form, without fields that name no place of the state."""
+    """Return the changes of a form, without fields for missing places of the state."""
     try:
         return read_edit(before, form)
     except HTTPException:
@@ -149,7 +150,7 @@ def _readable(before: Mapping[str, Any], form: Mapping[str, str]) -> Edit:
 
 
 async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, problem: str = "") -> Page:
-    """Return a page that shows what an edit would change, and asks whether it shall."""
+    """Return a page that shows what an edit would change, and asks for confirmation."""
     if not problem:
         await check_head(call, thread, call.field("head") or thread.head_checkpoint_id)
         _check(call, change)
@@ -169,10 +170,10 @@ async def _preview(call: PageCall, thread: Thread, at: str, change: Edit, proble
 
 
 async def _both(call: PageCall, thread: Thread, at: str, change: Edit, problem: str) -> Page:
-    """Return a page with the version of another person, who was first, and that of the person, who may change it."""
+    """Return a page with both versions: the one that was stored first, and the person's own, to edit."""
     head = thread.head_checkpoint_id or ""
     theirs = await _state(call, thread, head)
-    # A change of an older checkpoint does not concern what came after the newest.
+    # A change of an older checkpoint is unaffected by later checkpoints.
     is_on_top = at == call.field("head")
     own = merged(change, theirs) if is_on_top else change
     gone_changes = lost(change, theirs) if is_on_top else []
@@ -221,7 +222,7 @@ def _data(call: PageCall, thread: Thread, at: str, head: str | None) -> dict[str
 
 
 async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any] | None:
-    """Return what has happened to a thread since a form was opened."""
+    """Return the changes of a thread since a form was opened."""
     if thread.head_checkpoint_id == head:
         return None
     told = (await since(call, thread.thread_id)).removeprefix(": ")
@@ -229,13 +230,13 @@ async def _meanwhile(call: PageCall, thread: Thread, head: str) -> dict[str, Any
 
 
 def _news_of(call: PageCall, thread: Thread, at: str, head: str | None) -> str:
-    """Return the address that an open page asks whether the thread has gone on."""
+    """Return the address at which an open page asks whether the thread has changed."""
     step = "preview" if call.field("step") not in (None, "form") else None
     return call.link("threads", thread.thread_id, "edit", at=at, head=head, step=step)
 
 
 class _Discarding(BaseCheckpointSaver[str]):
-    """A saver that reads, and keeps of what is written only the channels of the last checkpoint.
+    """A saver that reads from another saver. It stores no writes, but keeps the channels of the last checkpoint.
 
     Args:
         saver: The saver that reads.
@@ -261,7 +262,7 @@ class _Discarding(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Read the writes from which a channel is made."""
+        """Read the writes that make up a channel."""
         return await self._saver.aget_delta_channel_history(config=config, channels=channels)
 
     async def aput(self, config: RunnableConfig, checkpoint: Checkpoint, *_: Any) -> RunnableConfig:
@@ -274,7 +275,7 @@ class _Discarding(BaseCheckpointSaver[str]):
 
 
 async def _next(call: PageCall, thread: Thread, at: str, change: Edit) -> tuple[str, ...] | None:
-    """Return the nodes that run next if a change is made; empty if none is left, `None` if that cannot be told."""
+    """Return the nodes that run next after a change; empty if none is left, `None` if this is unknown."""
     saver = _Discarding(call.state.saver)
     config = config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at)
     try:
@@ -284,14 +285,14 @@ async def _next(call: PageCall, thread: Thread, at: str, change: Edit) -> tuple[
             values = updates(change.written, state, graph)
             await graph.aupdate_state(config, values, as_node=call.field("as_node"))
     except Exception:
-        # The graph's own code: the edit itself says what it refuses.
+        # Errors of the graph's own code are ignored here, because the edit itself reports them.
         return None
     found = tuple(next_nodes(saver.channels))
     return found if found or not is_anything_scheduled(saver.channels) else None
 
 
 def _lines(changes: Iterable[Change], state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return changes as a page shows them: the place, and one text with what differs marked, or two texts."""
+    """Return changes for a page: the place, and one text with marked differences or two texts."""
     found = []
     left = _MOST_OF_ALL
     for one in [*changes][:_MOST_CHANGES]:
@@ -319,7 +320,7 @@ async def _state(call: PageCall, thread: Thread, at: str) -> dict[str, Any]:
     """Return the state at a checkpoint as JSON types.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such checkpoint.
     """
     state = await call.state.threads.state_at(config_at(thread.thread_id, checkpoint_ns="", checkpoint_id=at))
     return plain(state.values)
@@ -341,7 +342,7 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
     name, nonce = graph_of(call, found), call.nonce
     head = call.field("head") or found.head_checkpoint_id
     values = _values(call)
-    # LangGraph takes any id for a checkpoint, and an empty state for that of none.
+    # LangGraph accepts any id for a checkpoint, and reads an empty state for a missing one.
     if all(node.checkpoint_id != at for node in (await call.state.threads.tree(found.thread_id, at, limit=1)).nodes):
         raise missing("checkpoint", at)
     if (made := await _edited(call, found, nonce)) is None:
@@ -352,10 +353,10 @@ async def _apply(call: PageCall, found: Thread, at: str) -> Done:
 
 
 def _values(call: PageCall) -> dict[str, Any] | None:
-    """Return the values that a caller sends as one JSON object, which the graph's reducers take; `None` for a form.
+    """Return the values of a caller's JSON object, to which the graph's reducers apply; `None` for a form.
 
     Raises:
-        HTTPException: 422 if they are none.
+        HTTPException: 422 if the values are not a JSON object.
     """
     if "values" not in call.form:
         return None
@@ -364,14 +365,14 @@ def _values(call: PageCall) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise refuse(422, f"the values must be JSON: {error}") from None
     if not isinstance(values, dict):
-        raise refuse(422, "the values are a JSON object with a field for each channel that changes")
+        raise refuse(422, "the values must be a JSON object with a field for each channel that changes")
     return values
 
 
 async def _edit(
     call: PageCall, thread: Thread, name: str, nonce: str, head: str | None, at: str, values: dict[str, Any] | None
 ) -> str:
-    """Make the checkpoint of an edit under the thread's lease, which no run of the queue has meanwhile."""
+    """Create the checkpoint of an edit under the thread's lease, so that no run of the queue executes meanwhile."""
     thread_id = thread.thread_id
     try:
         async with call.state.leases.hold(thread_id, on_busy="wait", wait_timeout=_WAIT_SECONDS):
@@ -398,7 +399,7 @@ async def _edit(
                 except PGStateError:
                     raise
                 except (ValueError, TypeError, KeyError, NotImplementedError) as error:
-                    # A reducer, or an edge that reads the state.
+                    # The error of a reducer, or of an edge that reads the state.
                     why = str(error).partition("\nFor troubleshooting")[0][:1000]
                     raise refuse(422, f"the graph refuses the values: {type(error).__name__}: {why}") from None
             made = str(updated["configurable"]["checkpoint_id"])
@@ -411,6 +412,6 @@ async def _edit(
 
 
 async def _edited(call: PageCall, thread: Thread, nonce: str) -> str | None:
-    """Return the checkpoint that the same form has made before; `None` if it was not sent before."""
+    """Return the checkpoint that the same form created before; `None` if the form was not sent before."""
     event = None if call.field("nonce") is None else await last_action(call, thread.thread_id, ("edit",))
     return event.checkpoint_id if event is not None and event.payload.get("form") == nonce else None

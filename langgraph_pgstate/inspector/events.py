@@ -1,4 +1,4 @@
-"""The events of a thread in words: who did what, what was asked, and what was decided."""
+"""The events of a thread as texts: actions, questions and decisions, and who made them."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ class EventView:
         event_id: The event.
         created_at: Its time.
         kind: Its kind.
-        run_id: The run it happened in.
+        run_id: The run in which it happened.
         checkpoint_id: The checkpoint.
         checkpoint_ns: The checkpoint's namespace.
         agent: The agent.
-        by: Who did it, if it was a person.
-        title: What happened, in one or two words.
-        lines: What exactly, each on a line: what was asked, what was decided.
+        by: The person who caused the event, if any.
+        title: The event in one or two words.
+        lines: Details, one on each line: questions and decisions.
         status: Status of a run that began or ended.
-        thread_id: Another thread that it leads to.
-        key: Key of a tool's action that it leads to.
-        edited: Of an edit, the checkpoint that was edited.
-        payload: All that is known of it.
+        thread_id: Another thread to link to.
+        key: Key of a tool's action to link to.
+        edited: The checkpoint that an edit changed.
+        payload: The whole payload of the event.
     """
 
     event_id: str
@@ -90,22 +90,22 @@ class EventView:
 
 
 def views_of(events: Sequence[Event], decisions: Collection[AnsweredInterrupt]) -> list[EventView]:
-    """Return events in words.
+    """Return events as texts.
 
     Args:
         events: Events of one thread.
-        decisions: The answers that were given at the checkpoints of those of the kind `answer`.
+        decisions: The answers given at the checkpoints of events of the kind `answer`.
     """
-    # Both are stored in one statement, with the same time.
+    # Both events are stored in one statement, with the same time.
     decided = {(one.answer.interrupt_id, one.answer.answered_at): one for one in decisions}
     asked = {one.get("id"): one.get("value") for event in events for one in _interrupts(event)}
-    # Events have their keys in another order than the graph has asked.
+    # Stored events sort their keys. The graph asked in another order.
     as_asked = {one.interrupt.interrupt_id: one.interrupt.value for one in decisions if one.interrupt is not None}
     answered = {_payload(event).get("interrupt_id") for event in events if event.kind == "answer"}
     forks = {(event.created_at, event.checkpoint_id) for event in events if _action(event) == "fork"}
     shown = []
     for event in events:
-        # A person's fork is recorded twice in one transaction: what was done, and who did it.
+        # A person's fork has two events in one transaction: the fork, and the person who made it.
         if event.kind == "fork" and (event.created_at, event.checkpoint_id) in forks:
             continue
         payload = _payload(event)
@@ -173,7 +173,7 @@ def _payload(event: Event) -> Mapping[str, Any]:
 
 
 def _action(event: Event) -> str:
-    """Return what a person did; empty for another kind of event."""
+    """Return a person's action; empty for another kind of event."""
     return str(_payload(event).get("action") or "") if event.kind == "action" else ""
 
 
@@ -183,7 +183,7 @@ def _interrupts(event: Event) -> list[Mapping[str, Any]]:
 
 
 def _asked(value: Any) -> list[str]:
-    """Return what an interrupt asks: its calls, its question, or its value."""
+    """Return the text of an interrupt: its calls, its question, or its value."""
     form = form_for(value)
     if form.kind == "outcome":
         return [f"did {title_of(form)} take effect?"]
@@ -191,13 +191,13 @@ def _asked(value: Any) -> list[str]:
 
 
 def _in_order(one: Mapping[str, Any], as_asked: Mapping[str, Any]) -> Any:
-    """Return the value of an interrupt of an event, with its keys in the order in which the graph has asked."""
+    """Return the value of an event's interrupt, with keys in the graph's original order."""
     value, found = one.get("value"), as_asked.get(str(one.get("id")))
     return found if found == value else value
 
 
 def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) -> Iterable[str]:
-    """Return the answers that were given by code; those of persons have events of their own."""
+    """Return the answers that code gave. Answers of persons have their own events."""
     if isinstance(given, Mapping) and given and all(id in asked or id in answered for id in given):
         for id, value in given.items():
             if id not in answered:
@@ -208,10 +208,10 @@ def _resumed(given: Any, asked: Mapping[Any, Any], answered: Collection[Any]) ->
 
 
 def decisions_of(question: Any, answer: Any) -> list[str]:
-    """Return what an answer decides, each call on a line: `rejected pay(amount=5): “too much”`.
+    """Return the decisions of an answer, one call on each line: `rejected pay(amount=5): “too much”`.
 
     Args:
-        question: The value of the interrupt; `None` if it is not known.
+        question: The value of the interrupt; `None` if unknown.
         answer: The answer.
     """
     form = Form("free") if question is None else form_for(question)
@@ -236,7 +236,7 @@ def _decision(decision: Mapping[str, Any], review: Review | None) -> str:
 
 
 def _edit(decision: Mapping[str, Any], review: Review | None) -> str:
-    """Return which arguments a person has changed: `pay: amount 5 → 4`."""
+    """Return the arguments that a person has changed: `pay: amount 5 → 4`."""
     edited: Any = decision.get("edited_action", decision.get("args"))
     if not isinstance(edited, Mapping):
         return "" if review is None else review.name

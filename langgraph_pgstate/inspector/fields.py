@@ -1,4 +1,4 @@
-"""Values as fields of a form, and the values that a person has written in them."""
+"""Fields of a form for values, and reading the values that a person has written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Field:
 
 
 def field_of(name: str, value: Any) -> Field:
-    """Return a value as a field of its type."""
+    """Return a field for a value, by its type."""
     if isinstance(value, bool):
         return Field(name, "boolean", json.dumps(value), value)
     if isinstance(value, int | float):
@@ -43,7 +43,7 @@ def field_of(name: str, value: Any) -> Field:
 
 
 def fields_of(arguments: Any) -> Iterable[Field]:
-    """Return a field for each argument, or one for all if they have no names."""
+    """Return a field for each argument, or one field for all arguments if they have no names."""
     if not isinstance(arguments, Mapping) or not arguments:
         yield Field("", "json", indented({} if arguments is None else arguments), arguments)
         return
@@ -52,10 +52,10 @@ def fields_of(arguments: Any) -> Iterable[Field]:
 
 
 def read(field: Field, text: str, what: str) -> Any:
-    """Return the value that a person has written in a field. If nothing was changed, it is the value that it had.
+    """Return the value that a person has written in a field. An unchanged field returns its original value.
 
     Raises:
-        FormError: If it is no value of the field's kind.
+        FormError: If the text is not a value of the field's kind.
     """
     if is_same(text, field.text):
         return field.value
@@ -74,10 +74,10 @@ def read(field: Field, text: str, what: str) -> Any:
 
 
 def from_json(text: str, what: str) -> Any:
-    """Return what a person has written as JSON.
+    """Return the value of JSON that a person has written.
 
     Raises:
-        FormError: If it is none. `what` names it.
+        FormError: If the text is not JSON. Its message names `what`.
     """
 
     def refuse(name: str) -> Any:
@@ -94,12 +94,12 @@ def from_json(text: str, what: str) -> Any:
 
 
 def is_same(text: str, shown: str) -> bool:
-    """Return whether a person has left a text as it was shown. Browsers send line ends of their own."""
+    """Return whether a text equals the shown text. Different line ends of browsers are ignored."""
     return lines(text) == lines(shown)
 
 
 def lines(text: str) -> str:
-    """Return a text with the line ends of Python."""
+    """Return a text with `\n` as line ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -18,7 +18,7 @@ from langgraph_pgstate.server.errors import missing, refuse
 _PAGE: Final = 50
 _ENTRIES: Final = 300
 _VERSIONS: Final = 20
-# Characters of a file, and lines of a diff, that a page shows.
+# Most characters of a file, and most lines of a diff, that a page shows.
 _SHOWN: Final = 40_000
 _LINES: Final = 400
 _DONE: Final = {"write": "written", "edit": "edited", "delete": "deleted", "restore": "restored"}
@@ -53,13 +53,13 @@ async def files(call: PageCall) -> Page:
 
 
 def _above(directory: str) -> list[tuple[str, str]]:
-    """Return the directories that lead to one, by name."""
+    """Return the directories above a directory, by name."""
     names = [name for name in directory.split("/") if name]
     return [(name, f"/{'/'.join(names[: place + 1])}") for place, name in enumerate(names)]
 
 
 async def file(call: PageCall) -> Page:
-    """Show a version of a file, by default the newest, or what changed between two; with all versions."""
+    """Show a version of a file (by default the newest) or a diff of two versions, with a list of all versions."""
     namespace, path = namespace_in(call), call.path("path")
     await check_sees_memory(call, "get", namespace)
     page = await call.state.files.history(namespace, path, limit=_VERSIONS, cursor=call.query("cursor"))
@@ -80,7 +80,7 @@ async def file(call: PageCall) -> Page:
         "path": path,
         "directories": _above(path)[:-1],
         "version": number,
-        # What a form was made for: no other version may have become the newest.
+        # The newest version when the form was made. The action is refused if another one is newest by then.
         "newest": newest.version if call.query("cursor") is None else None,
         "is_deleted": newest.operation == "delete" and call.query("cursor") is None,
         "content": None if found is None else _content(found),
@@ -117,14 +117,14 @@ def _content(found: File) -> dict[str, Any]:
 
 
 async def restore(call: PageCall) -> Done:
-    """Make a copy of a version the newest one, unless the file was changed since the page was made."""
+    """Make a copy of a version the newest version, unless the file has changed since the page was made."""
     namespace, path = namespace_in(call), call.path("path")
     await check_sees_memory(call, "put", namespace)
     numbers = []
     for name in ("version", "expected"):
         text = call.field(name) or ""
         if not text.isdecimal() or not 0 < len(text) < 10 or not int(text):
-            raise refuse(422, f"{name} must be a number of a version, got {text!r}")
+            raise refuse(422, f"{name} must be the number of a version, got {text!r}")
         numbers.append(int(text))
     try:
         await call.state.files.restore(namespace, path, numbers[0], expected_version=numbers[1], by=call.actor)
@@ -137,5 +137,5 @@ async def restore(call: PageCall) -> Done:
 
 
 def told(version: FileVersion) -> str:
-    """Return what was done to a file last, when and by whom."""
+    """Return the last change of a file, with time and author."""
     return told_by(_DONE[version.operation], version.created_at, version.changed_by)

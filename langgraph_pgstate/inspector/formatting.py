@@ -37,7 +37,7 @@ def exact(time: datetime) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a reason as a sentence: with a capital, unless it begins with a name, and a full stop."""
+    """Return a reason as a sentence with a full stop. It gets a capital letter unless it begins with a name."""
     first = text.partition(" ")[0]
     begun = text[:1].upper() + text[1:] if first.isalpha() else text
     return begun if begun.endswith((".", "!", "?", "…")) else f"{begun}."
@@ -95,14 +95,14 @@ def plural(count: int, word: str, several: str | None = None) -> str:
 
 
 def short(id: str | None, length: int = 13) -> str:
-    """Return an id, or its end: ids that sort by time differ there."""
+    """Return an id, or the end of a long id, because ids that sort by time differ at the end."""
     if id is None:
         return ""
     return id if len(id) <= length else f"…{id[-(length - 1) :]}"
 
 
 def worker(id: str, length: int = 32) -> str:
-    """Return the host and process id of a worker, or its id without its middle."""
+    """Return the host and process id of a worker; for other ids, the id without its middle."""
     name = short_holder(id)
     return name if len(name) <= length else f"{name[: length // 2 - 1]}…{name[-(length // 2) :]}"
 
@@ -119,19 +119,19 @@ def clipped(text: str, length: int) -> Markup:
 
 
 def marked(snippet: str) -> Markup:
-    """Return the text around a hit of a search as HTML, in which the words between « and » are marked."""
+    """Return the text around a search hit as HTML. Words between « and » are marked."""
     parts = _HIT.split(cut(snippet, 400))
     shown = (Markup("<mark>{}</mark>" if place % 2 else "{}").format(part) for place, part in enumerate(parts))
     return Markup("<bdi>{}</bdi>").format(Markup("").join(shown))
 
 
 def namespace_text(namespace: Sequence[str]) -> str:
-    """Return a namespace as one text: its labels with slashes between them; in them `~1` is a slash, `~0` a tilde."""
+    """Return a namespace as one text: labels separated by slashes. In a label, `~1` is a slash and `~0` a tilde."""
     return "/".join(label.replace("~", "~0").replace("/", "~1") for label in namespace)
 
 
 def peek(value: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Return the beginning of what is in a folded value: its first simple entries."""
+    """Return a short text for a folded value: its first simple entries."""
     if not isinstance(value, Mapping):
         shown = [str(one) for one in value[:_PEEKED] if isinstance(one, str | int | float)]
     else:
@@ -161,10 +161,10 @@ class ValueView:
     Attributes:
         type: Name of its type.
         size: Bytes of its JSON.
-        text: Its JSON, indented, or the beginning.
-        is_whole: Whether the text is all of it.
+        text: Indented JSON of the value, or the beginning of it.
+        is_whole: Whether the text is complete.
         parts: The value as JSON types, if it is small enough to be folded; otherwise `None`.
-        string: Of a string the text itself, or the beginning; otherwise `None`.
+        string: The text of a string, or its beginning; `None` for another value.
     """
 
     type: str
@@ -186,14 +186,14 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
     Args:
         value: The value, of any type.
         most: Characters that are shown.
-        nodes: Parts that are shown folded; a value of more is a text.
+        nodes: Most parts of a foldable value. A value with more parts is shown as text.
     """
     name = type(value).__name__
     data = to_json(value)
-    # Through JSON, which replaces what a page cannot show.
+    # Converted through JSON, which replaces characters that a page cannot show.
     string = json.loads(to_json(value[:most])) if isinstance(value, str) else None
     if len(data) > most:
-        # A prefix of JSON is readable, and indenting megabytes is not needed.
+        # A prefix of compact JSON is readable, and megabytes need not be indented.
         return ValueView(name, len(data), data[:most].decode("utf-8", "ignore"), False, None, string)
     # orjson would read integers of more than 64 bits as inexact numbers.
     parts = json.loads(data)
@@ -203,7 +203,7 @@ def view(value: Any, most: int = SHOWN, nodes: int = _MOST_NODES) -> ValueView:
 
 
 def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:
-    """Return values as a page shows them, all of them with at most so many characters."""
+    """Return values as a page shows them, with a limit on the characters of all together."""
     found = {}
     nodes = _MOST_NODES_OF_ALL
     for name, value in values.items():
@@ -214,7 +214,7 @@ def views(values: Mapping[str, Any], most: int) -> dict[str, ValueView]:
 
 
 def _count(value: Any, most: int) -> int:
-    """Return the number of parts of a value, at all depths; a greater number than `most` if it has more."""
+    """Return the number of parts of a value at all depths. Counting stops above `most`."""
     if not isinstance(value, dict | list):
         return 1
     total = 1

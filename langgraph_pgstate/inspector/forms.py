@@ -1,7 +1,7 @@
-"""Forms for answers to interrupts: what is asked, which answers are offered, and the answer that a form gives.
+"""Forms for answers to interrupts: the question, the offered answers, and the answer that a form gives.
 
-Known are the requests of LangChain's middleware for approvals (one interrupt for all calls, or one for each), those of
-agent-inbox, the questions of the tool ledger, and schemas that list answers.
+The module knows the requests of LangChain's approval middleware (one interrupt for all calls, or one for each), the
+requests of agent-inbox, the questions of the tool ledger, and schemas that list answers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Review:
         name: The tool.
         title: The tool with its arguments, on one line.
         arguments: The arguments.
-        description: Markdown that explains it; may be empty.
+        description: Markdown that explains the call; may be empty.
         decisions: The decisions that are allowed, as the answer names them.
         fields: The arguments, if they may be edited.
     """
@@ -76,14 +76,14 @@ class Form:
     """The question of an interrupt, and the answers that it offers.
 
     Attributes:
-        kind: Whose form it is: `batch` or `call` for LangChain's middleware, `inbox`, `outcome` for the ledger, or
+        kind: Kind of the question: `batch` or `call` for LangChain's middleware, `inbox`, `outcome` for the ledger, or
             `free`.
         reviews: The calls that wait for a decision. All are decided at once.
         question: Markdown of the question; may be empty.
         choices: Answers as titles and JSON.
-        rest: What else is in the value; `None` if nothing is.
+        rest: The rest of the interrupt's value; `None` if there is none.
         key: Key of the action whose outcome is asked for.
-        id: Id by which the ledger knows its answer.
+        id: Id that the ledger expects in the answer.
     """
 
     kind: str
@@ -101,7 +101,7 @@ def form_of(interrupt: PendingInterrupt) -> Form:
 
 
 def form_for(value: Any, response_schema: Any = None) -> Form:
-    """Return the form of the answer to what an interrupt asks."""
+    """Return the form for answering the value of an interrupt."""
     if isinstance(value, Mapping):
         requests = value.get("action_requests")
         if isinstance(requests, list) and requests and all(isinstance(one, Mapping) for one in requests):
@@ -122,22 +122,22 @@ def form_for(value: Any, response_schema: Any = None) -> Form:
 def answer_of(form: Form, given: Mapping[str, str]) -> Any:
     """Return the answer that the fields of a sent form give.
 
-    `answer` is an answer as JSON or text, `choice` one of those that are offered, as JSON. Otherwise there is a field
-    `decision-N` for each call, and `argument-N-M`, `more-N`, `respond-N` and `reject-N` for what a decision needs.
+    `answer` is an answer as JSON or text. `choice` is an offered answer, as JSON. Otherwise each call has a field
+    `decision-N`, and the fields `argument-N-M`, `more-N`, `respond-N` and `reject-N` that its decision needs.
 
     Raises:
-        FormError: If they give none.
+        FormError: If the fields give no answer.
     """
     if given.get("choice", "").strip():
         return from_json(given["choice"], "the answer of the button")
     if "answer" in given:
         if not given["answer"].strip():
-            raise FormError("the answer is empty")
+            raise FormError("the answer must not be empty")
         return parsed(given["answer"])
     if form.kind == "outcome":
         return _outcome_in(form, given)
     if not form.reviews:
-        raise FormError("the answer is empty")
+        raise FormError("the answer must not be empty")
     decisions = [_decision(form.kind, one, number, given) for number, one in enumerate(form.reviews)]
     if form.kind == "batch":
         return {"decisions": decisions}
@@ -145,7 +145,7 @@ def answer_of(form: Form, given: Mapping[str, str]) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Return what a person has written: JSON types if it is JSON, or else the text."""
+    """Return a person's text: parsed if it is JSON, otherwise unchanged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -153,7 +153,7 @@ def parsed(text: str) -> Any:
 
 
 def said(answer: Any) -> str:
-    """Return an answer in a few words: the decisions, if it has some, or else its JSON."""
+    """Return an answer in a few words: its decisions, or else its JSON."""
     found = answer.get("decisions") if isinstance(answer, Mapping) else answer
     decisions = found if isinstance(found, list) and found else [found]
     if all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in decisions):
@@ -169,14 +169,14 @@ def said(answer: Any) -> str:
 
 
 def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what a person has typed and chosen in a form that was refused: titles and texts.
+    """Return the titles and texts that a person entered in a refused form.
 
     Args:
-        form: The form, which tells the arguments that were edited from the others; `None` if it is not known.
+        form: The form, used to find edited arguments; `None` if unknown.
         given: The fields that were sent.
     """
     found = []
-    # A browser sends the button after the fields.
+    # A browser sends the button's field after the other fields.
     for name, text in sorted(given.items(), key=lambda one: not one[0].startswith("decision-")):
         title = _title_of_field(form, name, text)
         if title is None or not text.strip():
@@ -189,7 +189,7 @@ def unsent(form: Form | None, given: Mapping[str, str]) -> list[tuple[str, str]]
 
 
 def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
-    """Return the title of a field in which a person has typed or chosen something; `None` for another field."""
+    """Return the title of a field that a person fills in; `None` for another field."""
     kind, *numbers = name.split("-")
     if kind not in _TITLES or not all(one.isdecimal() and len(one) < 5 for one in numbers):
         return None
@@ -209,17 +209,17 @@ def _title_of_field(form: Form | None, name: str, text: str) -> str | None:
 
 
 def asked_of(value: Any) -> str:
-    """Return a fingerprint of what an interrupt asks, which its forms carry."""
+    """Return a fingerprint of an interrupt's question. Forms carry it."""
     return hashlib.sha256(to_json(value)).hexdigest()[:16]
 
 
 def title_of(form: Form) -> str:
-    """Return the question in a few words; empty if it has no title."""
+    """Return a title for a question in a few words; may be empty."""
     return _with_more([one.title for one in form.reviews])
 
 
 def tools_of(form: Form) -> str:
-    """Return the tools that are asked about, in a few words; empty if none is."""
+    """Return the tools of a question in a few words; empty if it has no tools."""
     return _with_more([one.name for one in form.reviews])
 
 
@@ -228,14 +228,14 @@ def _with_more(names: Sequence[str]) -> str:
 
 
 def key_of(value: Any) -> str | None:
-    """Return the key of the action whose outcome a value asks for; `None` for another question."""
+    """Return the key of the action whose outcome is asked for; `None` for another question."""
     if not isinstance(value, Mapping) or value.get("type") != OUTCOME_UNKNOWN:
         return None
     return str(value.get("key") or "")
 
 
 def split(value: Any) -> tuple[str, Any]:
-    """Return the question in a value, and what else is in it; `None` if nothing is."""
+    """Return the question in a value, and the rest of the value; `None` if there is no rest."""
     if isinstance(value, str):
         return value, None
     question, rest = split_question(value)
@@ -243,7 +243,7 @@ def split(value: Any) -> tuple[str, Any]:
 
 
 def _batched(requests: Sequence[Mapping[str, Any]], configs: Any) -> Iterable[Review]:
-    """Return the calls of one interrupt; their configurations have the same order, or else their names."""
+    """Return the calls of one interrupt. Configurations are matched by order, or else by name."""
     known = [one for one in configs if isinstance(one, Mapping)] if isinstance(configs, list) else []
     for place, request in enumerate(requests):
         same = [one for one in known if one.get("action_name") in (None, request.get("name"))]
@@ -257,13 +257,13 @@ def _review(request: Mapping[str, Any], decisions: tuple[str, ...]) -> Review:
     """Return a call that LangChain's middleware asks about."""
     name, arguments = str(request.get("name") or "?"), request.get("args", request.get("arguments"))
     described = request.get("description")
-    # The middleware's own description ends with the call, which is shown anyway.
+    # The middleware's description ends with the call, which is shown separately.
     text = described.partition(f"\n\nTool: {name}\nArgs: ")[0] if isinstance(described, str) else ""
     return _made(name, arguments, text, decisions)
 
 
 def _inbox(request: Mapping[str, Any]) -> Review:
-    """Return a call that agent-inbox would show."""
+    """Return a call from a request in the format of agent-inbox."""
     action, config, described = request["action_request"], request.get("config"), request.get("description")
     offered = [name for name, key in _INBOX.items() if not isinstance(config, Mapping) or config.get(key)]
     text = described if isinstance(described, str) else ""
@@ -300,7 +300,7 @@ def _text(value: Any) -> str:
 
 
 def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the decision about one call, as the library that asks expects it."""
+    """Return the decision about one call, in the format of the library that asks."""
     decision = given.get(f"decision-{number}", "")
     if decision not in review.decisions:
         allowed = ", ".join(review.decisions)
@@ -308,7 +308,7 @@ def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) 
             f"choose one of {allowed} for {review.name}" if not decision else f"{review.name} takes only {allowed}"
         )
     if decision != "edit" and _is_edited(review, number, given):
-        raise FormError(f"the arguments of {review.name} were edited: send them as edited, or undo that")
+        raise FormError(f"the arguments of {review.name} were edited: choose edit, or undo the changes")
     if kind == "inbox":
         if decision == "edit":
             args = {"action": review.name, "args": _arguments(review, number, given)}
@@ -326,19 +326,19 @@ def _decision(kind: str, review: Review, number: int, given: Mapping[str, str]) 
 def _written(review: Review, number: int, given: Mapping[str, str]) -> str:
     text = given.get(f"respond-{number}", "").strip()
     if not text:
-        raise FormError(f"write what {review.name} is to answer")
+        raise FormError(f"write the response of {review.name}")
     return text
 
 
 def _is_edited(review: Review, number: int, given: Mapping[str, str]) -> bool:
-    """Return whether a person has changed an argument, or added some."""
+    """Return whether a person has changed or added arguments."""
     texts = (given.get(f"argument-{number}-{place}", one.text) for place, one in enumerate(review.fields))
     changed = (not is_same(text, one.text) for text, one in zip(texts, review.fields, strict=True))
     return any(changed) or bool(given.get(f"more-{number}", "").strip())
 
 
 def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
-    """Return the arguments that a person has edited. What was not changed is returned as it was."""
+    """Return the arguments after a person's edits. Unchanged arguments keep their values."""
     found = {}
     for place, field in enumerate(review.fields):
         text = given.get(f"argument-{number}-{place}")
@@ -359,7 +359,7 @@ def _arguments(review: Review, number: int, given: Mapping[str, str]) -> Any:
 
 
 def _outcome_in(form: Form, given: Mapping[str, str]) -> Any:
-    """Return the decision about an action of the ledger, under the id by which it knows its answer."""
+    """Return the decision about an action, under the id that the ledger expects."""
     decision, result = given.get("decision-0", ""), given.get("result", "")
     if decision not in OUTCOMES:
         raise FormError(f"choose one of {', '.join(OUTCOMES)}")
@@ -383,7 +383,7 @@ def _decision_in(schema: Mapping[str, Any]) -> Any:
 
 
 def _branches(schema: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Return the schemas of which a value has to match one."""
+    """Return the alternative schemas, one of which a value must match."""
     found = schema.get("oneOf") or schema.get("anyOf")
     definitions = schema.get("$defs")
     for one in found if isinstance(found, list) else [schema]:

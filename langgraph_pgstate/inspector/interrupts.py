@@ -31,16 +31,16 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.threads.types import Thread
 
 _PAGE: Final = 30
-# Interrupts that are read for a page, with those that have been answered.
+# Most interrupts that are read for a page, including answered ones.
 _SCAN: Final = 600
-# Characters of a list's page, of one interrupt's, and of one value. Escaped, each can be six characters of HTML.
+# Most characters of a list's page, of one interrupt's page, and of one value. Escaped, a character can be six of HTML.
 _MOST_SHOWN: Final = 20_000
 _MOST_ALONE: Final = 36_000
 _SHOWN: Final = 3000
-# Characters for which the HTML of a form, and of a field, counts.
+# Characters that are counted for the HTML of a form and of a field.
 _FORM: Final = 250
 _FIELD: Final = 60
-# Characters of a question, and of what else is asked, on other pages than that of interrupts.
+# Most characters of a question, and of the rest of its value, on pages other than the page of interrupts.
 _MOST_QUESTION: Final = 2000
 _MOST_REST: Final = 600
 _MOST_EDITED: Final = 12_000
@@ -53,11 +53,11 @@ class ReviewView:
     Attributes:
         title: The tool with its arguments, on one line.
         name: The tool.
-        description: Markdown that explains it.
+        description: Markdown that explains the call.
         arguments: The arguments; `None` if there are none.
         decisions: The decisions that are offered.
         fields: The arguments as fields, if they may be edited here.
-        is_too_long: Whether they may be edited, but not in fields here.
+        is_too_long: Whether editable arguments are too long for fields here.
     """
 
     title: str
@@ -70,14 +70,14 @@ class ReviewView:
 
 
 async def interrupts(call: PageCall) -> Page:
-    """Show a page of the threads that wait for an answer, newest interrupt first, or the interrupts of one thread."""
+    """Show the threads that wait for an answer, newest interrupt first, or the interrupts of one thread."""
     answered = await _just_answered(call)
     if (thread_id := call.query("thread")) is not None:
         scope = await call.authorize("threads", "read", {"thread_id": thread_id})
         found = await call.visible(thread_id, scope)
         return await _alone(call, found, call.query("id"), answered)
     if call.query("id") is not None:
-        raise refuse(422, "an interrupt is found by its thread, too: ?thread=THREAD&id=INTERRUPT")
+        raise refuse(422, "an interrupt's id needs its thread: ?thread=THREAD&id=INTERRUPT")
     shows_answered = call.query("show") == "answered"
     pending = await call.state.interrupts.threads(
         answered=shows_answered,
@@ -94,7 +94,7 @@ async def interrupts(call: PageCall) -> Page:
         threads.append(_unused(one) if shows_answered else _shown(one, left))
         left -= threads[-1].pop("cost")
     for here, shown in enumerate(threads):
-        # What stands there after the answer: the thread, if it waits for more, or its neighbour.
+        # The element to show after the answer: the thread, if it still waits, or its neighbour.
         waits = len(shown["interrupts"]) + shown["hidden"] > 1
         near = shown if waits else threads[here + 1 if here + 1 < len(threads) else here - 1]
         shown["place"] = f"thread-{near['thread_id']}"
@@ -103,7 +103,7 @@ async def interrupts(call: PageCall) -> Page:
 
 
 async def answer(call: PageCall) -> Any:
-    """Answer an interrupt: with the decisions or the answer of a form, or with what was written."""
+    """Answer an interrupt with the decisions, the choice or the text of a form."""
     thread, interrupt_id = await call.thread("update"), call.path("interrupt_id")
     pending = await call.state.interrupts.list(thread.thread_id)
     interrupt = next((one for one in pending if one.interrupt_id == interrupt_id and one.error is None), None)
@@ -130,7 +130,7 @@ async def answer(call: PageCall) -> Any:
 
 
 async def _too_late(call: PageCall, thread: Thread, interrupt_id: str) -> Any:
-    """Answer a form for an interrupt that is not pending: it says who has answered it, and how.
+    """Respond to a form for an interrupt that is not pending. The page says who answered it, and how.
 
     Raises:
         HTTPException: 404 if there is no such interrupt, for callers that want JSON.
@@ -156,18 +156,18 @@ async def _again(
     typed: Mapping[str, str] | None = None,
     unsent: Sequence[tuple[str, str]] = (),
 ) -> Page:
-    """Return the page of the interrupt of a form that was refused, with what a person has typed.
+    """Return the page of an interrupt after a refused form, with the typed values.
 
     Args:
         call: The request.
         thread: The thread.
         status: HTTP status.
-        problem: Why it was refused.
+        problem: Why the form was refused.
         typed: The fields that were sent, if the form is shown again.
-        unsent: What was typed, by its title, if it is not.
+        unsent: The typed values by title, if the form is not shown again.
 
     Raises:
-        HTTPException: With the same words, for callers that want JSON.
+        HTTPException: With the same message, for callers that want JSON.
     """
     if wants_json(call.request):
         raise refuse(status, problem)
@@ -178,7 +178,7 @@ async def _again(
 
 
 async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answered: dict[str, Any] | None) -> Page:
-    """Return the page of one thread's interrupts, or of one of them, also if it is answered."""
+    """Return the page of one thread's interrupts, or of one interrupt, even if it is answered."""
     pending = await call.state.interrupts.list(thread.thread_id)
     chosen = [one for one in pending if interrupt_id in (None, one.interrupt_id)]
     data: dict[str, Any] = {**_DATA, "threads": [], "next": None, "scanned": _SCAN, "just_answered": answered}
@@ -202,7 +202,7 @@ async def _alone(call: PageCall, thread: Thread, interrupt_id: str | None, answe
 
 
 async def _just_answered(call: PageCall) -> dict[str, Any] | None:
-    """Return what the caller has just answered, for the notice."""
+    """Return the caller's last answer, for the notice."""
     thread_id, interrupt_id = call.query("of"), call.query("answered")
     if thread_id is None or interrupt_id is None or call.query("notice") != "interrupt.answer":
         return None
@@ -225,21 +225,21 @@ _DATA: Final[Mapping[str, Any]] = {
 
 
 def asked_shown(id: object, value: Any) -> dict[str, Any]:
-    """Return what an interrupt asks, as the pages of its thread and its run show it."""
+    """Return the question of an interrupt, as the pages of its thread and its run show it."""
     key = key_of(value)
     question, rest = split(value)
     return {
         "id": id,
         "question": question[:_MOST_QUESTION],
         "calls": [] if key is not None else [one.title for one in form_for(value).reviews],
-        # The question stands once: what else is in the value follows it.
+        # The question is shown once, before the rest of the value.
         "value": None if rest is None else view(rest, _MOST_REST),
         "key": key,
     }
 
 
 def _told(found: AnsweredInterrupt) -> str:
-    """Return who has answered an interrupt, and how: `Answered 4 s ago by Eve: approve`."""
+    """Return who answered an interrupt, and how: `Answered 4 s ago by Eve: approve`."""
     return _told_of(found.answer)
 
 
@@ -250,7 +250,7 @@ def _told_of(given: Answer) -> str:
 
 def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
     title = "" if found.interrupt is None else tools_of(form_of(found.interrupt))
-    # A run of the queue goes on by itself.
+    # A run of the queue resumes by itself.
     waits = found.answer.run_id is None and thread.head_checkpoint_id == found.answer.checkpoint_id
     return {
         "head": thread.head_checkpoint_id if waits and thread.status != "busy" else None,
@@ -265,7 +265,7 @@ def _answer_shown(thread: Thread, found: AnsweredInterrupt) -> dict[str, Any]:
 
 
 def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict[str, Any]:
-    """Return a thread with its interrupts as a page shows them, of about so many characters."""
+    """Return a thread with its interrupts for a page, within a number of characters."""
     shown: list[dict[str, Any]] = []
     cost = 0
     for one in found.interrupts:
@@ -291,13 +291,13 @@ def _shown(found: InterruptedThread, most: int, most_each: int = _SHOWN) -> dict
 
 
 def _unused(found: InterruptedThread) -> dict[str, Any]:
-    """Return a thread with the answers that it has not gone on with."""
+    """Return a thread with the answers that no run has used yet."""
     told = [{"told": _told_of(one), "run_id": one.run_id} for one in found.answers]
     return {**_shown(replace(found, interrupts=()), 0), "unused": told, "waits": len(found.interrupts), "hidden": 0}
 
 
 def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
-    """Return an interrupt with the form of its answer; without the form, if that would be too long."""
+    """Return an interrupt with the form of its answer. A form that is too long is left out."""
     form = form_of(interrupt)
     reviews, cost = _reviews_shown(form, most)
     size = max(200, most - cost)
@@ -312,7 +312,7 @@ def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
         "error": interrupt.error,
         "asked": asked_of(interrupt.value),
         "kind": form.kind,
-        # A list shows the interrupt without its form when the page is full.
+        # A full list shows the interrupt without its form.
         "is_brief": len(reviews) < len(form.reviews) or most < _FORM,
         "reviews": reviews,
         "count": len(form.reviews),
@@ -328,7 +328,7 @@ def _interrupt_shown(interrupt: PendingInterrupt, most: int) -> dict[str, Any]:
 
 
 def _reviews_shown(form: Form, most: int) -> tuple[Sequence[ReviewView], int]:
-    """Return as many of the calls as fit, and about how many characters they are."""
+    """Return as many of the calls as fit, and their approximate number of characters."""
     shown: list[ReviewView] = []
     cost = 0
     for place, one in enumerate(form.reviews):

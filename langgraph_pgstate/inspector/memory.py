@@ -1,4 +1,4 @@
-"""The pages of long-term memory: what agents keep, its versions and where each comes from."""
+"""The pages of long-term memory: items, their versions, and the origin of each version."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KINDS: Final = ("fact", "preference", "interaction", "summary", NOTES)
 _PAGE: Final = 50
 _VERSIONS: Final = 20
 _CAUSED: Final = 100
-# Characters of a value in a list, of a version, and of a value that can be edited here.
+# Most characters of a value in a list, of a version, and of a value that can be edited here.
 _LINE: Final = 240
 _SHOWN: Final = 6000
 _MOST_EDITED: Final = 60_000
 
 
 async def memory(call: PageCall) -> Page:
-    """Show namespaces; memories of a user or below a namespace; or what a thread or a run has kept."""
+    """Show namespaces, the memories of a user or below a namespace, or the memories and files of a thread or run."""
     if (thread_id := call.query("thread")) is not None:
         return await _of_thread(call, thread_id)
     await check_sees_memory(call, "search")
@@ -60,7 +60,7 @@ async def memory(call: PageCall) -> Page:
 
 
 async def _of_thread(call: PageCall, thread_id: str) -> Page:
-    """Return the page of what a thread, or one of its runs, has kept: memories and files."""
+    """Return the page of the memories and files that a thread or one of its runs has stored."""
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     thread = await call.visible(thread_id, scope)
     await check_sees_memory(call, "search")
@@ -86,7 +86,7 @@ async def _of_thread(call: PageCall, thread_id: str) -> Page:
 
 
 async def item(call: PageCall) -> Page:
-    """Show an item, memory or progress notes, with its versions."""
+    """Show an item, a memory or progress notes, with all versions."""
     await check_sees_memory(call, "get", namespace_in(call))
     return await _item(call)
 
@@ -111,7 +111,7 @@ async def _item(call: PageCall, problem: str = "", status: int = 200) -> Page:
         "compared": await _compared(call, namespace, key, versions),
         "form": None if found is None else _form(key, found, typed),
         "problem": problem,
-        # A form that was refused is one for what the page shows now.
+        # A refused form edits the value that the page shows now.
         "expected": 0 if found is None else found.version,
     }
     title = _title(key, found.value, found.kind) if found is not None else key
@@ -119,7 +119,7 @@ async def _item(call: PageCall, problem: str = "", status: int = 200) -> Page:
 
 
 async def edit(call: PageCall) -> Any:
-    """Store another value of an item, unless another person or an agent has changed it since."""
+    """Store a new value of an item, unless the item has changed since the page was made."""
     namespace, key = namespace_in(call), call.path("key")
     await check_sees_memory(call, "put", namespace)
     found = await store_of(call).inspect(namespace, key)
@@ -135,10 +135,10 @@ async def edit(call: PageCall) -> Any:
 
 
 async def _refused(call: PageCall, problem: str, status: int) -> Page:
-    """Return the page of an item whose change was refused, with what the person typed.
+    """Return the page of an item after a refused change, with the typed values.
 
     Raises:
-        HTTPException: With the same words, for callers that want JSON, or if the item is gone.
+        HTTPException: With the same message, for callers that want JSON, or if the item is deleted.
     """
     if wants_json(call.request):
         raise refuse(status, problem)
@@ -149,7 +149,7 @@ async def _refused(call: PageCall, problem: str, status: int) -> Page:
 
 
 async def forget(call: PageCall) -> Done:
-    """Delete an item, unless another person or an agent has changed it since."""
+    """Delete an item, unless the item has changed since the page was made."""
     namespace, key = namespace_in(call), call.path("key")
     await check_sees_memory(call, "delete", namespace)
     purges = call.field("purge") is not None
@@ -162,7 +162,7 @@ async def forget(call: PageCall) -> Done:
 
 
 async def restore(call: PageCall) -> Done:
-    """Store an earlier version of an item again."""
+    """Store the value of an earlier version of an item again."""
     namespace, key = namespace_in(call), call.path("key")
     await check_sees_memory(call, "put", namespace)
     try:
@@ -180,7 +180,7 @@ async def about(call: PageCall) -> dict[str, Any]:
     """Return the values of the page that asks whether to forget an item.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such item.
     """
     await check_sees_memory(call, "delete", namespace_in(call))
     found = await store_of(call).inspect(namespace_in(call), call.path("key"))
@@ -190,7 +190,7 @@ async def about(call: PageCall) -> dict[str, Any]:
 
 
 async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return what messages of a thread have caused, by message; nothing to callers who may not see memories."""
+    """Return the memories that messages of a thread caused, by message. Callers who may not see memories get none."""
     if not message_ids or not await sees_memory(call, "search"):
         return {}
     found: dict[str, list[dict[str, Any]]] = {}
@@ -201,7 +201,7 @@ async def kept(call: PageCall, thread_id: str, message_ids: Sequence[str]) -> di
 
 
 def store_of(call: PageCall) -> AsyncPGMemoryStore:
-    """Return the long-term memory: the server's store if it is one, which has its indexes."""
+    """Return the long-term memory. The server's store is used if it is one, because it has the indexes."""
     store = call.service.store
     return store if isinstance(store, AsyncPGMemoryStore) else call.state.memory
 
@@ -210,7 +210,7 @@ def labels_in(text: str) -> tuple[str, ...]:
     """Return the labels of a namespace in the form of `namespace_text`.
 
     Raises:
-        HTTPException: 422 if one is empty.
+        HTTPException: 422 if a label is empty.
     """
     labels = tuple(label.replace("~1", "/").replace("~0", "~") for label in text.strip("/").split("/"))
     if "" in labels:
@@ -230,7 +230,7 @@ def _link(call: PageCall, namespace: Sequence[str], key: str) -> str:
 def _number(call: PageCall, name: str, least: int = 1) -> int:
     text = call.field(name) or ""
     if not text.isdecimal() or len(text) > 9 or int(text) < least:
-        raise refuse(422, f"{name} must be a number of a version, from {least}, got {text!r}")
+        raise refuse(422, f"{name} must be the number of a version, from {least}, got {text!r}")
     return int(text)
 
 
@@ -244,7 +244,7 @@ async def _deletion(call: PageCall, namespace: Sequence[str], key: str) -> tuple
 
 
 def stale(call: PageCall, error: StaleMemoryError) -> str:
-    """Return the words of a refusal: who has changed or deleted the item since, and when."""
+    """Return the message of a refusal: who changed or deleted the item meanwhile, and when."""
     what = "changed" if error.found else "forgotten"
     if error.changed_at is None:
         return "It is gone: it was deleted or has expired. Nothing was changed by you."
@@ -255,7 +255,7 @@ def _edited(call: PageCall, found: StoredItem) -> dict[str, Any]:
     """Return the value that a form gives.
 
     Raises:
-        HTTPException: 422 if it gives none.
+        HTTPException: 422 if the form gives no usable value.
     """
     if found.kind == NOTES:
         texts = {name: call.form.get(name, "").strip() for name in TEXTS}
@@ -263,7 +263,7 @@ def _edited(call: PageCall, found: StoredItem) -> dict[str, Any]:
         return {**found.value, **texts, **lists}
     if found.kind is not None and "value" not in call.form:
         if not (content := call.field(CONTENT)):
-            raise ValueError("a memory has a text")
+            raise ValueError("a memory must have a text")
         return {**found.value, CONTENT: content}
     try:
         value = json.loads(call.form.get("value", ""))
@@ -275,7 +275,7 @@ def _edited(call: PageCall, found: StoredItem) -> dict[str, Any]:
 
 
 def _form(key: str, found: StoredItem, typed: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the fields by which an item is edited; `None` if it is too long for that."""
+    """Return the form fields of an item; `None` if the item is too long to be edited."""
     value = found.value
     names: tuple[str, ...]
     if found.kind == NOTES:
@@ -310,7 +310,7 @@ def _title(key: str, value: Mapping[str, Any], kind: str | None) -> str:
 
 
 def _words(key: str, value: Mapping[str, Any], kind: str | None) -> str:
-    """Return a value as text: a memory's content, Markdown of notes, JSON of others."""
+    """Return a value as text: the content of a memory, Markdown for notes, JSON for other items."""
     if kind == NOTES:
         return markdown_of(key, value)
     content = value.get(CONTENT)
@@ -361,7 +361,7 @@ def _facts(version: MemoryVersion) -> dict[str, Any]:
 
 
 def _versions(key: str, found: Sequence[MemoryVersion]) -> list[dict[str, Any]]:
-    """Return versions, each with what differs from the one before it."""
+    """Return versions, each with its differences from the version before."""
     shown = []
     for place, one in enumerate(found[:_VERSIONS]):
         text = _words(key, one.value, one.kind)
@@ -385,7 +385,7 @@ def _difference(before: str | None, after: str) -> dict[str, Any]:
 async def _compared(
     call: PageCall, namespace: tuple[str, ...], key: str, found: Sequence[MemoryVersion]
 ) -> dict[str, Any] | None:
-    """Return what differs between the two versions that the address names; `None` if it names none.
+    """Return the differences between the two versions that the address names; `None` if it names no versions.
 
     Raises:
         HTTPException: 404 if there is no such version.

@@ -25,24 +25,26 @@ _IMAGE: Final = re.compile(r"data:image/(png|gif|jpeg|webp);base64,", re.IGNOREC
 
 
 def is_safe_link(url: str) -> bool:
-    """Return whether a link leads to a site or an address of mail."""
+    """Return whether a link leads to a web site or an e-mail address."""
     return _LINK.match(url) is not None
 
 
 def is_safe_image(url: str) -> bool:
-    """Return whether an image is in the text itself: nothing is loaded from elsewhere."""
+    """Return whether an image is a data URL. No image is loaded from another site."""
     return _IMAGE.match(url) is not None
 
 
 def to_html(text: str) -> Markup:
-    """Return Markdown as HTML. HTML in it is shown as text; links to other than sites and mail are not links.
+    """Return Markdown as HTML. HTML in the Markdown is shown as text.
 
-    Text whose HTML would be many times as long, like a table of empty cells, is shown as it is.
+    Only links to sites and e-mail addresses stay links.
+
+    Text whose HTML would be many times as long, like a table of empty cells, is shown unchanged.
     """
     lines = text.splitlines()
-    # Rows are filled up to the width of the widest, which takes seconds for a text of 4 KB.
+    # Each row gets the columns of the widest row, which takes seconds for a text of 4 KB.
     is_wide = max((line.count("|") for line in lines), default=0) * len(lines) > _MOST_CELLS
-    # The renderer escapes all text, and no rule passes HTML on.
+    # The renderer escapes all text, and no rule passes HTML through.
     found = _parser("commonmark" if is_wide else "table").render(text)
     if len(found) > _MOST_GROWTH * len(text) + 200:
         return Markup("<pre>{}</pre>").format(text)
@@ -78,7 +80,7 @@ def _open_link(self: Any, tokens: Sequence[Token], index: int, options: Any, env
 
 def _open_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
-    # Pages allow no styles in attributes.
+    # The pages' policy forbids styles in attributes.
     if "right" in str(token.attrs.pop("style", "")):
         token.attrSet("class", "number")
     return str(self.renderToken(tokens, index, options, env))
@@ -88,7 +90,7 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
     token = tokens[index]
     if is_safe_image(str(token.attrGet("src") or "")):
         return str(self.image(tokens, index, options, env))
-    # A text instead of an image that would tell a site who reads the page.
+    # A text in place of an image, because loading the image would tell its site who reads the page.
     token.tag, token.nesting = "span", 1
     token.attrs.clear()
     opening = str(self.renderToken(tokens, index, options, env))
@@ -96,11 +98,11 @@ def _draw_image(self: Any, tokens: Sequence[Token], index: int, options: Any, en
 
 
 MOST_MESSAGES: Final = 50
-# Characters of all messages of a page, and of one image in them.
+# Most characters of all messages of a page, and of one image in them.
 _MOST_TEXT: Final = 40_000
 _MOST_IMAGE: Final = 60_000
 _MOST_FILES: Final = 20
-# Messages that are shown after the one that was asked for; all of them fit.
+# Most messages that are shown after the requested one. All of them fit.
 _AFTER: Final = 4
 _GIST: Final = 200
 _ROLES: Final = {"user": "human", "assistant": "ai", "developer": "system"}
@@ -116,7 +118,7 @@ class ToolCallView:
     Attributes:
         name: The tool.
         id: The call's id.
-        arguments: Its arguments.
+        arguments: The call's arguments.
     """
 
     name: str
@@ -126,15 +128,15 @@ class ToolCallView:
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """A file of a message, or an image that is too large for the page or is elsewhere.
+    """A file of a message, or an image that is too large for the page or not in the message.
 
     Attributes:
-        part: Its place in the content of the message, from 0.
+        part: Index of the file's part in the content of the message, from 0.
         kind: `image`, `file`, `audio`, `video` or `document`.
-        name: Its name.
-        type: Its media type, as the message has it.
-        size: Bytes of it; `None` if it is not in the message.
-        url: Where it is, if it is not in the message.
+        name: Name of the file.
+        type: Media type that the message gives.
+        size: Bytes of the file; `None` if its data is not in the message.
+        url: Address of the file, if its data is not in the message.
     """
 
     part: int
@@ -155,22 +157,22 @@ class MessageView:
     """A chat message.
 
     Attributes:
-        number: Its place in the channel, from 0.
+        number: Index of the message in the channel, from 0.
         role: `system`, `human`, `ai`, `tool` or another.
-        name: Its name: of the agent, or of the tool.
-        id: Its id.
-        text: Its text, or the beginning.
+        name: Name of the agent or of the tool.
+        id: Id of the message.
+        text: Text of the message, or the beginning.
         size: Characters of the whole text.
-        reasoning: What the model thought before, or the beginning.
-        reasoning_size: Characters of all that; 0 for none.
+        reasoning: Reasoning of the model, or the beginning.
+        reasoning_size: Characters of the whole reasoning; 0 for none.
         images: Addresses of images, each with its data in it.
-        files: Files, sounds, and images that are elsewhere or too large for the page.
+        files: Files, sounds, and images that are too large for the page or not in the message.
         others: Number of parts of other kinds.
-        tool_calls: The tool calls that it asks for.
-        tool_call_id: The tool call that it answers.
+        tool_calls: The tool calls that the message asks for.
+        tool_call_id: The tool call whose result the message is.
         input_tokens: Input tokens as the model reported them.
         output_tokens: Output tokens as the model reported them.
-        is_failed: Whether it is the error of a tool.
+        is_failed: Whether the message is the error of a tool.
     """
 
     number: int
@@ -209,7 +211,7 @@ class Conversation:
         channel: The channel; `None` if the state has no messages.
         messages: The messages, oldest first.
         count: Number of all messages of the channel.
-        hit: Place of the message that was asked for; `None` if it is not in the channel.
+        hit: Index of the requested message; `None` if the channel lacks it.
     """
 
     channel: str | None
@@ -235,9 +237,9 @@ def conversation(
 
     Args:
         values: The state.
-        channel: The channel; by default `messages`, or another one that has messages.
-        before: Only messages before this place.
-        message_id: Only messages up to a few after this one.
+        channel: The channel; by default `messages`, or else a channel that has messages.
+        before: Only messages before this index.
+        message_id: Only messages up to a few after this message.
     """
     if channel is None:
         channel = next((name for name in ("messages", *values) if is_conversation(values.get(name))), None)
@@ -264,19 +266,19 @@ def _place(messages: Sequence[Any], id: str) -> int | None:
 
 
 def is_conversation(value: Any) -> bool:
-    """Return whether a value is a list of chat messages: LangChain's, or dicts with a role and a content."""
+    """Return whether a value is a list of chat messages: LangChain messages, or dicts with a role and a content."""
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
 def is_message(value: Any) -> bool:
-    """Return whether a value is a chat message: LangChain's, or a dict with a role and a content."""
+    """Return whether a value is a chat message: a LangChain message, or a dict with a role and a content."""
     if isinstance(value, BaseMessage):
         return True
     return isinstance(value, Mapping) and "content" in value and isinstance(value.get("role", value.get("type")), str)
 
 
 def gist(message: Mapping[str, Any]) -> str:
-    """Return the beginning of a message on one line: its text, its files, and the calls that it asks for."""
+    """Return a message in one line: the beginnings of its text, files and tool calls."""
     text, thoughts, images, files, others = _content(message.get("content"))
     kinds = [*("image" for _ in images), *(one.kind for one in files), *("other part" for _ in range(others))]
     calls = message.get("tool_calls")
@@ -296,9 +298,9 @@ def text_of(content: Any) -> str:
 
 
 def file_of(message: Any, part: int) -> tuple[str, bytes] | None:
-    """Return the media type and the data of a file in a message; `None` if there is none at this place.
+    """Return the media type and the data of a file in a message; `None` if there is no file at this index.
 
-    The type is one that browsers may show as an image, or else that of any bytes.
+    The type is an image type that browsers may show, or else `application/octet-stream`.
     """
     content = _fields(message).get("content")
     given = content[part] if isinstance(content, list) and part < len(content) else None
@@ -384,7 +386,7 @@ def _content(content: Any) -> tuple[str, str, list[str], list[FileView], int]:
 
 
 def _reasoning(part: Mapping[str, Any]) -> str:
-    """Return the reasoning of the model in a part of a message, in the forms of several providers."""
+    """Return the model's reasoning in a part of a message. Knows the formats of several providers."""
     if part.get("type") == "redacted_thinking":
         return "(encrypted by the provider)"
     for name in ("reasoning", "thinking", "text", "reasoning_content"):
@@ -398,7 +400,7 @@ def _reasoning(part: Mapping[str, Any]) -> str:
 
 
 def _file(place: int, part: Mapping[str, Any]) -> tuple[FileView, str | None]:
-    """Return a file, and its address if it is an image that has its data in it."""
+    """Return a file, and the data URL of an image whose data is in the message."""
     type, data, url = _source(part)
     inner = part.get("file")
     names = (part, inner) if isinstance(inner, Mapping) else (part,)
@@ -413,7 +415,7 @@ def _file(place: int, part: Mapping[str, Any]) -> tuple[FileView, str | None]:
 
 
 def _source(part: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """Return the media type, the data as base64, and the address of a file, in the forms of several providers."""
+    """Return the media type, base64 data and address of a file. Knows the formats of several providers."""
     kind = str(part["type"])
     given = next((part[name] for name in (kind, "source", "image_url", "file") if name in part), part)
     if isinstance(given, str):
@@ -440,7 +442,7 @@ def called(call: Any) -> tuple[str, Any, str | None]:
     """Return the tool, the arguments and the id of a call."""
     given = call if isinstance(call, Mapping) else {"args": call}
     function = given.get("function")
-    # OpenAI's form, in messages that are dicts.
+    # OpenAI's format, in messages that are dicts.
     if isinstance(function, Mapping):
         given = {"name": function.get("name"), "args": function.get("arguments"), "id": given.get("id")}
     return str(given.get("name") or "?"), given.get("args"), _text_or_none(given.get("id"))

@@ -1,4 +1,4 @@
-"""Pages and actions: what their handlers get and return, and how they are declared."""
+"""Pages and actions: their declarations, and the arguments and results of their handlers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from langgraph_pgstate.server.errors import missing, refuse
 from langgraph_pgstate.server.service import Call
 from langgraph_pgstate.threads.types import Thread
 
-# Browsers and servers give these a meaning in a path, whether or not they are percent-encoded.
+# Browsers and servers interpret these segments of a path, even when they are percent-encoded.
 _SPECIAL = re.compile(r"~|/|\\|[\x00-\x1f\x7f]|^\.+$")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 
 
 @dataclass(slots=True)
 class PageCall(Call):
-    """A request for a page, or for an action.
+    """A request for a page or an action.
 
     Attributes:
         form: The fields of the form that was sent.
-        person: Name of the person who acts; `None` if it is not known.
+        person: Name of the person who acts; `None` if unknown.
         may_act: Whether the person may use the actions of pages.
         token: The value that forms carry as `token`, so that no page of another site can send them.
     """
@@ -41,7 +41,7 @@ class PageCall(Call):
 
     # `super()` does not work in a dataclass with slots.
     def path(self, name: str) -> str:
-        """Return a part of the path, as `segment` has encoded it."""
+        """Return a part of the path, decoded from the form that `segment` makes."""
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))
 
     @property
@@ -49,7 +49,7 @@ class PageCall(Call):
         """Name of the person who acts.
 
         Raises:
-            HTTPException: 403 if it is not known.
+            HTTPException: 403 if the name is not known.
         """
         if self.person is None:
             raise refuse(403, "an action needs the name of a person")
@@ -59,7 +59,7 @@ class PageCall(Call):
         """Return a thread that the caller may see.
 
         Raises:
-            HTTPException: 404 if there is none. A person who may see all threads sees who deleted it.
+            HTTPException: 404 if there is no such thread. A person who may see all threads also sees who deleted it.
         """
         found = await self.state.threads.get(thread_id, scope=scope)
         if found is None:
@@ -68,10 +68,10 @@ class PageCall(Call):
 
     @property
     def nonce(self) -> str:
-        """The id of a form, which becomes that of what it makes, so that a form that is sent twice acts once.
+        """The id of a form. The object that the form creates gets this id, so that a form sent twice acts once.
 
         Raises:
-            HTTPException: 422 if it is none.
+            HTTPException: 422 if the form has no valid id.
         """
         given = self.field("nonce")
         try:
@@ -84,7 +84,7 @@ class PageCall(Call):
         """The time at which the page of the form was made; `None` if the form does not say.
 
         Raises:
-            HTTPException: 422 if it is no time with a time zone.
+            HTTPException: 422 if the field is not a time with a time zone.
         """
         return self.time("seen")
 
@@ -92,7 +92,7 @@ class PageCall(Call):
         """Return a field of the form that is a time; `None` if it is missing.
 
         Raises:
-            HTTPException: 422 if it is no time with a time zone.
+            HTTPException: 422 if the field is not a time with a time zone.
         """
         given = self.field(name)
         try:
@@ -116,12 +116,12 @@ class PageCall(Call):
         run_id: str | None = None,
         **details: Any,
     ) -> None:
-        """Record among a thread's events what the person did: an event of the kind `action`."""
+        """Store an event of the kind `action` about what the person did to a thread."""
         payload = {"action": action, "by": self.actor, **details}
         await self.state.events.add(thread_id, "action", payload, checkpoint_id=checkpoint_id, run_id=run_id)
 
     def link(self, /, *parts: str, **query: Any) -> str:
-        """Return the address of a page of the inspector: the parts of its path, and its query."""
+        """Return the address of a page of the inspector, from the parts of its path and its query."""
         return address(self.base, *parts, **query)
 
     @property
@@ -132,15 +132,15 @@ class PageCall(Call):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its data, which are also its JSON, and the template that shows them.
+    """A page: its data and the template that shows them. The data are also the page's JSON.
 
     Attributes:
         template: File name of the template.
         title: Title of the page.
         data: The data, by the names that the template uses.
         is_live: Whether an open page refreshes itself.
-        status: HTTP status; of a refusal that shows the form again, not 200.
-        place: Path whose entry of the navigation is the current one; by default the page's own.
+        status: HTTP status; not 200 for a refusal that shows the form again.
+        place: Path whose navigation entry is current; by default the page's own path.
     """
 
     template: str
@@ -156,12 +156,12 @@ class Done:
     """The end of an action.
 
     Attributes:
-        location: Address of the page that shows its result; see `PageCall.link`.
+        location: Address of the page that shows the result; see `PageCall.link`.
         data: Data about the result, for callers that want JSON.
         cookies: Cookies to set, by name.
-        thread_id: Thread that may go on now; the notice links to it.
-        query: Parameters of that page that say more about the result.
-        place: Id of the element of that page to be shown.
+        thread_id: Thread that can resume now; the notice links to it.
+        query: Parameters for `location` that say more about the result.
+        place: Id of the element to show on the page at `location`.
     """
 
     location: str
@@ -174,18 +174,18 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """A page, or an action of one.
+    """A page, or an action of a page.
 
     Attributes:
-        name: Its name: `threads`, `thread.fork`.
+        name: Name, like `threads` or `thread.fork`.
         method: `GET` for a page, `POST` for an action.
         path: The path below `/ui`, with parameters in braces.
-        handler: Answers a request: with a page, a response, or the end of an action.
+        handler: Responds to a request with a page, a response, or the end of an action.
         notice: Sentence that is shown after the action.
-        needs_person: Whether an action is for persons who may act and whose name is known. `False` only for the action
+        needs_person: Whether an action needs a person who may act and whose name is known. `False` only for the action
             that asks for the name.
-        question: Asks whether an action that cannot be taken back shall be done; empty for the others.
-        about: Returns what the page that asks says of what the action is done to.
+        question: Text that asks for confirmation of an action that cannot be undone; empty for other actions.
+        about: Returns the values that the confirmation page shows about the action's object.
     """
 
     name: str
@@ -209,8 +209,8 @@ class Link:
 
     Attributes:
         name: Name of the page's route; also the first part of its path.
-        title: Its text.
-        keys: Keys that open it.
+        title: Text of the entry.
+        keys: Keyboard keys that open the page.
     """
 
     name: str
@@ -219,13 +219,13 @@ class Link:
 
 
 def own_path(call: PageCall, path: str | None) -> str | None:
-    """Return the path of a form or an address, if it leads to one of these pages."""
+    """Return the path that a form or an address has, if it leads to a page of the inspector."""
     is_own = path is not None and path.startswith(f"{call.base}/") and "\\" not in path and "//" not in path
     return path if is_own and path is not None and path.isprintable() else None
 
 
 def segment(text: str) -> str:
-    """Return an id as one part of a path; `PageCall.path` returns the id."""
+    """Return an id encoded as one part of a path. `PageCall.path` decodes it."""
     return quote(_SPECIAL.sub(lambda match: "".join(f"~{ord(char):02X}" for char in match[0]), text), safe="~")
 
 
@@ -235,7 +235,7 @@ def address(base: str, /, *parts: str, **query: Any) -> str:
     Args:
         base: The path below which the pages are.
         parts: The parts of its path; ids need no encoding.
-        query: The parameters; those that are `None` or `""` are left out.
+        query: The parameters. Values `None` and `""` are left out.
     """
     given = {name: value for name, value in query.items() if value is not None and value != ""}
     path = "/".join([base, *map(segment, parts)])

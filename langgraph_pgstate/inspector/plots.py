@@ -1,4 +1,7 @@
-"""Plots as SVG: places and sizes of what templates draw. No style is in attributes, which the pages' policy refuses."""
+"""Plots as SVG: positions and sizes of the shapes that templates draw.
+
+The pages' policy forbids styles in attributes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Columns, one for each day, and lines with their values.
+    """Columns, one for each day, and horizontal lines with their values.
 
     Attributes:
         columns: The columns.
@@ -74,7 +77,7 @@ def columns(values: Sequence[tuple[date, float]]) -> Plot:
 
 
 def nice(value: float) -> float:
-    """Return the least of 1, 2, 4, 5 or 10 times a power of ten that is not less than a value; 0 for none."""
+    """Return a round number not less than a value: 1, 2, 4, 5 or 10 times a power of ten. Return 0 for no value."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""The page of the queue: runs that wait and run, dead letters, schedules and workers."""
+"""The page of the queue: pending and running runs, dead letters, schedules and workers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WORKERS: Final = 50
 
 
 async def queue(call: PageCall) -> Page:
-    """Show numbers of runs and the workers, and a list: of runs in the queue, of dead letters, or of schedules."""
+    """Show numbers of runs, the workers, and a list of queued runs, dead letters or schedules."""
     show = call.query("show") or SHOWN[0]
     if show not in SHOWN:
-        raise refuse(422, f"show is one of {', '.join(SHOWN)}, not {show!r}")
+        raise refuse(422, f"show must be one of {', '.join(SHOWN)}, not {show!r}")
     scope = await scope_of(call, _PAGE)
     cursor, status = call.query("cursor"), call.query("status")
     data: dict[str, Any] = {"show": show, "sees_all": scope is None, "counts": (), "workers": (), "limits": ()}
@@ -41,7 +41,7 @@ async def queue(call: PageCall) -> Page:
     elif show == "webhooks":
         await check_sees_all(call)
         failed = await call.state.webhooks.failed(limit=_PAGE, cursor=cursor)
-        # The query of a URL may be a secret.
+        # The query of a URL may contain a secret.
         data["webhooks"] = [replace(one, url=one.url.partition("?")[0]) for one in failed.items]
         data["next"] = failed.next
     else:
@@ -63,7 +63,7 @@ async def drain(call: PageCall) -> Done:
     await check_sees_all(call)
     worker_id = call.path("worker_id")
     is_known = await call.state.runs.drain(worker_id, by=call.actor)
-    # Only the first of several persons is recorded. The worker may have ended since.
+    # If several persons drain a worker, only the first is recorded. The worker may have ended meanwhile.
     event = await last_action(call, f"worker:{worker_id}", ("drain",))
     if not is_known and event is None:
         raise missing("worker", worker_id)
@@ -99,12 +99,12 @@ async def _set(call: PageCall, action: str, method: Callable[..., Awaitable[Sche
     """Pause or resume a schedule.
 
     Raises:
-        HTTPException: 409 with the name of who did it before, unless it is the same person.
+        HTTPException: 409 with the name of another person who did the same before.
     """
     name = call.path("name")
     await check_sees_crons(call, "update", name)
     found = await method(name, by=call.actor)
-    # Only the first of several persons is recorded.
+    # If several persons do the same, only the first is recorded.
     event = await last_action(call, f"schedule:{name}", (action,))
     if event is not None and not is_by(event, call.actor):
         raise refuse(409, f"schedule {name!r} was {told(event)}")

@@ -37,7 +37,7 @@ _REFUSALS: Final[Mapping[int, str]] = {
 
 @cache
 def environment() -> Environment:
-    """Return the templates. All that they insert is escaped, and a name that they do not know is an error."""
+    """Return the templates. Inserted values are escaped. An unknown name in a template is an error."""
     made = Environment(
         loader=PackageLoader("langgraph_pgstate.inspector"),
         autoescape=True,
@@ -70,7 +70,7 @@ def environment() -> Environment:
 
 
 def preload() -> None:
-    """Compile all templates, so that no request waits for that."""
+    """Compile all templates, so that no request has to wait for compilation."""
     for name in environment().list_templates():
         environment().get_template(name)
 
@@ -85,7 +85,7 @@ def wants_json(request: Request) -> bool:
 
 
 def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> Response:
-    """Return a page as the request wants it.
+    """Return a page as HTML or JSON, as the request asks.
 
     Args:
         call: The request.
@@ -100,14 +100,14 @@ def render(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
 
 
 def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str = "") -> dict[str, Any]:
-    """Return the variables of a page's template. It needs no connection."""
+    """Return the variables of a page's template. Needs no connection."""
     now = datetime.now(UTC)
     query = dict(call.request.query_params)
     for left_out in ("notice", "of", "answered", "waits", "format"):
         query.pop(left_out, None)
 
     def here(**changes: Any) -> str:
-        """Return the address of this page with other parameters; those that are `None` are left out."""
+        """Return the address of this page with changed parameters. A parameter `None` is removed."""
         if "cursor" in changes:
             changes.setdefault("past", None)
         given = {name: value for name, value in {**query, **changes}.items() if value not in (None, "")}
@@ -126,7 +126,7 @@ def _shown(call: PageCall, page: Page, navigation: tuple[Link, ...], notice: str
         "ago": partial(_ago, now),
         "link": partial(address, call.base),
         "here": here,
-        # An action has no page to come back to.
+        # The response to an action has no address to come back to.
         "way_back": here() if call.request.method == "GET" else None,
         "static": partial(static_address, call.base),
         "query": query,
@@ -142,14 +142,14 @@ def render_refusal(
     call: PageCall | None = None,
     navigation: tuple[Link, ...] = (),
 ) -> Response:
-    """Return a page that says why a request was refused. It needs no connection.
+    """Return a page that says why a request was refused. Needs no connection.
 
     Args:
         request: The request.
         status: HTTP status.
         detail: The reason.
         headers: Headers of the response.
-        call: The request of a person who may see pages; the page has the navigation then.
+        call: The request, if a person may see pages; then the page has the navigation.
         navigation: Entries of the navigation.
     """
     title = _REFUSALS.get(status, "Something went wrong")
@@ -167,7 +167,7 @@ def render_refusal(
 
 
 def _way_back(call: PageCall) -> tuple[str, str] | None:
-    """Return the page from which a form that was refused may have come, and what the link to it says."""
+    """Return the page from which a refused form probably came, and the text of a link to it."""
     if call.request.method != "POST":
         return None
     parts = call.request.path_params
@@ -181,17 +181,17 @@ def _way_back(call: PageCall) -> tuple[str, str] | None:
 
 
 def _html(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    # A model's text that was cut within an emoji has half of a character, which UTF-8 has not.
+    # A model's text that was cut within an emoji has half a surrogate pair, which UTF-8 cannot encode.
     return Response(text.encode("utf-8", "replace"), status, dict(headers or {}), "text/html; charset=utf-8")
 
 
 def static_address(base: str, name: str) -> str:
-    """Return the address of a file that pages use; it changes with the file."""
+    """Return the address of a static file. The address changes with the file's content."""
     return f"{base}/static/{name}?{_static(name)[1]}"
 
 
 def static_answer(name: str) -> Response | None:
-    """Return a file that pages use; `None` if there is no such file."""
+    """Return a static file; `None` if there is no such file."""
     if name not in _static_names():
         return None
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}

@@ -1,4 +1,4 @@
-"""The pages and their actions: name, method, path and handler of each."""
+"""The pages and their actions, each with name, method, path and handler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREAD: Final = "/threads/{thread_id}"
 _MEMORY: Final = "/memory/{namespace}/{key}"
 _FILE: Final = "/files/{namespace}/{path}"
 
-# Actions are named after what they act on.
+# Actions have the names of what they act on.
 PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
     PageRoute("runs", "GET", "/runs", runs.runs),
@@ -126,4 +126,4 @@ NAVIGATION: Final = (
     Link("costs", "Cost", "g c"),
     Link("database", "Database", "g d"),
 )
-"""The pages that every page links to; the first is the start."""
+"""The pages that every page links to. The first is the start page."""

@@ -1,4 +1,4 @@
-"""The pages of runs: all runs, and one with its spans."""
+"""The pages of runs: a list of runs, and one run with its spans."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _INTERRUPTS: Final = 20
 _LATER: Final = 20
 _INPUT: Final = 1000
 _SUMS: Final = 4
-# Parameters of the address with which the list has sums.
+# Parameters of the address for which the list shows sums.
 _SUMMED_WITH: Final = ("agent", "user", "tenant", "model", "since", "day", "by")
 _FEEDBACK: Final = 20
-# Forks of forks that are followed to a run.
+# Most forks that are followed to find the source of a run.
 _FORKS: Final = 10
 _CONTENTS: Final = ("input", "output", "error_traceback", "metadata")
-# Where a drawing of spans ends.
+# Right edge of a drawing of spans.
 _WIDTH: Final = 1000
 
 
 async def runs(call: PageCall) -> Page:
-    """Show a page of the runs that pass the filters of the address, newest first, or the greatest first."""
+    """Show a page of the runs that match the address's filters, newest first or largest first."""
     status, by = call.query("status"), call.query("by")
     if by not in (None, *SORTS):
-        raise refuse(422, f"by is one of {', '.join(SORTS)}, not {by!r}")
+        raise refuse(422, f"by must be one of {', '.join(SORTS)}, not {by!r}")
     if status not in (None, FAILED, *STATUSES):
-        raise refuse(422, f"status is {FAILED} or one of {', '.join(STATUSES)}, not {status!r}")
+        raise refuse(422, f"status must be {FAILED} or one of {', '.join(STATUSES)}, not {status!r}")
     filters: Any = {
         "agent": call.query("agent"),
         "user_id": call.query("user"),
@@ -58,7 +58,7 @@ async def runs(call: PageCall) -> Page:
         "cursor": call.query("cursor"),
         **_time_of(call),
         "by": by or ORDERS[0],
-        # Runs of a model are found among the most expensive ones.
+        # Runs that used a model are looked for among the most expensive runs.
         "model": call.query("model"),
     }
     if filters["model"] is not None and by is None:
@@ -82,7 +82,7 @@ async def runs(call: PageCall) -> Page:
 
 
 async def _sums(call: PageCall, status: str | None, filters: Mapping[str, Any]) -> RunSums | None:
-    """Return what the runs of a list cost, by thread and model; `None` for the list of all, newest first."""
+    """Return the costs of a list's runs, by thread and model; `None` for the default list."""
     if all(call.query(name) is None for name in _SUMMED_WITH):
         return None
     given: Any = {**filters, "limit": _SUMS}
@@ -92,7 +92,7 @@ async def _sums(call: PageCall, status: str | None, filters: Mapping[str, Any]) 
 
 
 def _time_of(call: PageCall) -> dict[str, Any]:
-    """Return the time in the address: a day, of UTC, or the name of a time up to now."""
+    """Return the start time in the address: a day in UTC, or the name of a period that ends now."""
     if call.query("day") is None:
         return {"since": None if call.query("since") is None else period_of(call, "")[1]}
     day = time_of(call, "day")
@@ -101,9 +101,9 @@ def _time_of(call: PageCall) -> dict[str, Any]:
 
 
 async def run(call: PageCall) -> Page | Response:
-    """Show a run, a window of its spans, and one of them in full if the address names it.
+    """Show a run, a window of its spans, and in full the span that the address names.
 
-    The checkpoints of a fork name runs of its source: the browser goes on there.
+    Checkpoints of a fork name runs of its source. For such a run, the browser is sent to the source.
     """
     thread_id = call.path("thread_id")
     scope = await call.authorize("threads", "read", {"thread_id": thread_id})
@@ -117,7 +117,7 @@ async def run(call: PageCall) -> Page | Response:
     key = (found.thread_id, found.run_id)
     kind, status = call.query("kind"), call.query("status")
     if kind not in (None, *KINDS):
-        raise refuse(422, f"kind is one of {', '.join(KINDS)}, not {kind!r}")
+        raise refuse(422, f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     timeline = await call.state.spans.timeline(
         *key, offset=call.number("offset", 0), limit=_WINDOW, kind=kind, status=status, since=_since(call)
     )
@@ -126,7 +126,7 @@ async def run(call: PageCall) -> Page | Response:
     if span_id is not None and span is None:
         raise missing("span", span_id)
     begun = min(filter(None, (timeline.started_at, found.started_at)))
-    # A run that goes on ends where its last span does, on this page.
+    # On this page, a run in progress ends at the end of its last span.
     ended = found.ended_at or timeline.ended_at or begun
     first, last = extent(timeline) if timeline.total > len(timeline.spans) else (begun, ended)
     seconds = max(0.0, (last - first).total_seconds())
@@ -149,15 +149,15 @@ async def run(call: PageCall) -> Page | Response:
         "span": None if span is None else shown_span(span),
         "span_is_listed": any(one.span_id == span_id for one in timeline.spans),
         "kinds": KINDS,
-        # An answered effect is unknown no longer.
+        # An effect with an answer is no longer unknown.
         "unknown_effects": [] if is_answered else await unknown_effects_of(call, found, waits=True),
         "asked": asked,
         "next_run_id": await _next_run(call, found) if is_answered else None,
-        # A page of an open span, or of a run that has asked, has other statements.
+        # The page of an open span, or of an interrupted run, has other statements.
         "feedback": () if asked or span else await _feedback(call, found),
         "before": checkpoint_before(found, timeline),
         "sees_memory": await sees_memory(call, "search"),
-        # Lists that the run has left ask who did it.
+        # A run that has left a list is shown with the person who removed it.
         "told": await _told(call, found) if wants_json(call.request) else None,
         "can_cancel": can_cancel,
         "enqueued_at": found.enqueued_at if retried is None else retried.created_at,
@@ -194,7 +194,7 @@ async def cancel(call: PageCall) -> Done:
         )
     except AlreadyDoneError as error:
         raise done("the run", error) from None
-    # Only the first of several persons is recorded.
+    # If several persons cancel a run, only the first is recorded.
     event = await last_action(call, thread.thread_id, ("cancel",), run_id=run_id)
     if status not in ("running", "cancelled", "interrupted") or event is None:
         raise refuse(409, f"the run has ended already: {status}")
@@ -204,10 +204,10 @@ async def cancel(call: PageCall) -> Done:
 
 
 async def retry(call: PageCall) -> Done:
-    """Enqueue a run again that failed."""
+    """Enqueue a failed run again."""
     thread, run_id = await call.thread("update"), call.path("run_id")
     found = await _check_end(call, thread.thread_id, run_id)
-    # A run without checkpoints would go on from the state of another run.
+    # A run without checkpoints would resume from the state of another run.
     if not await call.state.runs.retry(thread.thread_id, run_id, by=call.actor, unless_run_within=within(call)):
         newest = (await call.state.runs.list(thread_id=thread.thread_id, limit=1)).items
         if any(one.run_id != run_id for one in newest):
@@ -227,28 +227,28 @@ async def discard(call: PageCall) -> Done:
 
 
 async def _check_end(call: PageCall, thread_id: str, run_id: str) -> Run:
-    """Return a run, unless it has been enqueued again since it ended as the page of the form has shown.
+    """Return a run whose end is the one that the form's page showed.
 
     Raises:
-        HTTPException: 404 if there is none, 409 if it has.
+        HTTPException: 404 if there is no such run, 409 if it was enqueued again.
     """
     found = await call.state.runs.get(thread_id, run_id)
     if found is None:
         raise missing("run", run_id)
     seen = call.field("ended")
     if seen is not None and seen != (found.ended_at and found.ended_at.isoformat()):
-        raise refuse(409, f"the run is not as you have seen it: {await _what_happened(call, found) or found.status}")
+        raise refuse(409, f"the run has changed since: {await _what_happened(call, found) or found.status}")
     return found
 
 
 async def _what_happened(call: PageCall, run: Run) -> str | None:
-    """Return what a person did to a run last; `None` if there was nothing."""
+    """Return a person's last action on a run; `None` if there is none."""
     event = await last_action(call, run.thread_id, ("retry", "discard", "cancel"), run_id=run.run_id)
     return None if event is None else told(event)
 
 
 async def _told(call: PageCall, run: Run) -> str | None:
-    """Return what a person did last to a run that was enqueued, or else that it has ended."""
+    """Return a person's last action on an enqueued run, or else that the run has ended."""
     if run.enqueued_at is None:
         return None
     happened = await _what_happened(call, run)
@@ -273,7 +273,7 @@ def shown_span(span: Span) -> dict[str, Any]:
 
 
 def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, float]:
-    """Return place and width of a span in a drawing of its run, which is 1,000 wide."""
+    """Return the position and width of a span in the drawing of its run, which is 1,000 units wide."""
     if seconds <= 0:
         return 0, _WIDTH
     start = (span.started_at - begun).total_seconds() / seconds
@@ -283,7 +283,7 @@ def bar(span: TimelineSpan, begun: datetime, seconds: float) -> tuple[float, flo
 
 
 def extent(timeline: Timeline) -> tuple[datetime, datetime]:
-    """Return the time that the spans of a window take, without the roots, which may be much longer."""
+    """Return the time that the spans of a window cover, without root spans, which may be much longer."""
     spans = [one for one in timeline.spans if one.depth > 0] or list(timeline.spans)
     if not spans:
         now = timeline.started_at or datetime.now(UTC)
@@ -292,7 +292,7 @@ def extent(timeline: Timeline) -> tuple[datetime, datetime]:
 
 
 def checkpoint_before(run: Run, timeline: Timeline) -> str | None:
-    """Return the checkpoint of the root namespace from which a run that failed or waits can be tried again."""
+    """Return the root checkpoint from which a failed or interrupted run can be tried again."""
     if run.status not in ("error", "timeout", "cancelled", "interrupted") and not run.is_crashed:
         return None
     if run.last_checkpoint_id is not None:
@@ -304,7 +304,7 @@ def checkpoint_before(run: Run, timeline: Timeline) -> str | None:
 
 
 async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
-    """Return the interrupts of a run, from its last event of them."""
+    """Return the interrupts of a run, from its last interrupt event."""
     events = await call.state.events.list(
         run.thread_id, kind="interrupt", run_id=run.run_id, newest_first=True, limit=1
     )
@@ -313,7 +313,7 @@ async def _asked(call: PageCall, run: Run) -> list[dict[str, Any]]:
     if not asked:
         return []
     answers = await call.state.events.list(run.thread_id, kind="answer", newest_first=True, limit=_INTERRUPTS)
-    # The same interrupt may be raised again, and answered again: the oldest answer is to this run.
+    # The same interrupt may be raised and answered again. The oldest answer belongs to this run.
     answered_by = {
         one.payload.get("interrupt_id"): one.payload.get("by")
         for one in answers.items
@@ -335,7 +335,7 @@ async def _feedback(call: PageCall, run: Run) -> tuple[Feedback, ...]:
 
 
 async def _next_run(call: PageCall, run: Run) -> str | None:
-    """Return the run of the thread that started first after another one has ended, if it is one of the next few."""
+    """Return the thread's first run after the end of a run, if it is among the next few."""
     later = await call.state.runs.list(thread_id=run.thread_id, since=run.ended_at, limit=_LATER)
     if later.next is not None:
         return None
@@ -354,7 +354,7 @@ def _since(call: PageCall) -> datetime | None:
 
 
 def _done(call: PageCall, **data: Any) -> Done:
-    """Go back to the page that the form names, or to that of the run."""
+    """Go back to the page that the form names, or to the page of the run."""
     if call.field("back") == "queue":
         return Done(call.link("queue", show=call.field("show")), data)
     return Done(call.link("runs", call.path("thread_id"), call.path("run_id")), data)

@@ -1,4 +1,4 @@
-"""The page of a thread: its tree, and at a checkpoint the conversation, the state, its changes and its origin."""
+"""The page of a thread: its tree; and for a checkpoint the conversation, state, changes and origin."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, Thr
 VIEWS: Final = ("conversation", "state", "changes", "origin", "events")
 _TREE: Final = 100
 _EVENTS: Final = 100
-# Characters and rows that a page shows.
+# Most characters and rows that a page shows.
 _MOST_STATE: Final = 48_000
 _MOST_BESIDE: Final = 12_000
 _MOST_CHANGES: Final = 100
@@ -41,13 +41,13 @@ _MOST_KEYS: Final = 5
 
 
 async def thread(call: PageCall) -> Page | Response:
-    """Show a thread at one of its checkpoints, by default the newest, or those of a subgraph.
+    """Show a thread or subgraph at one of its checkpoints, by default the newest.
 
-    By default the view is that of the conversation, or of the state if it has no messages.
+    The default view is the conversation, or the state if it has no messages.
     """
     shown = call.query("view")
     if shown not in (None, *VIEWS):
-        raise refuse(422, f"view is one of {', '.join(VIEWS)}, not {shown!r}")
+        raise refuse(422, f"view must be one of {', '.join(VIEWS)}, not {shown!r}")
     found, ns = await call.thread("read"), _namespace(call)
     if call.query("step") is not None:
         return await _go_to_step(call, found)
@@ -56,7 +56,7 @@ async def thread(call: PageCall) -> Page | Response:
     if node is None and ns:
         raise missing("subgraph", ns)
     if node is not None and not ns and call.query("at") is None and node.checkpoint_id != found.head_checkpoint_id:
-        # A run has gone on between the two.
+        # A run has stored a checkpoint between the two reads.
         found = await call.thread("read")
     tree = await _named(call, found, tree)
     data: dict[str, Any] = {
@@ -96,7 +96,7 @@ async def thread(call: PageCall) -> Page | Response:
 
 
 async def value(call: PageCall) -> Response:
-    """Return a channel's value at a checkpoint as JSON, or one item of it, whole."""
+    """Return a channel's whole value at a checkpoint as JSON, or one item of the value."""
     found = await call.thread("read")
     state = await call.state.threads.state_at(_config(call, found, call.query("at")))
     channel = call.query("channel") or ""
@@ -110,13 +110,13 @@ async def value(call: PageCall) -> Response:
         value = value[item]
         if call.query("part") is not None:
             return _file(value, call.number("part", 0))
-    # As a file, so that no browser shows its content as a page.
+    # As a download, so that no browser shows its content as a page.
     headers = {"Content-Disposition": 'attachment; filename="value.json"'}
     return Response(to_json(value), 200, headers, "application/json")
 
 
 def _file(message: Any, part: int) -> Response:
-    """Return a file of a message. No browser shows other than images."""
+    """Return a file of a message. Browsers show only images; other files are downloads."""
     file = file_of(message, part)
     if file is None:
         raise missing("file", str(part))
@@ -125,7 +125,7 @@ def _file(message: Any, part: int) -> Response:
 
 
 async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> CheckpointTree:
-    """Return the tree of a fork with the nodes of sent tasks that were copied: their spans are on the source thread."""
+    """Return the tree of a fork with names for copied sent tasks, whose spans are on the source thread."""
     source_id = found.forked_from_thread_id
     if source_id is None or all("" not in node.tasks for node in tree.nodes) or not await _may_read(call, source_id):
         return tree
@@ -139,7 +139,7 @@ async def _named(call: PageCall, found: Thread, tree: CheckpointTree) -> Checkpo
 
 
 async def _may_read(call: PageCall, thread_id: str) -> bool:
-    """Return whether another thread exists, if that has to be asked, and the caller may see it."""
+    """Return whether the caller may see another thread, and, if necessary, whether the thread exists."""
     try:
         scope = await call.authorize("threads", "read", {"thread_id": thread_id})
     except (HTTPException, AuthError):
@@ -148,9 +148,9 @@ async def _may_read(call: PageCall, thread_id: str) -> bool:
 
 
 async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] | None) -> dict[str, Any]:
-    """Return the unknown effects of the thread, unless they are known, and of the source of a fork that was just made.
+    """Return the unknown effects of the thread, and of a new fork's source.
 
-    Only for those who may act: a run that starts before such an effect has it again, and does not ask.
+    They are only for persons who may act: a run that starts before such an effect repeats it without asking.
     """
     if not call.may_act or call.person is None:
         return {"unsettled": [], "source_unsettled": []}
@@ -163,8 +163,8 @@ async def _unsettled(call: PageCall, found: Thread, known: list[dict[str, str]] 
 async def _not_run(call: PageCall, found: Thread, node: TreeNode) -> str | None:
     """Return why the failure at a checkpoint is an old one; `None` if it is the newest.
 
-    It is `source` if it was copied with a fork that has not run since, and `pending` or `running` if a new run is to go
-    on from there.
+    The reason is `source` if the failure was copied by a fork that has not run since. It is `pending` or `running` if a
+    new run will resume from the checkpoint.
     """
     if node.checkpoint_id != found.head_checkpoint_id:
         return None
@@ -175,7 +175,7 @@ async def _not_run(call: PageCall, found: Thread, node: TreeNode) -> str | None:
 
 
 async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
-    """Return the answers that the thread has not gone on with, by the id of the interrupt."""
+    """Return the answers that no run has used yet, by the id of the interrupt."""
     return {
         one.interrupt_id: {"by": one.answered_by, "value": said(one.value), "run_id": one.run_id}
         for one in await call.state.interrupts.answers(found.thread_id)
@@ -185,7 +185,7 @@ async def _answers(call: PageCall, found: Thread) -> dict[str, dict[str, Any]]:
 async def _settled(
     call: PageCall, found: Thread, asked: list[dict[str, Any]], unsettled: list[dict[str, str]]
 ) -> dict[str, str]:
-    """Return the outcomes of the actions that are asked about and were decided meanwhile, by their key."""
+    """Return the outcomes of questioned actions that were decided meanwhile, by the action's key."""
     open_keys = {None, *(one["key"] for one in unsettled)}
     keys = [one["key"] for one in asked if one["key"] not in open_keys][:_MOST_KEYS]
     decided = [await call.state.tools.get(found.thread_id, key) for key in keys]
@@ -193,7 +193,7 @@ async def _settled(
 
 
 async def _go_to_step(call: PageCall, found: Thread) -> Response:
-    """Open the newest checkpoint of a superstep, or of the last one before it."""
+    """Open the newest checkpoint of a superstep, or of the last superstep before it."""
     text = call.query("step") or ""
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise refuse(422, f"step must be a number, got {text!r}")
@@ -257,7 +257,7 @@ async def _changes(call: PageCall, found: Thread, node: TreeNode) -> dict[str, A
 
 
 async def _origin(call: PageCall, found: Thread, node: TreeNode) -> dict[str, Any]:
-    """Return what led to the checkpoint: the superstep that made it, and its branch."""
+    """Return the origin of the checkpoint: the superstep that made it, and its branch."""
     origin = await call.state.runs.provenance(_config(call, found, node.checkpoint_id))
     if origin is None:
         return {"origin": None, "unknown_effects": []}
@@ -310,7 +310,7 @@ async def _events(call: PageCall, found: Thread, node: TreeNode) -> dict[str, An
 
 
 def _is_deletion(event: Event) -> bool:
-    """Return whether an event says who deleted an earlier thread of the same id, maybe another user's."""
+    """Return whether an event is about the deletion of an earlier thread with this id, maybe another user's."""
     return event.kind == "action" and isinstance(event.payload, dict) and event.payload.get("action") == "delete"
 
 
@@ -335,7 +335,7 @@ def _parent(state: CheckpointState) -> dict[str, Any]:
 
 
 def _namespace(call: PageCall) -> str:
-    """Return the namespace in the address, of a subgraph; by default that of the root."""
+    """Return the namespace of the subgraph in the address; by default the root namespace."""
     return call.query("ns") or ""
 
 

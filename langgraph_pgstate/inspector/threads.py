@@ -16,10 +16,10 @@ _PAGE: Final = 50
 
 
 async def threads(call: PageCall) -> Page:
-    """Show a page of the threads that pass the filters of the address, most recently updated first."""
+    """Show a page of the threads that match the address's filters, most recently updated first."""
     wanted = call.query("metadata")
     metadata = None if wanted is None else metadata_of(wanted)
-    # A handler of `Auth` may look at the filters, and may change the metadata.
+    # A handler of `Auth` may read the filters and change the metadata.
     value: dict[str, Any] = {"metadata": {**(metadata or {})}, "limit": _PAGE, "offset": 0, "status": status_of(call)}
     scope = await call.authorize_search(value)
     found = await call.state.threads.search(
@@ -47,7 +47,7 @@ async def threads(call: PageCall) -> Page:
 
 
 def _hit(found: MessageHit) -> dict[str, str | None]:
-    """Return the text of a message in the list, and the parameters of the page that shows it."""
+    """Return a found message's text for the list, and the parameters of the page that shows the message."""
     message = found.message
     return {
         "snippet": found.snippet,
@@ -67,15 +67,15 @@ def status_of(call: PageCall) -> str | None:
     """
     status = call.query("status")
     if status is not None and status not in STATUSES:
-        raise refuse(422, f"status is one of {', '.join(STATUSES)}, not {status!r}")
+        raise refuse(422, f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     return status
 
 
 def metadata_of(text: str) -> dict[str, Any]:
-    """Return metadata that are written as a JSON object, or as `key=value` with commas between them.
+    """Return metadata from a text: a JSON object, or `key=value` pairs separated by commas.
 
     Raises:
-        HTTPException: 422 if it is neither.
+        HTTPException: 422 if the text is neither.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -93,10 +93,10 @@ def metadata_of(text: str) -> dict[str, Any]:
 
 
 def time_of(call: PageCall, name: str) -> datetime | None:
-    """Return a time in the address: a date, or a time in ISO 8601; UTC unless it names a zone.
+    """Return a time in the address: a date, or a time in ISO 8601. Without a zone it is in UTC.
 
     Raises:
-        HTTPException: 422 if it is neither.
+        HTTPException: 422 if the text is neither.
     """
     text = call.query(name)
     if text is None:
@@ -111,7 +111,7 @@ def time_of(call: PageCall, name: str) -> datetime | None:
 
 
 def _plain(text: str) -> Any:
-    """Return a number, `true`, `false` or `null` as such, and other text as it is."""
+    """Return a number, `true`, `false` or `null` parsed, and other text unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

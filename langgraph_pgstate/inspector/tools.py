@@ -16,7 +16,7 @@ from langgraph_pgstate.record.types import Event, Run, ToolExecution
 from langgraph_pgstate.server.errors import missing, refuse
 
 NEWEST: Final = 20_000
-"""Calls of which statistics are made; older ones are left out, and the page says so."""
+"""Most calls in the statistics. Older calls are left out, and the page says so."""
 
 _PAGE: Final = 50
 _TOOLS: Final = 40
@@ -73,7 +73,7 @@ async def settle(call: PageCall) -> Done:
     thread, key = await call.thread("update"), call.path("key")
     decision, result = call.field("decision"), call.field("result")
     if decision not in _DECISIONS:
-        raise refuse(422, f"the decision is one of {', '.join(_DECISIONS)}")
+        raise refuse(422, f"the decision must be one of {', '.join(_DECISIONS)}")
     given: dict[str, Any] = {} if result is None or decision != "done" else {"result": parsed(result)}
     found, expects = await _found(call, thread.thread_id), call.field("expects")
     try:
@@ -92,7 +92,7 @@ async def _found(call: PageCall, thread_id: str) -> ToolExecution:
     """Return the action that the path names.
 
     Raises:
-        HTTPException: 404 if there is none.
+        HTTPException: 404 if there is no such action.
     """
     found = await call.state.tools.get(thread_id, call.path("key"))
     if found is None:
@@ -101,14 +101,14 @@ async def _found(call: PageCall, thread_id: str) -> ToolExecution:
 
 
 def _expected(found: ToolExecution) -> str:
-    """Return what a form says about the action that it decides: it is refused if the action is another now."""
+    """Return the action's state that a form expects. The form is refused if the state has changed."""
     status = "unknown" if is_outcome_unknown(found) else found.status
     ended_at = found.ended_at.isoformat() if found.ended_at is not None and status != "unknown" else ""
     return f"{status} {found.attempt} {ended_at}".strip()
 
 
 async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
-    """Return the newest event of a person who settled an action; `None` if there is none among the newest events."""
+    """Return the newest event about a person settling an action; `None` if the newest events have none."""
     events = await call.state.events.list(found.thread_id, kind="action", newest_first=True, limit=_EVENTS)
     return next(
         (
@@ -121,12 +121,12 @@ async def _settled(call: PageCall, found: ToolExecution) -> Event | None:
 
 
 async def unknown_effects_of(call: PageCall, run: Run | None, *, waits: bool = False) -> list[dict[str, str]]:
-    """Return the newest unknown effects of the thread of a run that failed for one, or whose process died.
+    """Return the newest unknown effects of a run's thread, if the run failed because of one or its process died.
 
     Args:
         call: The request.
         run: The run.
-        waits: Also of a run that is interrupted.
+        waits: Whether to include an interrupted run.
     """
     may_be_unknown = run is not None and (
         run.is_crashed or (run.error_type or "").endswith(_LEAVES_UNKNOWN) or (waits and run.status == "interrupted")
@@ -141,7 +141,7 @@ async def unknown_effects(call: PageCall, thread_id: str) -> list[dict[str, str]
 
 
 def brief(found: ToolExecution) -> dict[str, Any]:
-    """Return an action with the beginning of its texts, and whether its outcome is unknown."""
+    """Return an action with the beginnings of its texts, and whether its outcome is unknown."""
     shown = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "arguments"}
     for name in ("preview", "error_message"):
         shown[name] = None if shown[name] is None else shown[name][:400]
@@ -149,7 +149,7 @@ def brief(found: ToolExecution) -> dict[str, Any]:
 
 
 def is_outcome_unknown(found: ToolExecution) -> bool:
-    """Return whether the outcome of an action is unknown, as the view `unknown_effects` has it."""
+    """Return whether the outcome of an action is unknown, as in the view `unknown_effects`."""
     if found.status == "running":
         return found.alive_until is not None and found.alive_until < datetime.now(UTC)
     return found.status in ("timeout", "unknown")

@@ -1,9 +1,9 @@
 """The graphs that a worker runs, by name. They come from modules or `langgraph.json`.
 
-They are compiled, or made by factories.
-
-A factory is called once for each run, as on the Agent Server: `make()`, `make(config)`, `make(runtime)` or
-`make(config, runtime)`, where `runtime` is a `ServerRuntime` of `langgraph_sdk.runtime`. A factory may be a coroutine function. It may return a context manager, which is exited when the run has ended.
+A graph is compiled, or a factory makes it. A factory is called once for each run, as on the Agent Server: `make()`,
+`make(config)`, `make(runtime)` or `make(config, runtime)`, where `runtime` is a `ServerRuntime` of
+`langgraph_sdk.runtime`. A factory may be a coroutine function. It may return a context manager, which is exited when
+the run has ended.
 """
 
 from __future__ import annotations

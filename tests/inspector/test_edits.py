@@ -172,10 +172,10 @@ async def test_what_was_typed_stands_in_the_form_after_a_refusal(place: Place) -
     [
         ("bookings", {}, "the graph has no channel"),
         ("__start__", {}, "the graph has no channel"),
-        ("messages", [{"role": "bogus", "content": "x"}], "messages[0] is no message: Unexpected message type"),
+        ("messages", [{"role": "bogus", "content": "x"}], "messages[0] must be a message: Unexpected message type"),
         ("messages", [{"type": "bogus", "content": "x"}], "messages[0] is no message"),
         ("messages", [{"type": "ai", "content": "x", "tool_calls": [{"name": 1}]}], "messages[0] is no message"),
-        ("messages", [{"role": "user"}], "it has no content"),
+        ("messages", [{"role": "user"}], "it must have a content"),
         ("messages", [7], "it must be an object"),
         ("messages", {"0": 1}, "messages must be a list"),
     ],

@@ -159,7 +159,7 @@ async def test_a_named_person_edits_forgets_and_restores(place: Place) -> None:
     await visitor.introduce("Eve")
     form = forms_of(await visitor.page(path))[f"{path}/edit"]
     empty = await visitor.act(f"{path}/edit", **form, content="  ")
-    assert (empty.status_code, "Nothing was changed: a memory has a text" in empty.text) == (422, True)
+    assert (empty.status_code, "Nothing was changed: a memory must have a text" in empty.text) == (422, True)
     edited = await visitor.act(f"{path}/edit", **form, content="Lives in Vienna.")
     assert edited.headers["location"] == f"/ui{path}?notice=memory.edit"
     (found,) = await memory.recall(user_id="eve")
