@@ -1,10 +1,10 @@
 """The rule for which stored types are built.
 
-Stored bytes name the type of a value by its module and its name. Anyone who can write to the database can write any
-name. A type is built if it is one of LangGraph's own, or if the program allows it. Unless the program is strict, a data
-type of a module that this process has imported is built, too: a dataclass, pydantic model, enum, named tuple or attrs
-class, or a subclass of a value class of the standard library, such as `Decimal`. Data types are called as their own
-modules call them. This runs their `__post_init__` and validators.
+Stored bytes contain the module and the name of a value's type. Anyone who can write to the database can write any name.
+A type is built if it is one of LangGraph's own types, or if the program allows it. Unless the program is strict, data
+types of modules that this process has imported are built, too. A data type is a dataclass, pydantic model, enum, named
+tuple or attrs class, or a subclass of a value class of the standard library, such as `Decimal`. Data types are called
+as their own modules call them. This runs their `__post_init__` and validators.
 
 Reading a value imports nothing. Modules and classes are looked up directly in their namespaces: no attribute hook,
 descriptor or metaclass runs.
@@ -40,9 +40,9 @@ Key = tuple[str, str]
 """Module and name of a type, as stored."""
 
 REFUSED: Final = object()
-"""The type may not be built."""
+"""Result of a lookup: the type may not be built."""
 PLAIN: Final = object()
-"""The type no longer exists: its values are read as the plain data they hold, as LangGraph does."""
+"""Result of a lookup: the type no longer exists. Its values are read as plain data, as LangGraph does."""
 NUMPY: Final = ("numpy", "ndarray")
 
 _NOT_IMPORTED: Final = "its module is not imported here"
@@ -50,7 +50,7 @@ _NO_DATA: Final = "it is no data type"
 _STRICT: Final = "in strict mode only LangGraph's own types are built"
 _MAX_NAMES: Final = 1000
 
-# These read namespaces directly, so that no module or class can override the result.
+# These functions read namespaces directly, so that no module or class can change the result.
 _module_namespace: Final[Callable[[Any], dict[str, Any]]] = vars(ModuleType)["__dict__"].__get__
 _namespace: Final[Callable[[Any], Mapping[str, Any]]] = vars(type)["__dict__"].__get__
 _lineage: Final[Callable[[Any], tuple[type, ...]]] = vars(type)["__mro__"].__get__
@@ -66,8 +66,8 @@ class Types:
     """The types that may be built.
 
     Args:
-        allowed: Types beyond LangGraph's own, as classes or as `(module, name)`; their modules are imported now.
-        strict: Whether data types that are not allowed are refused; `LANGGRAPH_STRICT_MSGPACK` also turns this on.
+        allowed: Types beyond LangGraph's own, as classes or as `(module, name)`. Their modules are imported now.
+        strict: Whether data types that are not in `allowed` are refused; `LANGGRAPH_STRICT_MSGPACK` also turns this on.
     """
 
     __slots__ = ("_is_data", "_nested", "allowed", "noted", "strict")
@@ -76,13 +76,14 @@ class Types:
         _import_value_classes()
         self.strict = strict or is_strict()
         self.allowed = dict(map(_entry, allowed))
-        # Ids of the classes that `note_stored` has checked. A class that gets the id of a deleted one is not checked.
+        # Ids of the classes that `note_stored` has checked. A new class that gets the id of a deleted class is not
+        # checked.
         self.noted: set[int] = set()
         self._is_data: dict[Key, tuple[Any, bool]] = {}
         self._nested: dict[Key, tuple[int, str | None]] = {}
 
     def allowing(self, more: Iterable[type | tuple[str, ...]]) -> Types:
-        """Return types that also allow some more, or this object if it already does."""
+        """Return types that also allow some more types; this object if it already allows them."""
         entries = dict(map(_entry, more))
         if entries.keys() <= self.allowed.keys():
             return self
@@ -91,7 +92,9 @@ class Types:
         return wider
 
     def find(self, module: str, name: str) -> Any:
-        """Return the class or function that builds a type, `REFUSED`, or `PLAIN` if its module no longer has it."""
+        """Return the class or function that builds a type, `REFUSED`, or `PLAIN` if its module no longer has the
+        type.
+        """
         key = (module, name)
         if key == TUPLE:
             return tuple
@@ -99,7 +102,7 @@ class Types:
         if self.strict and not is_allowed:
             return REFUSED
         namespace = _imported(module)
-        # Compare with `None`: an object, or a class's metaclass, may define `__bool__`.
+        # Compare with `None`, because an object or a class's metaclass may define `__bool__`.
         found = namespace.get(name) if namespace is not None else None
         if found is None and namespace is not None:
             found = self._find_nested(namespace, key)
@@ -200,12 +203,12 @@ def is_imported(module: str) -> bool:
 
 
 def is_enum(found: Any) -> bool:
-    """Return whether an object is an enum class; calling one with other than a single value makes a new enum."""
+    """Return whether an object is an enum class. Calling such a class with several arguments makes a new enum."""
     return issubclass(type(found), EnumMeta)
 
 
 def warn_plain(module: str, name: str, why: str) -> None:
-    """Warn, once for each type, that its values are read as the plain data they hold."""
+    """Warn, once for each type, that its values are read as plain data."""
     key = ("plain", module, name)
     if key not in _warned and len(_warned) < _MAX_NAMES:
         _warned.add(key)
@@ -216,7 +219,8 @@ def warn_plain(module: str, name: str, why: str) -> None:
 def _import_value_classes() -> frozenset[int]:
     """Import the types that LangGraph allows, and return the ids of the classes that its serializer takes apart.
 
-    Called before anything is read, not with this module: `langgraph.types` takes as long to import as all of a saver.
+    Called before the first read, not when this module is imported: importing `langgraph.types` takes as long as
+    importing a saver.
     """
     for module in {module for module, _ in SAFE_TYPES}:
         with suppress(ImportError):

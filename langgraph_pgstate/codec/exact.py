@@ -1,4 +1,4 @@
-"""Values that are to be read type for type as they were given: their bytes, and what they differ in. No I/O."""
+"""Encoding of values with exactly their types, and the differences between two values. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langgraph_pgstate.codec.messages import SHAPES
 from langgraph_pgstate.langgraph_compat import TEXT, TUPLE, convert, parts_of
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None), bytes})
-# What is not JSON is left to a function, or raises.
+# A value that is not JSON is passed to a function, or raises.
 _SURE_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
@@ -28,20 +28,20 @@ _SURE_OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-# The first bytes of byte strings, among others.
+# First bytes of values such as byte strings.
 _BYTES: Final = (b"\xc4", b"\xc5", b"\xc6")
 
 
 def encode_surely(value: Any) -> bytes | None:
-    """Return a value as exact bytes, if it consists of JSON's types, tuples and plain messages only, else `None`.
+    """Return a value as exact bytes if it consists only of JSON's types, tuples and plain messages, else `None`.
 
-    Such bytes need not be read to know that they hold it type for type. Python code runs for tuples and messages only:
-    walking through the value instead takes longer than encoding it.
+    Such bytes keep all types, so they need not be decoded to check them. Python code runs only for tuples and messages,
+    because walking through the whole value takes longer than encoding it.
     """
     try:
         data = ormsgpack.packb(value, default=_encode_part, option=_SURE_OPTIONS)
         if any(one in data for one in _BYTES):
-            # msgpack makes bytes of a bytearray.
+            # msgpack would encode a bytearray as bytes.
             orjson.dumps(value, default=_pass_message)
     except (ormsgpack.MsgpackEncodeError, TypeError):
         return None
@@ -74,10 +74,10 @@ def _pass_message(value: Any) -> Any:
 
 
 def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """Return the first place in which two values differ, and what both have there; `None` if they do not.
+    """Return the first place where two values differ, with both values there; `None` if they are equal.
 
-    Values are equal if they have the same types, at each place, and the same content; NaN is equal to NaN. What
-    `message.text` returns is a plain string.
+    Values are equal if they have the same types and content at each place. NaN is equal to NaN. The result of
+    `message.text` counts as a plain string.
     """
     kind = _type_of(value)
     here = (path, value, found)
@@ -105,7 +105,7 @@ def difference(value: Any, found: Any, path: str = "") -> tuple[str, Any, Any] |
     if isinstance(value, set | frozenset):
         return None if _members(value) == _members(found) else here
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names:
-        # Also the time zone, and which of two equal times, both of which `==` leaves out.
+        # Also compares the time zone and the fold, which `==` ignores.
         is_same = repr(value) == repr(found) and (value == found or kind is Decimal)
         return None if is_same else here
     if kind.__module__ == "numpy":
@@ -145,7 +145,7 @@ def _names_of(slots: Any) -> Iterable[str]:
 
 
 def _members(values: Iterable[Any]) -> set[tuple[type, str]]:
-    """Return the members of a set with their types; by `repr`, for NaN is not equal to itself."""
+    """Return the members of a set with their types. They are compared by `repr`, because NaN is not equal to itself."""
     return {(_type_of(one), repr(one)) for one in values}
 
 

@@ -7,13 +7,13 @@
     sealed   encrypted content, which is decrypted before it gets here (`encryption/cipher.py`)
     plain    no kind byte: a zstd frame with its own checksum, whose magic number begins with 0x28
 
-A large value is a plain frame, so that the compressor's output is used as it is, without copying it to add a byte.
-Frames of the second kind are only read. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack`
-prepends the magic number.
+A large value is a plain frame, so that the compressor's output need not be copied to add a byte. Frames of the kind
+`zstd` are only read. zstandard 0.23 cannot decompress a magicless frame in one call, so `unpack` prepends the magic
+number.
 
-Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider
-keys), so that a single small message compresses as well as one among many. It must never change, because stored frames
-depend on it. `benchmarks/train_dictionary.py` made it.
+Dictionary 1 holds the boilerplate of LangChain messages and of checkpoints (field names, module names, provider keys),
+so that a single small message compresses as well as a message among many. The dictionary must never change, because
+stored frames depend on it. `benchmarks/train_dictionary.py` made it.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ ZSTD_DICTIONARY_1: Final = 2
 SEALED: Final = 3
 LISTED: Final = 4
 ZSTD_PLAIN: Final = 0x28
-# Kinds that later versions of this package may write.
+# Kinds that only later versions of this package write.
 _LATER: Final = range(5, 0x20)
 
-# Below this size a frame's overhead exceeds the bytes that compression saves.
+# Below this size, the overhead of a frame exceeds the bytes that compression saves.
 _MIN_COMPRESSED = 40
-# Larger values contain enough repetition of their own: the dictionary only costs time.
+# Larger values repeat enough of their own content. The dictionary would only cost time.
 MAX_WITH_DICTIONARY: Final = 64 * 1024
-# Level 1 was smaller and faster than 3 on 64 messages, and within 3 % of level 9 on one.
+# Level 1 was smaller and faster than level 3 on 64 messages, and within 3 % of level 9 on one message.
 _LEVEL = 1
-# For a message or a state, a hash table of 8 KB instead of 64 KB: at most 2 % larger output, and a third faster when
-# other work has filled the processor's caches.
+# Uses a hash table of 8 KB instead of 64 KB for a message or a state. The output is at most 2 % larger. Compression
+# takes a third less time when other work has filled the processor's caches.
 _MAX_SMALL = 4 * 1024
 _SMALL_HASH_LOG = 11
-# For a large value, 16 KB, which stays in the L1 cache: a fifth faster, an eighth more bytes.
-# A put of 200 KB takes 0.89 of the time, and is read as fast.
+# Uses 16 KB for a large value, which stays in the L1 cache: a fifth faster, an eighth more bytes. A put of 200 KB takes
+# 0.89 of the time. Reading takes the same time.
 _LARGE_HASH_LOG = 12
-# Prose, base64 and numbers hardly repeat: only entropy coding saves bytes, so a tiny table takes half of the time, for
+# Prose, base64 and numbers hardly repeat, so only entropy coding saves bytes. A tiny table takes half of the time, for
 # a fifth more bytes of prose. A put of 200 KB takes 0.86 of the time.
 _PROSE_HASH_LOG = 6
-# A sample from the middle chooses the table, for a tenth of the time saved. The larger table shrinks records, code,
-# HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
+# A sample from the middle chooses the table, which costs a tenth of the saved time. The larger table shrinks records,
+# code, HTML and logs to 0.48 of their size or less, and prose to 0.51 or more.
 _SAMPLE_SIZE = 4 * 1024
 _MAX_REPETITIVE = 0.5
-# A frame states the size of its content, which is allocated before it is decompressed. A larger one is stored only if
-# it is not so many times larger than its frame, and refused otherwise: two kilobytes can state five gigabytes.
+# A frame states the size of its content, and memory of this size is allocated before decompression. Two kilobytes can
+# state five gigabytes. Content that is so many times larger than its frame is not stored, and refused when read.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_TIMES: Final = 64
-# Short-lived content is stored raw up to this size.
+# Short-lived content up to this size is stored raw.
 _MAX_SHORT_LIVED_RAW = 12 * 1024
 
 
 _MAGICLESS: Final = zstandard.FORMAT_ZSTD1_MAGICLESS
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-# A valid frame of each compressed kind, and their content.
+# A valid frame of each compressed kind, with its content.
 _WHOLE_CONTENT: Final = b"langchain_core.messages.human " * 4
 _CORE = bytes.fromhex("24782d0100f06c616e67636861696e5f636f72652e6d657373616765732e68756d616e2001005e989413688a980f")
 _WHOLE: Final = {
@@ -144,13 +144,13 @@ def _take_contexts() -> _Contexts:
 
 
 class Unopened(bytes):
-    """Encrypted content that could not be decrypted, and the error that says why, which reading it raises."""
+    """Encrypted content that could not be decrypted, with the error that reading it raises."""
 
     error: Exception
 
     @classmethod
     def of(cls, content: bytes, error: Exception) -> Unopened:
-        """Return content with its error."""
+        """Return encrypted content with its error."""
         unopened = cls(content)
         unopened.error = error
         return unopened
@@ -184,12 +184,12 @@ def _most_bytes(frame: bytes) -> int:
 
 
 def pack_raw(content: bytes) -> bytes:
-    """Return content as a frame, not compressed."""
+    """Return content as an uncompressed frame."""
     return b"\x00" + xxhash.xxh32_digest(content) + content
 
 
 def pack_short_lived(content: bytes) -> bytes:
-    """Return content that is soon deleted as a frame: compressed only if it is large, and then without the dictionary.
+    """Return content that is soon deleted as a frame. Only large content is compressed, without the dictionary.
 
     zstd releases the GIL. For 5 KB, getting it back takes longer (160 µs) than compressing (40 µs), so small content is
     stored raw.
@@ -207,9 +207,10 @@ def unpack(frame: bytes, where: str) -> bytes:
         where: Name of the stored object, for the error.
 
     Raises:
-        CorruptStateError: If the frame is cut off or altered, or states more content than is ever stored in it.
+        CorruptStateError: If the frame is truncated or altered, or states more content than a frame of its size may
+            have.
         UnreadableFormatError: If a newer version of this package wrote it, or the installed zstandard cannot read it.
-        EncryptionError: If it is encrypted, and was not decrypted.
+        EncryptionError: If the content is encrypted and was not decrypted.
     """
     kind = frame[0] if frame else -1
     content: bytes
@@ -247,7 +248,7 @@ def unpack(frame: bytes, where: str) -> bytes:
 
 
 def content_size(frame: bytes) -> int:
-    """Return how many bytes a frame's content has, as it says; of one of less than 64 KB, those of the frame."""
+    """Return the content size that a frame states; for a frame of less than 64 KB, the size of the frame."""
     if frame[:1] != b"\x28":
         return len(frame)
     try:
@@ -257,10 +258,10 @@ def content_size(frame: bytes) -> int:
 
 
 def _checked(frame: bytes, most: int, where: str) -> bytes:
-    """Return a zstd frame, unless it states more content than that.
+    """Return a zstd frame if it does not state too much content.
 
     Raises:
-        CorruptStateError: If it does.
+        CorruptStateError: If the frame states too much content.
     """
     size = zstandard.frame_content_size(frame)
     if size > most:
@@ -269,7 +270,10 @@ def _checked(frame: bytes, most: int, where: str) -> bytes:
 
 
 def _can_decompress(kind: int) -> bool:
-    """Return whether the installed library can read a known valid frame of a kind; if not, the data may be fine."""
+    """Return whether the installed library can read a known valid frame of a kind.
+
+    If it cannot, the data may be intact.
+    """
     try:
         return unpack(_WHOLE[kind], "") == _WHOLE_CONTENT
     except CorruptStateError:

@@ -16,7 +16,7 @@ from functools import partial
 _SEGMENT_BITS = 31
 _REVISION_BITS = 53
 
-# A separate generator: nodes may seed Python's, and a forked process must not repeat its parent's sequence.
+# A separate generator, because nodes may seed Python's, and a forked process must not repeat its parent's sequence.
 _generator = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_generator.seed)
@@ -31,9 +31,9 @@ def new_segment_id(taken: Collection[int] = (), also_taken: Collection[int] = ()
 
 
 new_revision: Callable[[], int] = partial(_generator.getrandbits, _REVISION_BITS)
-"""Returns a random 53-bit number."""
+"""Function that returns a random 53-bit number."""
 
 
 def new_entry_id() -> str:
-    """Return an id that sorts by this machine's time, in nanoseconds."""
+    """Return an id that sorts by this machine's time in nanoseconds."""
     return f"{time.time_ns():016x}{_generator.getrandbits(64):016x}"

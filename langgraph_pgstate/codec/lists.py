@@ -11,14 +11,14 @@ from typing import ClassVar, Final
 
 from langgraph_pgstate.codec.messages import DIGEST_SIZE
 
-# When this many small trailing runs exist they are written again as one, so that a list of 1,000 messages is read from
-# about four dozen segments instead of 1,000. Merging at 8 and at 64 halved the reads for a third more WAL.
+# When there are this many small trailing runs, they are written again as one run. A list of 1,000 messages is then read
+# from about four dozen segments instead of 1,000. Merging at 8 and at 64 runs halved the reads for a third more WAL.
 MERGE_AT: Final = 64
-# A segment is read whole even when only one of its elements is needed.
+# A segment is read whole, even if only one of its elements is needed.
 SEGMENT_BYTES: Final = 64 * 1024
-# A run of this size is not merged with others.
+# A run of this size is not merged with other runs.
 _SMALL_BYTES: Final = SEGMENT_BYTES // 8
-# A list in more runs than this (edits and removals split them) is written again in full.
+# A list in more runs than this (edits and removals split runs) is written again in full.
 _MAX_RUNS: Final = 128
 _MAX_RUNS_SHARE: Final = 24
 
@@ -31,7 +31,7 @@ class Run:
         segment_id: The segment.
         first: Index of the run's first element in the segment.
         count: Number of elements.
-        size: Their approximate encoded size in bytes; 0 when unknown.
+        size: Approximate encoded size of the elements in bytes; 0 if unknown.
     """
 
     segment_id: int
@@ -62,7 +62,7 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 
     Args:
         old_runs: The runs that hold the earlier list's elements.
-        old_digests: Their fingerprints; `None` if they are not known.
+        old_digests: The fingerprints of the earlier list's elements; `None` if unknown.
         digests: The fingerprints of the list to store.
 
     Returns:
@@ -87,7 +87,7 @@ def diff_runs(old_runs: Sequence[Run], old_digests: bytes | None, digests: bytes
 
 
 def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[Piece]:
-    """Find each element in the earlier list, preferring the one after the last match."""
+    """Find each element in the earlier list. Prefer the position after the last match."""
     places: dict[bytes, int] = {}
     old = [old_digests[at : at + DIGEST_SIZE] for at in range(0, len(old_digests), DIGEST_SIZE)]
     for index in range(len(old) - 1, -1, -1):
@@ -116,7 +116,7 @@ def _match(old_runs: Sequence[Run], old_digests: bytes, digests: bytes) -> list[
 
 
 def _merge(pieces: list[Piece]) -> list[Piece]:
-    """Replace the small pieces at the end by one to be written, if they are many or large together."""
+    """Replace the small pieces at the end by one new piece, if they are many or large together."""
     tail, size = _small_tail(pieces)
     if tail < MERGE_AT and size < SEGMENT_BYTES:
         return pieces

@@ -42,7 +42,7 @@ _Builder = Callable[[dict[str, Any]], BaseMessage | None]
 _Check = Callable[[dict[str, Any]], bool]
 
 
-# pydantic's own `__setattr__` looks up fields first; the slots' setters skip that.
+# pydantic's own `__setattr__` looks up fields first. The setters of the slots skip this.
 _set_dict = BaseModel.__dict__["__dict__"].__set__
 _set_fields_set = BaseModel.__dict__["__pydantic_fields_set__"].__set__
 _set_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
@@ -56,9 +56,9 @@ class _MessageShape:
         cls: The class, matched exactly.
         fields: Its fields in the order of `model_dump`.
         seed: Seed of its fingerprints, random per process, so that equal fields of two classes differ.
-        build: Return the message with some fields, or `None` if validation could change something.
-        rebuild: The same, for fields that were plain when they were stored.
-        is_plain: Return whether validation leaves some fields unchanged; their names must be the class's.
+        build: Returns the message with some fields; `None` if validation could change the fields.
+        rebuild: Like `build`, for fields that were plain when they were stored.
+        is_plain: Returns whether validation leaves some fields unchanged. Their names must be those of the class.
         prefix: The bytes before the fields in an encoded message.
     """
 
@@ -95,7 +95,7 @@ class _MessageShape:
         return self.prefix + packed + _SUFFIX
 
     def is_sure_of(self, message: BaseMessage) -> bool:
-        """Return whether a message is read as it is, if its fields are."""
+        """Return whether a message is read unchanged if its fields are read unchanged."""
         fields = message.__dict__
         has_more = message.__pydantic_extra__ or message.__pydantic_private__
         return tuple(fields) == self.fields and not has_more and self.is_plain(fields)
@@ -106,7 +106,7 @@ def _plainness(cls: type[BaseMessage], check: _Check | None) -> _Check:
     type_name = cls.model_fields["type"].default
 
     def is_plain(fields: dict[str, Any]) -> bool:
-        # Unpack all values at once: looking up each by name takes twice as long.
+        # Unpack all values at once, because looking up each by name takes twice as long.
         content, additional_arguments, response_metadata, kind, name, id, *_ = fields.values()
         return (
             (type(content) is str or _is_content_list(content))
@@ -128,7 +128,7 @@ def _builders(cls: type[BaseMessage], is_plain: _Check) -> tuple[_Builder, _Buil
     new = cls.__new__
 
     def rebuild(fields: dict[str, Any]) -> BaseMessage | None:
-        # Another version of the class may have stored them.
+        # Another version of the class may have stored the fields.
         if [*fields] != names:
             return None
         message = new(cls)
@@ -176,7 +176,7 @@ def _usage_is_plain(usage: Any) -> bool:
     if type(usage) is not dict:
         return False
     if [*usage] == _USAGE_TOTALS:
-        # The common case: no details.
+        # The common case: no token details.
         read, written, total = usage.values()
         return type(read) is type(written) is type(total) is int
     if not usage.keys() <= _USAGE_KEYS:
@@ -197,7 +197,7 @@ def _tool_is_plain(fields: dict[str, Any]) -> bool:
     return type(fields["tool_call_id"]) is str and fields["status"] in ("success", "error")
 
 
-# Checks of a class beyond those of the fields that all have.
+# Checks of a class beyond the checks of the common fields.
 _CHECKS: dict[type[BaseMessage], _Check | None] = {
     HumanMessage: None,
     AIMessage: _ai_is_plain,
@@ -215,7 +215,7 @@ def is_message(value: Any) -> bool:
     return type(value) in SHAPES or isinstance(value, BaseMessage)
 
 
-# The first bytes of an encoded message, long enough to tell the classes apart.
+# The first bytes of an encoded message, long enough to distinguish the classes.
 _HEAD_SIZE: Final = min(len(shape.prefix) for shape in SHAPES.values())
 _SHAPES_BY_HEAD: Final = {shape.prefix[:_HEAD_SIZE]: shape for shape in SHAPES.values()}
 
@@ -233,13 +233,13 @@ def extension(code: int, data: bytes) -> bytes:
 def decoding_hook(
     fallback: ExtensionHook, digests: list[bytes] | None, generic_seed: int, *, were_plain: bool = False
 ) -> ExtensionHook:
-    """Return an extension hook that builds plain messages itself and passes all else to the serializer's hook.
+    """Return an extension hook that builds plain messages itself and passes other values to the serializer's hook.
 
     Args:
         fallback: The serializer's own hook.
-        digests: Receives the fingerprint of each message built here, in order.
-        generic_seed: Seed for messages whose fields hold extensions of their own.
-        were_plain: Whether all messages were plain when they were stored, so that the check is skipped.
+        digests: Receives the fingerprint of each message that the hook builds, in order.
+        generic_seed: Seed for messages whose fields contain extensions.
+        were_plain: Whether all messages were plain when they were stored. The check is then skipped.
     """
     unpack = ormsgpack.unpackb
     digest = xxhash.xxh3_128_digest
@@ -254,14 +254,14 @@ def decoding_hook(
         shape = shapes.get(data[:_HEAD_SIZE]) if code == _EXTENSION_PYDANTIC else None
         if shape is None or not data.startswith(shape.prefix) or not data.endswith(_SUFFIX):
             return fallback(code, data)
-        # A live message's fingerprint is taken from its packed fields, which these bytes already are.
+        # A live message's fingerprint is computed from its packed fields, which are these bytes.
         packed = data[len(shape.prefix) : -len(_SUFFIX)]
         try:
             message = (shape.rebuild if were_plain else shape.build)(
                 unpack(packed, ext_hook=note, option=UNPACK_OPTIONS)
             )
         except Exception:
-            # The bytes are not a message as the serializer writes it: let its own hook handle them.
+            # The bytes are not a message in the serializer's form, so its own hook handles them.
             message = None
         if message is None:
             nested.clear()

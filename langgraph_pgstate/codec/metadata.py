@@ -17,7 +17,7 @@ from langgraph_pgstate.codec.values import encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
-# Deeper values cannot be searched for; JSON parsers have limits of their own slightly above this.
+# Deeper values cannot be searched. The limits of JSON parsers are slightly above this depth.
 _MAX_DEPTH = 100
 
 
@@ -63,7 +63,7 @@ def filter_json(filter: Mapping[str, Any]) -> str:
     plain = {}
     for key, value in filter.items():
         if type(key) is not str:
-            raise ArgumentTypeError(f"filter keys are metadata keys, strings; {key!r} is {type(key).__name__}")
+            raise ArgumentTypeError(f"filter keys must be strings; {key!r} is {type(key).__name__}")
         plain[key], is_exact = to_json(value)
         if not is_exact and not (type(value) is float and math.isfinite(value)):
             raise ArgumentTypeError(
@@ -77,8 +77,8 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
     """Return the nearest JSON value that `jsonb` accepts, and whether it is exact.
 
     Args:
-        value: Any value; one that JSON cannot represent becomes its `str()`.
-        depth: Number of levels it is nested in; below 100 levels, values become `None`.
+        value: Any value. A value that JSON cannot represent becomes its `str()`.
+        depth: Number of levels above the value. Below 100 levels, values become `None`.
     """
     if depth > _MAX_DEPTH:
         return None, False
@@ -106,7 +106,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
 
 
 def _is_exact(value: float) -> bool:
-    # jsonb has no negative zero, and returns 1e16 without point or exponent, as an integer.
+    # jsonb has no negative zero. It returns 1e16 as an integer, without point or exponent.
     return -1e16 < value < 1e16 and (value != 0 or math.copysign(1, value) > 0)
 
 

@@ -38,7 +38,7 @@ class Encoded:
 class OpaqueCodec(ValueCodec):
     """A codec for values that are already `Encoded`, or lists of encoded elements.
 
-    The codec of the given serializer can read its output. Plain JSON values are encoded by that serializer.
+    The codec of the given serializer can read this codec's output. The serializer encodes plain JSON values.
     """
 
     def __init__(self, serde: SerializerProtocol | None = None) -> None:
@@ -49,7 +49,7 @@ class OpaqueCodec(ValueCodec):
         """Return a stored value as planning expects it: a list of encoded elements if splitting is worthwhile."""
         if type_ == MSGPACK and self.is_native:
             elements = split_elements(data)
-            # Numbers and similar values are smaller than the fingerprints that would tell them apart.
+            # Numbers and similar values are smaller than their fingerprints would be.
             if elements and len(elements[0]) > 9:
                 return elements
         return Encoded(type_, data)
@@ -77,11 +77,11 @@ class OpaqueCodec(ValueCodec):
 
 
 class TypeCollector(ValueCodec):
-    """A codec that builds nothing and collects the names of the types it reads.
+    """A codec that builds no objects and collects the names of the types that it reads.
 
     Attributes:
         types: `(module, name)` of each type.
-        others: Number of values of other serializers, whose types cannot be read here.
+        others: Number of values of other serializers. The types in such values cannot be read.
     """
 
     def __init__(self) -> None:
@@ -138,12 +138,12 @@ def split_elements(data: bytes) -> list[bytes] | None:
 
 
 def digest(type_: str, data: bytes) -> tuple[str, bytes]:
-    """Return a key that identifies an encoded value; PostgreSQL computes the same as `sha256(data)`."""
+    """Return a key that identifies an encoded value. PostgreSQL's `sha256(data)` is equal to it."""
     return type_, hashlib.sha256(data).digest()
 
 
 def is_same_value(first: Encoded, second: Encoded) -> bool:
-    """Return whether two encoded values are equal when read, although their bytes may differ; builds no objects."""
+    """Return whether two encoded values are equal when read, even if their bytes differ. Builds no objects."""
     if first == second:
         return True
     if first.type != second.type or first.type != MSGPACK:
@@ -155,7 +155,10 @@ def is_same_value(first: Encoded, second: Encoded) -> bool:
 
 
 def is_delta_snapshot(value: Encoded) -> bool:
-    """Return whether a value is a DeltaChannel's snapshot, which the official saver marks in the checkpoint's row."""
+    """Return whether a value is a DeltaChannel's snapshot.
+
+    The official saver marks snapshots in the checkpoint's row.
+    """
     head = value.data[:6]
     if value.type != MSGPACK or not head:
         return False
@@ -164,10 +167,10 @@ def is_delta_snapshot(value: Encoded) -> bool:
 
 
 def plain_value(value: Encoded) -> Any:
-    """Return a value that consists of JSON's types only.
+    """Return a decoded value that consists only of JSON's types.
 
     Raises:
-        TypeError: If it holds any other type.
+        TypeError: If the value contains another type.
     """
 
     def refuse(code: int, data: bytes) -> Any:
@@ -187,21 +190,21 @@ def _comparable(data: bytes) -> bytes:
     def keep(code: int, data: bytes) -> Any:
         return ("extension", code, data)
 
-    # Pack again, so that 1, 1.0 and True differ.
+    # Packed again, so that 1, 1.0 and True differ.
     return ormsgpack.packb(ormsgpack.unpackb(data, ext_hook=keep, option=UNPACK_OPTIONS), option=UNPACK_OPTIONS)
 
 
-# First bytes 0xc0 to 0xdf with a fixed size: the size of the whole value.
+# First bytes 0xc0 to 0xdf of values with a fixed size, and the size of the whole value.
 _FIXED: Final = {
     0xC0: 1, 0xC2: 1, 0xC3: 1, 0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5,
     0xD3: 9, 0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18,
 }  # fmt: skip
-# Strings, byte strings and extensions: bytes of the length field, further bytes of header.
+# Strings, byte strings and extensions: bytes of the length field, and further bytes of the header.
 _SIZED: Final = {
     0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
     0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
 }  # fmt: skip
-# Arrays and maps: bytes of the count, values per entry.
+# Arrays and maps: bytes of the count, and values per entry.
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
@@ -209,7 +212,7 @@ def _end_of(data: bytes, at: int) -> int:
     """Return the offset after the msgpack value that begins at `at`.
 
     Raises:
-        IndexError: If the bytes end before the value does.
+        IndexError: If the bytes end before the end of the value.
     """
     pending = 1
     while pending:

@@ -1,4 +1,4 @@
-"""LangGraph's serializer, with this package's rule of which types are built."""
+"""LangGraph's serializer, with this package's rule for the types that are built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from langgraph_pgstate.langgraph_compat import DeltaSnapshot, SerializerBase, se
 from langgraph_pgstate.options import AllowedTypes, check_allowed_types
 
 _allowlist_lock = threading.Lock()
-# Calls of `build(payload)`, by extension code.
+# Functions that call a type with a payload, by extension code.
 _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
     EXT_CONSTRUCTOR_SINGLE_ARG: lambda build, payload: build(payload),
     EXT_CONSTRUCTOR_POS_ARGS: lambda build, payload: build(*payload),
@@ -42,13 +42,14 @@ _CALLS: Final[Mapping[int, Callable[[Any, Any], Any]]] = {
 
 
 class StateSerializer(SerializerBase):
-    """LangGraph's serializer: it writes the same bytes and reads them by the rule of `Types`.
+    """LangGraph's serializer with the rule of `Types` for reading. It writes the same bytes.
 
     A refused type is reported to LangGraph's serde event listeners and its value is read as plain data. `ValueCodec`
     listens and raises an error instead.
 
     Args:
-        allowed: Types that may be built beyond the rule; `True` for all, which imports any module that is named.
+        allowed: Types that may be built beyond the rule; `True` allows all types, and then reading imports any named
+            module.
         strict: Whether data types of imported modules are refused, too.
         is_lenient: Whether a codec reads a refused type as plain data instead of raising.
     """
@@ -72,7 +73,7 @@ class StateSerializer(SerializerBase):
             self.use_extension_hook(_extension_hook(types))
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Return a serializer that may also build some types, or this one if it already may."""
+        """Return a serializer that may also build some types; this serializer if it already may build them."""
         types = self.types.allowing(extra_allowlist)
         if self.builds_all or types is self.types:
             return self
@@ -81,7 +82,7 @@ class StateSerializer(SerializerBase):
         return clone
 
     def revive(self, value: dict[str, Any]) -> Any:
-        """Build an object that the rule of `Types` allows: a name of LangChain's (lc 1), or of any module's (lc 2)."""
+        """Build an object that the rule of `Types` allows, by a name of LangChain (lc 1) or of any module (lc 2)."""
         id = value.get("id")
         if self.builds_all or value.get("type") != "constructor" or value.get("lc") not in (1, 2):
             return super().revive(value)
@@ -110,13 +111,13 @@ class StateSerializer(SerializerBase):
 class WideningSerializer(StateSerializer):
     """A serializer that allows more types by changing itself instead of returning a copy.
 
-    The Agent Server wraps the saver in a class of its own, whose copies do not reach the saver (and, as of 0.16.7,
-    cannot be made). With this serializer no copy is needed: a type named by one graph's schema may be built for all
-    graphs of the process.
+    The Agent Server wraps the saver in its own class. Copies of that class do not reach the saver, and version 0.16.7
+    cannot make them. This serializer needs no copy. A type named by one graph's schema may then be built for all graphs
+    of the process.
     """
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
-        """Allow more types for all users of this serializer, from now on; thread-safe."""
+        """Allow more types for all users of this serializer from now on. Thread-safe."""
         with _allowlist_lock:
             types = self.types.allowing(extra_allowlist)
             if types is not self.types:
@@ -137,7 +138,7 @@ def state_serializer(
         return StateSerializer(allowed, strict=strict)
     if strict or allowed:
         raise ConfigurationError(
-            "allowed_types and strict apply to LangGraph's own serializer only: configure the one in serde= instead"
+            "allowed_types and strict apply to LangGraph's own serializer only: configure that of serde= instead"
         )
     return serde
 

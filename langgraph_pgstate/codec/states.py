@@ -33,14 +33,14 @@ _ABSENT: Final = False
 _COUNT_BYTES: Final = 4
 _LISTED_BYTES: Final = 1 + _COUNT_BYTES + 16
 _MAX_RAW: Final = 4 * 1024
-# Every message contains this, and few other values do.
+# Every encoded message contains these bytes, and few other values do.
 _IN_DICTIONARY: Final = b"langchain_core.messages"
 _SEGMENT_ID, _FIRST, _COUNT = attrgetter("segment_id"), attrgetter("first"), attrgetter("count")
 _INLINE, _SLICE, _ELEMENTS, _WHOLE_SEGMENTS = 0, 1, 2, 3
 KNOWN_KEYS: Final = frozenset(
     {"v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"}
 )
-"""The keys of a checkpoint that have a field of their own in a row or its state."""
+"""The checkpoint keys that have their own field in a row or in its state."""
 
 
 class Scalar(NamedTuple):
@@ -63,7 +63,7 @@ class Slice(NamedTuple):
         type: The serializer's type.
         segment_id: The segment.
         offset: Offset of the value in the segment's content, in bytes.
-        length: Its size in bytes.
+        length: Size of the value in bytes.
     """
 
     type: str
@@ -77,8 +77,8 @@ class Elements:
     """A list whose elements are in segments.
 
     Attributes:
-        runs: The runs that hold its elements.
-        fingerprints: The fingerprints of its elements; `None` if this process has not computed them.
+        runs: The runs that hold the elements.
+        fingerprints: The fingerprints of the elements; `None` if this process has not computed them.
     """
 
     runs: tuple[Run, ...]
@@ -96,7 +96,7 @@ class Manifest:
     Attributes:
         versions: The checkpoint's `channel_versions`.
         entries: Entry of each channel that has a value.
-        revision: The `revision` of the row they were read from; 0 before it is written.
+        revision: The `revision` of the row from which the manifest was read; 0 before the row is written.
     """
 
     versions: Mapping[str, Any]
@@ -105,14 +105,16 @@ class Manifest:
     _positions: dict[int, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     def entry(self, channel: str, version: Any) -> Entry | object | None:
-        """Return the entry of a channel at a version: `NOTHING` if it is empty, `None` if the version is another."""
+        """Return the entry of a channel at a version; `NOTHING` if the channel is empty, `None` if it has another
+        version.
+        """
         known = self.versions.get(channel)
         if known is None or known != version:
             return None
         return self.entries.get(channel, NOTHING)
 
     def reuse_cached(self, cached: Manifest | None) -> None:
-        """Replace lists by the equal ones of a cached manifest, which also hold block keys.
+        """Replace lists by equal lists of a cached manifest, which also hold block keys.
 
         Does nothing if the cached manifest is of another revision of the row.
         """
@@ -138,16 +140,19 @@ class Manifest:
         return entry.length if isinstance(entry, Slice) else 0
 
     def count_of(self, channel: str) -> int:
-        """Return the number of elements of a channel's list; 0 if they are not stored one by one."""
+        """Return the number of elements of a channel's list; 0 if the elements are not stored one by one."""
         entry = self.entries.get(channel)
         return sum(map(_COUNT, entry.runs)) if isinstance(entry, Elements) else 0
 
     def segment_ids(self) -> list[int]:
-        """Return the ids of all segments the entries refer to, each once, in order of first use."""
+        """Return the ids of all segments that the entries refer to, each once, in order of first use."""
         return [*self.positions()]
 
     def positions(self) -> Mapping[int, int]:
-        """Return the index of each segment in `segment_ids`; cached at the first call, when all entries must exist."""
+        """Return the index of each segment in `segment_ids`.
+
+        The first call caches it, so all entries must exist then.
+        """
         if self._positions is None:
             ids: list[int] = []
             for entry in self.entries.values():
@@ -155,7 +160,7 @@ class Manifest:
                     ids += map(_SEGMENT_ID, entry.runs)
                 elif type(entry) is Slice:
                     ids.append(entry.segment_id)
-            # Keep the first occurrence of each.
+            # Keep the first occurrence of each segment.
             self._positions = dict(zip(dict.fromkeys(ids), count(), strict=False))
         return self._positions
 
@@ -185,12 +190,12 @@ def encode_state(
 ) -> bytes:
     """Return a state as the bytes of its column.
 
-    A small state is not compressed if most of it is values that the dictionary does not cover: 1.5 KB of prose shrink
-    by 40 %, which takes a tenth of the put's time, while messages shrink to a third.
+    A small state is not compressed if it consists mostly of values that the dictionary does not cover. Compressing 1.5
+    KB of prose saves 40 % of the bytes and takes a tenth of the put's time. Messages shrink to a third.
 
     Args:
         checkpoint: LangGraph's checkpoint.
-        manifest: The location of its channel values.
+        manifest: The location of the checkpoint's channel values.
         extra: Encoded values of unknown checkpoint keys.
         exact_metadata: Encoded values of metadata keys that JSON does not represent exactly.
     """
@@ -229,7 +234,10 @@ def encode_state(
 
 
 def list_segments(data: bytes, segment_ids: Sequence[int]) -> bytes:
-    """Return a state to be encrypted, bound to the segments that its row names. A row may name more, after them."""
+    """Return a state, ready for encryption, with the segments that its row names.
+
+    A row may name more segments after these.
+    """
     count = len(segment_ids).to_bytes(_COUNT_BYTES, "big")
     return bytes((frames.LISTED,)) + count + _digest(segment_ids) + data
 
@@ -239,23 +247,23 @@ def _digest(segment_ids: Sequence[int]) -> bytes:
 
 
 def _check_segments(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
-    """Return a state that was bound to segments without that.
+    """Return a decrypted state without the segments it was bound to.
 
     Raises:
-        DecryptionError: If its row names others.
+        DecryptionError: If the row names other segments.
     """
     count = int.from_bytes(data[1 : 1 + _COUNT_BYTES], "big")
     if count > len(segment_ids) or _digest(segment_ids[:count]) != data[1 + _COUNT_BYTES : _LISTED_BYTES]:
-        raise DecryptionError(where, "its row names other segments than were stored with it")
+        raise DecryptionError(where, "the segments of its row must be those that it was encrypted with")
     return data[_LISTED_BYTES:]
 
 
 def open_state(data: bytes, segment_ids: Sequence[int], where: str) -> bytes:
-    """Return what is in the frame of a state.
+    """Return the content of a state's frame.
 
     Raises:
         CorruptStateError: If the frame is damaged.
-        DecryptionError: If its row names other segments than it was encrypted with.
+        DecryptionError: If the row names other segments than the state was encrypted with.
     """
     if data[:1] == b"\x04":
         data = _check_segments(data, segment_ids, where)
@@ -268,7 +276,7 @@ def decode_state(data: bytes, segment_ids: Sequence[int], where: str) -> State:
     Raises:
         CorruptStateError: If the bytes are damaged.
         UnreadableFormatError: If a newer version of this package wrote them.
-        DecryptionError: If its row names other segments than it was encrypted with.
+        DecryptionError: If the row names other segments than the state was encrypted with.
     """
     try:
         fields = ormsgpack.unpackb(open_state(data, segment_ids, where))

@@ -1,4 +1,4 @@
-"""The W3C `traceparent` of a caller, which names the trace and the span that a run belongs to."""
+"""The W3C `traceparent` of a caller. It names the trace and the span to which a run belongs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class TraceParent(NamedTuple):
     """A span of the caller.
 
     Attributes:
-        trace_id: Its trace, 128 bits.
-        span_id: The span, 64 bits.
-        is_sampled: Whether the caller exports it.
+        trace_id: Id of the trace, 128 bits.
+        span_id: Id of the span, 64 bits.
+        is_sampled: Whether the caller exports the span.
     """
 
     trace_id: int
@@ -26,7 +26,7 @@ class TraceParent(NamedTuple):
 
 
 def check_traceparent(value: Any) -> str | None:
-    """Return a traceparent, or `None` for anything else: a trace that cannot be read does not stop a run."""
+    """Return a valid traceparent, else `None`. An invalid one does not stop a run."""
     is_one = isinstance(value, str) and len(value) <= _MOST_CHARACTERS and _FORM.fullmatch(value)
     return value if is_one else None
 

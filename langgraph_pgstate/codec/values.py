@@ -1,8 +1,8 @@
 """Encoding of channel values and pending writes through LangGraph's serializer.
 
 With `JsonPlusSerializer` (the default) lists are encoded element by element, so that a new version of a list does not
-write the old elements again. Any other serializer, for example an encrypting one, gets every value whole: nothing of a
-value is stored outside the bytes it returned.
+write the old elements again. Any other serializer, for example an encrypting one, gets every value whole. No part of a
+value is stored outside the bytes that this serializer returned.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from langgraph_pgstate.langgraph_compat import (
     with_msgpack_allowlist,
 )
 
-# Types for values that msgpack cannot represent. The serializer's types never contain a slash.
+# Types for values that msgpack cannot represent. A type of the serializer never contains a slash.
 TYPE_STR: Final = "pgstate/str"
 TYPE_INT: Final = "pgstate/int"
-# Exact msgpack as the caller's own serializer stores a byte string, whose type follows.
+# Exact msgpack that the caller's own serializer stores as a byte string. The serializer's type follows.
 TYPE_EXACT: Final = "pgstate/exact/"
 _WHOLE: Final = frozenset({str, bytes, bytearray})
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -51,7 +51,7 @@ _GENERIC_SEED = secrets.randbits(64)
 _FIELDS, _EXTRA = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _TYPE_CODES = {cls: code for code, cls in enumerate(SHAPES)}
 
-# Precedes an array of plain messages only; no msgpack value begins with this byte.
+# Precedes an array of only plain messages. No msgpack value begins with this byte.
 PLAIN_MARK: Final = b"\xc1"
 
 # ormsgpack reports any exception of an extension hook with this text, including Ctrl-C.
@@ -59,7 +59,7 @@ _HOOK_FAILED: Final = "ext_hook failed"
 
 _SHOWN: Final = 40
 
-# Number of messages that are compared at once: two thirds of the cost of comparing each.
+# Number of messages that are compared at once, which takes two thirds of the time of comparing each message.
 BLOCK: Final = 64
 
 
@@ -68,7 +68,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: 16 bytes for each element.
-        blocks: One key for each of the leading blocks of `BLOCK` elements, as far as computed.
+        blocks: One key for each computed leading block of `BLOCK` elements.
     """
 
     digests: bytes
@@ -79,7 +79,7 @@ NO_FINGERPRINTS: Final = Fingerprints(b"", ())
 
 
 class _Refusals(threading.local):
-    """Types that the serializer refused to build on this thread since `names` was last set."""
+    """Types that the serializer refused to build on this OS thread since `names` was last set."""
 
     names: list[tuple[str, str]] | None = None
 
@@ -105,36 +105,36 @@ class ValueCodec:
 
     def __init__(self, serde: SerializerProtocol | None = None, *, refuse_unsafe: bool = True) -> None:
         self.serde: SerializerProtocol = StateSerializer() if serde is None else maybe_add_typed_methods(serde)
-        # The caller's own serializer decides itself which types it builds.
+        # The caller's own serializer decides which types it builds.
         own = self.serde if isinstance(self.serde, StateSerializer) else None
         self._refusing_serde = None if own is None or own.is_lenient or not refuse_unsafe else own
         self.is_native = own is not None or (type(self.serde) is JsonPlusSerializer and not has_own_hook(self.serde))
-        # It has to build tuples, which LangGraph's serializer never stores.
+        # This serializer must build tuples, which LangGraph's serializer never stores.
         self._decoding = with_msgpack_allowlist(self.serde, [TUPLE]) if self.is_native and own is None else self.serde
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> ValueCodec:
-        """Return a codec that may also build the given types, or this one if it already may."""
+        """Return a codec that may also build some types; this codec if it already may build them."""
         serde = with_msgpack_allowlist(self.serde, extra)
         return self if serde is self.serde else ValueCodec(serde, refuse_unsafe=self._refusing_serde is not None)
 
     def lenient(self) -> ValueCodec:
-        """Return the same codec, but reading refused types as plain data instead of raising."""
+        """Return the same codec, which reads refused types as plain data instead of raising."""
         return ValueCodec(self.serde, refuse_unsafe=False)
 
     def without_types(self) -> ValueCodec:
-        """Return a codec that reads all types of the application as plain data, so that it runs no code of theirs.
+        """Return a codec that reads all types of the application as plain data, so that none of their code runs.
 
-        A serializer of the caller's own decides itself which types it builds.
+        A caller's own serializer decides which types it builds.
         """
         return ValueCodec(plain_serializer()) if self.is_native else self.lenient()
 
-    # Whole values
+    # Methods for whole values.
 
     def dumps(self, channel: str, value: Any) -> tuple[str, bytes]:
         """Return a value as `(type, bytes)`.
 
         Raises:
-            SerializationError: If it cannot be stored.
+            SerializationError: If the value cannot be stored.
         """
         try:
             if self.is_native:
@@ -159,13 +159,13 @@ class ValueCodec:
             raise self._explain(channel, value, error) from error
 
     def dumps_exactly(self, name: str, value: Any) -> tuple[str, bytes]:
-        """Return a value as `(type, bytes)` of which `loads` returns an equal value with the same types at each place.
+        """Return a value as `(type, bytes)` from which `loads` restores all types.
 
-        Unlike a channel's bytes, which are LangGraph's own, they keep tuples.
+        A channel's bytes, which have LangGraph's format, do not keep tuples; these bytes do.
 
         Raises:
-            SerializationError: If they could not hold it type for type; the place is named.
-            UnsafeTypeError: If it has a type that could not be built again.
+            SerializationError: If a type would be lost; the place is named.
+            UnsafeTypeError: If the value has a type that could not be built again.
         """
         if not self.is_native:
             return self._dumps_exactly_by_own(name, value)
@@ -186,7 +186,10 @@ class ValueCodec:
         return encoded
 
     def _dumps_exactly_by_own(self, name: str, value: Any) -> tuple[str, bytes]:
-        """Return the bytes of the caller's own serializer, which may have to be given exact bytes for that."""
+        """Return the bytes of the caller's own serializer.
+
+        If it loses types, it gets exact bytes instead of the value.
+        """
         try:
             encoded = self.dumps(name, value)
             self._check_exact(name, value, encoded)
@@ -196,7 +199,7 @@ class ValueCodec:
         return encoded
 
     def _check_exact(self, name: str, value: Any, encoded: tuple[str, bytes]) -> None:
-        """Raise `SerializationError` if some bytes are not read as the value that they were made of."""
+        """Raise `SerializationError` if decoding bytes does not restore the encoded value."""
         try:
             found = difference(value, self.loads(*encoded, name))
         except (CorruptStateError, UnreadableFormatError) as error:
@@ -210,10 +213,10 @@ class ValueCodec:
         """Return the value that `dumps` was given.
 
         Raises:
-            UnsafeTypeError: If it holds a type that may not be built, and the serializer is the default one.
+            UnsafeTypeError: If the value has a type that may not be built, and the serializer is the default one.
             CorruptStateError: If the bytes do not match the type.
             UnreadableFormatError: If the serializer does not know the type.
-            KeyboardInterrupt: If a signal handler raised during decoding, whatever it raised.
+            KeyboardInterrupt: If a signal handler raised any exception during decoding.
         """
         if type_ == TYPE_STR:
             return data.decode("utf-8", "surrogatepass")
@@ -229,7 +232,7 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # Raises again if the bytes are the cause.
+                # Decoding again raises the error again if the bytes are the cause.
                 self.serde.loads_typed((type_, data))
                 raise KeyboardInterrupt from None
 
@@ -244,7 +247,7 @@ class ValueCodec:
             return bool(_INT_MIN <= value <= _INT_MAX)
         return kind is float or kind is bool or value is None
 
-    # Lists, element by element
+    # Methods for lists that are encoded element by element.
 
     def encode_element(self, channel: str, element: Any) -> tuple[bytes, bool]:
         """Return an element in the serializer's own bytes, and whether it is a plain message."""
@@ -267,12 +270,12 @@ class ValueCodec:
             except ValueError as error:
                 if str(error) != _HOOK_FAILED:
                     raise
-                # As in `loads`.
+                # Repeated as in `loads`.
                 self._unpack(array, None)
                 raise KeyboardInterrupt from None
             if type(elements) is not list:
                 raise CorruptStateError(where, "it is not an array")
-        # Messages nested in elements add digests, too: use the digests only if every element is itself a message.
+        # Messages nested in elements add digests, too. Use the digests only if every element is a message.
         if len(digests) == len(elements) and set(map(type, elements)) <= SHAPES.keys():
             return elements, b"".join(digests)
         return elements, self.digests(where, elements)
@@ -280,7 +283,7 @@ class ValueCodec:
     def digests(self, channel: str, elements: Sequence[Any]) -> bytes:
         """Return 16 bytes for each element, equal only when the element's stored bytes would be equal.
 
-        They are computed from the content on every call, because state may be mutated in place.
+        Digests are computed from the content on every call, because a state may be changed in place.
         """
         digest = xxhash.xxh3_128_digest
         pack = ormsgpack.packb
@@ -300,7 +303,7 @@ class ValueCodec:
     def fingerprints(
         self, channel: str, elements: Sequence[Any], before: Fingerprints = NO_FINGERPRINTS
     ) -> Fingerprints:
-        """Return the fingerprints of a list, reusing those of an earlier version for blocks that are unchanged.
+        """Return the fingerprints of a list. For unchanged blocks, fingerprints of an earlier version are reused.
 
         Args:
             channel: The list's channel, for errors.
@@ -310,7 +313,7 @@ class ValueCodec:
         known = 0
         for key in before.blocks:
             if _block_key(elements[known * BLOCK : (known + 1) * BLOCK]) != key:
-                # All elements after this may be shifted, so computing each digest is cheaper.
+                # All later elements may be shifted, so computing each digest is cheaper.
                 break
             known += 1
         blocks = [*before.blocks[:known]]
@@ -339,14 +342,14 @@ class ValueCodec:
     ) -> BaseException:
         """Return the exception to raise for a value that cannot be stored."""
         if isinstance(error, ormsgpack.MsgpackEncodeError):
-            # ormsgpack hides exceptions of the Python code it called, including Ctrl-C.
+            # ormsgpack hides exceptions of the Python code that it called, including Ctrl-C.
             with suppress(Exception):
                 (dumps or self.serde.dumps_typed)([value])
                 return KeyboardInterrupt()
         return SerializationError(channel, value, error)
 
     def _unpack(self, data: bytes, digests: list[bytes] | None, *, were_plain: bool = False) -> Any:
-        # `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
+        # Typed `Any`, because `isinstance` of a protocol's subclass takes longer than decoding a small value.
         serde: Any = self._decoding
         hook = decoding_hook(extension_hook_of(serde), digests, _GENERIC_SEED, were_plain=were_plain)
         return ormsgpack.unpackb(data, ext_hook=hook, option=UNPACK_OPTIONS)
@@ -364,7 +367,7 @@ def _described(value: Any) -> str:
 
 
 class _Reading:
-    """A context manager for decoding: raise this package's errors for damaged bytes and refused types."""
+    """A context manager for decoding. It raises this package's errors for damaged bytes and refused types."""
 
     __slots__ = ("_outer", "_serde", "_where")
 
@@ -389,7 +392,7 @@ class _Reading:
 
 
 def _block_key(block: Sequence[Any]) -> bytes | None:
-    """Return a key that is equal only for equal blocks of messages; `None` if not all are plain messages."""
+    """Return a key for a block of messages. Equal keys mean equal blocks. Return `None` if a message is not plain."""
     try:
         types = bytes(map(_TYPE_CODES.__getitem__, map(type, block)))
         if any(map(_EXTRA, block)):
@@ -400,7 +403,7 @@ def _block_key(block: Sequence[Any]) -> bytes | None:
 
 
 def encodes_as_utf8(text: str) -> bool:
-    """Return whether a string holds no lone surrogate."""
+    """Return whether a string has no lone surrogate."""
     if text.isascii():
         return True
     try:
@@ -420,7 +423,7 @@ def array_header(count: int) -> bytes:
 
 
 def split_array(payload: bytes, where: str) -> tuple[int, int]:
-    """Return the number of elements of an array, with or without `PLAIN_MARK`, and the offset of the first."""
+    """Return the number of elements of an array, with or without `PLAIN_MARK`, and the offset of the first element."""
     at = len(PLAIN_MARK) if payload.startswith(PLAIN_MARK) else 0
     first = payload[at] if len(payload) > at else 0
     if 0x90 <= first <= 0x9F:

@@ -1,9 +1,9 @@
 """Pending writes of one call, packed into as few rows as idempotence allows.
 
-The ordinary writes of a call are one row: `[[number, channel, type, bytes], …]` in a frame. A task's first such row
-has the `idx` 0, so that a second call conflicts with it and adds the missing writes as a row under the next `idx`.
-A write to a special channel (error, interrupt, resume, scheduled) is a row of its own under its negative number,
-because only such a write may be replaced later.
+The ordinary writes of a call are one row: `[[number, channel, type, bytes], …]` in a frame. A task's first such row has
+the `idx` 0, so that a second call conflicts with it and adds the missing writes as a row under the next `idx`. A write
+to a special channel (error, interrupt, resume, scheduled) has its own row under its negative number, because only such
+a write may be replaced later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langgraph_pgstate.codec import frames
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import CorruptStateError
 
-# The number that orders a task's writes, channel, type and bytes.
+# The number that orders a task's writes, the channel, the type and the bytes.
 Write = tuple[int, str, str, bytes]
 
 
@@ -37,7 +37,7 @@ def encode_writes(codec: ValueCodec, writes: Sequence[tuple[str, Any]]) -> list[
 
 
 def pack_writes(writes: Sequence[Write]) -> bytes:
-    """Return the data of a row."""
+    """Return encoded writes as the data of a row."""
     return frames.pack(ormsgpack.packb(writes))
 
 

@@ -1,1 +1,1 @@
-"""The only package that imports psycopg: connections, pools, retries, errors translated, the embedded server."""
+"""The only package that imports psycopg. It has connections, pools, retries, and the embedded server."""

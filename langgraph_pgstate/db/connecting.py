@@ -25,11 +25,12 @@ from langgraph_pgstate.errors import ConfigurationError, UnavailableError
 from langgraph_pgstate.options import PoolSettings
 
 DEFAULT_PREPARE_THRESHOLD = 5
-# Detects a peer that vanished silently (failover, a dropped NAT entry) within a minute, instead of after two hours.
+# Detects within a minute that a peer vanished silently (failover, a dropped NAT entry). The default is two hours.
 _NETWORK = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-# Seconds until another attempt to reach a host that does not answer.
+# Seconds until another attempt to reach a host that does not respond.
 _CONNECT_TIMEOUT = 10
-# For a pool whose server is down: psycopg doubles the time between two attempts until it gives up, and starts again.
+# Seconds for which a pool retries while its server is down. psycopg doubles the delay between attempts until it gives
+# up, and then starts again.
 _RECONNECT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _OWN: Final = "_pgstate_own"
@@ -38,13 +39,13 @@ _pool_log: Final = logging.getLogger("psycopg.pool")
 
 
 class _Reported(logging.Filter):
-    """Removes what psycopg logs of pools of this package: a line for each attempt and connection of an outage.
+    """Removes psycopg's log lines about this package's pools: one for each attempt and connection of an outage.
 
-    This package logs one line for the outage (`Outage`). With the level DEBUG all remain.
+    This package logs one line for the outage (`Outage`). At the level DEBUG, all lines remain.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is logged."""
+        """Return whether a record is logged."""
         if record.levelno > logging.WARNING or _pool_log.isEnabledFor(logging.DEBUG):
             return True
         about = record.args[0] if isinstance(record.args, tuple) and record.args else None
@@ -58,7 +59,7 @@ class Connector:
     """The connection factory of a blocking pool.
 
     Args:
-        first: The connection that is given out first.
+        first: The connection that the first call gets.
 
     Attributes:
         error: The error of the last attempt to connect; `None` if it succeeded.
@@ -73,7 +74,7 @@ class Connector:
             setattr(one, _OWN, True)
 
     def connect(self, conninfo: str = "", **options: Any) -> PsycopgConnection:
-        """Make a connection as `psycopg.Connection.connect` does, and store the error if that fails."""
+        """Connect as `psycopg.Connection.connect` does, and store the error of a failure."""
         with suppress(IndexError):
             return self._first.pop()
         try:
@@ -121,13 +122,13 @@ class AsyncConnector:
 
 
 def connector_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None) -> Connector | AsyncConnector:
-    """Return a pool's connector, or an unused one if the caller made the pool."""
+    """Return a pool's connector; if the caller made the pool, an unused connector."""
     connector: object = getattr(pool, "connection_class", None)
     return connector if isinstance(connector, Connector | AsyncConnector) else Connector()
 
 
 def _connect_again(pool: ConnectionPool[Any]) -> None:
-    """Reconnect a pool that has given up if a call is waiting; later calls reconnect it themselves."""
+    """Reconnect a pool that has given up, if a call is waiting for it. Later calls reconnect the pool themselves."""
     if connector_of(pool).callers:
         pool.check()
 
@@ -138,19 +139,20 @@ async def _connect_again_async(pool: AsyncConnectionPool[Any]) -> None:
 
 
 def connection_options(dsn: str, prepare_threshold: int | None, timeout: float) -> dict[str, Any]:
-    """Return keyword arguments for connecting; network settings of the DSN take precedence.
+    """Return keyword arguments for connecting. Network settings of the DSN take precedence.
 
     Raises:
-        ConfigurationError: If the DSN is empty or cannot be parsed, or the threshold is no number.
+        ConfigurationError: If the DSN is empty or cannot be parsed, or the threshold is not a number.
     """
     is_number = isinstance(prepare_threshold, int) and not isinstance(prepare_threshold, bool)
     if prepare_threshold is not None and not (is_number and prepare_threshold >= 0):
         raise ConfigurationError(f"prepare_threshold must be a whole number or None, not {prepare_threshold!r}")
     given = read_dsn(dsn)
-    # libpq takes whole seconds, at least two.
+    # libpq accepts whole seconds, at least two.
     network = {**_NETWORK, "connect_timeout": max(2, min(_CONNECT_TIMEOUT, int(timeout)))}
     missing = {name: value for name, value in network.items() if name not in given}
-    # Otherwise it is the database's, in which most text cannot be sent; `PGCLIENTENCODING` and the DSN may name others.
+    # Without it, the database's encoding applies, in which most text cannot be sent. `PGCLIENTENCODING` and the DSN may
+    # set another one.
     return {"autocommit": True, "prepare_threshold": prepare_threshold, **missing, "client_encoding": "utf8"}
 
 
@@ -182,14 +184,14 @@ def _raise_if_final(error: Exception, settings: PoolSettings, deadline: float) -
 
 
 def _no_answer(error: Exception, settings: PoolSettings) -> UnavailableError:
-    return UnavailableError(f"PostgreSQL did not answer within {settings.timeout:g} s: {reason_of(error)}")
+    return UnavailableError(f"PostgreSQL did not respond within {settings.timeout:g} s: {reason_of(error)}")
 
 
 @contextmanager
 def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iterator[ConnectionPool[Any]]:
     """Open a pool, and close it at the end of the block.
 
-    It connects once first, because a pool retries in the background until its timeout, after any error.
+    A first connection is made before, because a pool retries after any error in the background until its timeout.
 
     Args:
         dsn: The connection string.
@@ -198,7 +200,7 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
 
     Raises:
         ConfigurationError: If the server refuses the connection (password, role, database) or its host is unknown.
-        UnavailableError: If the server does not answer within the pool's timeout.
+        UnavailableError: If the server does not respond within the pool's timeout.
     """
     process, deadline = os.getpid(), time.monotonic() + settings.timeout
     while True:
@@ -224,7 +226,7 @@ def open_pool(dsn: str, settings: PoolSettings, options: dict[str, Any]) -> Iter
             connector.close()
         yield pool
     finally:
-        # In a forked child, closing would end the parent's sessions.
+        # In a forked child, closing the pool would end the parent's sessions.
         if os.getpid() == process:
             pool.close()
 
@@ -234,10 +236,10 @@ class _MustWaitError(Exception):
 
 
 class _BlockingPool(ConnectionPool[Any]):
-    """A pool that loses no connection when a signal handler raises in a call that waits for one.
+    """A pool that loses no connection when a signal handler raises during a wait.
 
-    psycopg's pool hands a connection to a client that has left by such an exception. Handlers run in the main thread
-    only, so another thread waits in its place.
+    psycopg's pool would give the connection to the call that has ended by the exception. Signal handlers run only in
+    the main thread, so another thread waits for it.
     """
 
     _starts_threads = True
@@ -265,7 +267,7 @@ class _BlockingPool(ConnectionPool[Any]):
         return connection
 
     def _get_ready_connection(self, timeout: float | None) -> Any:
-        """Return an idle connection. Called with the pool's lock, before the client waits."""
+        """Return an idle connection. Called under the pool's lock, before the caller waits."""
         found = super()._get_ready_connection(timeout)
         if found is None and self._starts_threads and threading.current_thread() is threading.main_thread():
             raise _MustWaitError
@@ -273,14 +275,14 @@ class _BlockingPool(ConnectionPool[Any]):
 
 
 class _Wait:
-    """A wait for a pooled connection in another thread, which returns the connection if it is not taken.
+    """A wait for a pooled connection in another thread. The thread returns a connection that is not taken.
 
     Args:
-        pool: Where it waits.
+        pool: The pool.
         timeout: See `ConnectionPool.getconn`.
 
     Attributes:
-        results: Gets one pair, of an error or a connection.
+        results: Receives one pair: an error and a connection, one of them `None`.
     """
 
     def __init__(self, pool: _BlockingPool, timeout: float | None) -> None:
@@ -302,7 +304,7 @@ class _Wait:
         self._pool.putconn(connection)
 
     def abandon(self) -> None:
-        """Let the connection be given back, or give it back if it has come."""
+        """Return the connection to the pool, now or as soon as it arrives."""
         with self._lock:
             self._is_abandoned = True
         with suppress(queue.Empty):
@@ -312,7 +314,7 @@ class _Wait:
 
 
 class _TasksUntilCancelled:
-    """The queue of a pool's worker, which ends the worker once it was cancelled."""
+    """The task queue of a pool's worker. It ends the worker after a cancellation."""
 
     def __init__(self, queue: asyncio.Queue[Any]) -> None:
         self._queue = queue
@@ -323,15 +325,15 @@ class _TasksUntilCancelled:
 
 
 class _AsyncPool(AsyncConnectionPool[Any]):
-    """A pool whose tasks end when they are cancelled, so that a program that closes nothing leaves `asyncio.run`."""
+    """A pool whose tasks end when they are cancelled, so that `asyncio.run` returns even if the pool is not closed."""
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        """Run maintenance tasks until cancelled, which the pool's own worker hides in a task."""
+        """Run maintenance tasks until cancelled. psycopg's own worker can hide a cancellation in a task."""
         await super().worker(_TasksUntilCancelled(q))  # type: ignore[arg-type]
 
     async def schedule_task(self, task: Any, delay: float) -> None:
-        """Run a maintenance task later. Waking the pool's own scheduler can hide a cancellation; see `finishing`."""
+        """Run a maintenance task later. psycopg's own scheduler can hide a cancellation, see `finishing`."""
         asyncio.get_running_loop().call_later(delay, _run_task, task)
 
 
@@ -372,7 +374,7 @@ async def open_pool_async(dsn: str, settings: PoolSettings, options: dict[str, A
 
 
 def bounded_dsn(dsn: str, seconds: float) -> str:
-    """Return a connection string for a connection that waits for a server that does not answer so long at most."""
+    """Return a connection string that limits the wait for a server that does not respond."""
     return make_conninfo(dsn, connect_timeout=max(2, int(seconds)), tcp_user_timeout=int(seconds * 1000))
 
 
@@ -383,14 +385,14 @@ def dsn_of(
     """Return the connection string of a pool or of a connection.
 
     Raises:
-        ConfigurationError: If it is not known.
+        ConfigurationError: If the connection string is not known.
     """
     if connection is not None:
         info = connection.info
         return make_conninfo(info.dsn, **({"password": info.password} if info.password else {}))
     if pool is None or not isinstance(pool.conninfo, str):
         raise ConfigurationError(
-            "further connections need a connection string: open the state with one, or with a pool"
+            "further connections need a connection string: open the state with a connection string or a pool"
         )
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     kwargs = pool.kwargs if isinstance(pool.kwargs, dict) else {}
@@ -401,7 +403,7 @@ def prepare_threshold_of(
     pool: ConnectionPool[Any] | AsyncConnectionPool[Any] | None,
     connection: PsycopgConnection | AsyncPsycopgConnection | None,
 ) -> int | None:
-    """Return after how many executions the connections prepare a statement; `None` for never."""
+    """Return the number of executions after which connections prepare a statement; `None` for never."""
     if connection is not None:
         return connection.prepare_threshold
     kwargs = pool.kwargs if pool is not None and isinstance(pool.kwargs, dict) else {}

@@ -1,7 +1,6 @@
-"""What a statement does with content: the one place where content is encrypted on its way to the database, and
-decrypted on its way back.
+"""The content of statements: its encryption before a statement, and the decryption of results.
 
-Lines below the purpose of a statement say it, with a column of `columns.py` each:
+Lines below a statement's description declare its content. Each names a column of `columns.py`:
 
     -- seals: segments.data from new_data with segment_id = new_id
     -- seals: segments.data from new_data by new_starts, new_lengths with segment_id = new_ids
@@ -58,7 +57,7 @@ _OF_SEVERAL: Final = ("thread_ids", "run_ids")
 
 
 class Cipher(Protocol):
-    """The keys of a database."""
+    """The data keys of a database."""
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
         """Return a value encrypted under the current key of its row's scope."""
@@ -69,28 +68,28 @@ class Cipher(Protocol):
         ...
 
     def current_id(self, column: str, parts: Sequence[Any]) -> str:
-        """Return the id of the data key that a value would be encrypted under."""
+        """Return the id of the data key that would encrypt a value now."""
         ...
 
     def admit_plain(self, place: str) -> None:
-        """Raise unless values that are not encrypted are accepted."""
+        """Raise an error unless unencrypted values are accepted."""
         ...
 
     def is_readable(self, column: str, key: str) -> bool:
-        """Return whether a key of an object stays readable because the application says so."""
+        """Return whether the application has declared a key of an object as readable."""
         ...
 
     def is_searchable(self, key: str) -> bool:
-        """Return whether a key of metadata can be searched by its digest."""
+        """Return whether equal values of a metadata key can be found by their digests."""
         ...
 
     def digest(self, column: str, key: str, value: Any) -> str:
-        """Return the digest by which equal values of a key are found."""
+        """Return the digest of a key's value. Equal values have equal digests."""
         ...
 
 
 class _Part(NamedTuple):
-    """What a statement does with one column."""
+    """One line about a column: what the statement does with its content."""
 
     column: str
     content: Content
@@ -105,7 +104,7 @@ class _Part(NamedTuple):
 
 
 class Contents:
-    """What a statement does with content.
+    """The declared content of a statement.
 
     Args:
         lines: The lines of its head.
@@ -119,7 +118,7 @@ class Contents:
         for line in lines:
             match = _LINE.fullmatch(line)
             if match is None or match["column"] not in CONTENTS:
-                raise ValueError(f"not a line of contents: {line!r}")
+                raise ValueError(f"not a valid line about content: {line!r}")
             found[match["does"]].append(_part(match))
         self.columns = frozenset(part.column for parts in found.values() for part in parts)
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
@@ -129,11 +128,11 @@ class Contents:
 
     @property
     def has_opens(self) -> bool:
-        """Whether it returns content."""
+        """Whether the statement returns content."""
         return bool(self._opens)
 
     def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a statement's parameters with their content encrypted.
+        """Return a statement's parameters with encrypted content.
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
@@ -175,7 +174,7 @@ class Contents:
     def open(
         self, cipher: Cipher, names: Sequence[str], rows: Sequence[Any], parameters: Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
-        """Return a statement's rows with their content decrypted.
+        """Return a statement's rows with decrypted content.
 
         Args:
             cipher: The keys.
@@ -185,7 +184,7 @@ class Contents:
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
-            EncryptionError: If a value does not decrypt, or is not encrypted.
+            EncryptionError: If a value cannot be decrypted, or is not encrypted.
         """
         places = self._places(names)
         missing: set[tuple[str, str]] = set()
@@ -201,7 +200,7 @@ class Contents:
 
                 def find(name: str, row: Any = row) -> Any:
                     place = places.get(name)
-                    # A result names the parts of its rows, and leaves out those that are one parameter.
+                    # A result has the parts of each row's key, except a part that is one parameter for all rows.
                     return parameters[name] if place is None else row[place]
 
                 try:
@@ -217,10 +216,12 @@ class Contents:
         return opened
 
     def refuse_encrypted(self, names: Sequence[str], rows: Sequence[Any]) -> None:
-        """Raise if a row has encrypted text, for a program without keys. Bytes are refused where they are read.
+        """Raise if a row has encrypted text, for a program without keys.
+
+        Encrypted bytes are refused where they are read.
 
         Raises:
-            EncryptedError: If it has.
+            EncryptedError: If a row has encrypted text.
         """
         places = self._places(names)
         for part in self._opens:
@@ -233,7 +234,7 @@ class Contents:
                     raise EncryptedError(part.column)
 
     def _places(self, names: Sequence[str]) -> dict[str, int]:
-        # A statement's columns are the same each time.
+        # A statement has the same columns at each execution.
         if self._positions is None:
             self._positions = {name: place for place, name in enumerate(names)}
         return self._positions
@@ -278,7 +279,7 @@ def _by_source(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
 
 
 def _at(parameters: Mapping[str, Any], number: int) -> Callable[[str], Any]:
-    """Return a function that returns a parameter, or of a list the item at a place."""
+    """Return a function from an index to a parameter's value; for a list, to the item at the index."""
 
     def find(name: str) -> Any:
         value = parameters[name]
@@ -308,7 +309,7 @@ def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str
         return cipher.seal(part.column, content, keys, value)
     if content.kind == "text":
         return _seal_text(cipher, part, keys, value.encode("utf-8", "surrogatepass"))
-    # JSON text.
+    # The parameter is JSON text.
     if content.kind == "json":
         return f'"{_seal_text(cipher, part, keys, value.encode())}"'
     given = orjson.loads(value)
@@ -317,7 +318,7 @@ def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str
 
 
 def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of values that are passed as one byte string."""
+    """Encrypt values that are passed as one byte string, and return the changed parameters."""
     assert part.starts is not None
     assert part.lengths is not None
     data, values = parameters[part.path[0]], []
@@ -329,7 +330,7 @@ def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any
 
 
 def _seal_laid_out(cipher: Cipher, part: _Part, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of values that are passed as one byte string, whose places are in objects."""
+    """Encrypt values of one byte string whose places are in objects, and return the changed parameters."""
     rows, data, values, at = orjson.loads(parameters[name]), parameters[part.path[0]], [], 1
     for row in rows:
         value = data[row["start"] - 1 : row["start"] - 1 + row["length"]]
@@ -357,7 +358,7 @@ def _seal_json(cipher: Cipher, parts: Sequence[_Part], value: Any, parameters: M
 def _walk(
     value: Any, path: Sequence[str], find: Callable[[str], Any]
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], Any]]]:
-    """Yield the objects at a path that may have its last key, and what finds a name in them and around them."""
+    """Yield the objects that may have the last key of a path, each with a lookup for names in and around it."""
     if isinstance(value, list):
         for one in value:
             yield from _walk(one, path, find)
@@ -373,7 +374,7 @@ def _walk(
 
 
 def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
-    """Return a value within JSON, encrypted."""
+    """Return the encrypted form of a value within JSON."""
     if part.content.kind == "object":
         return _seal_object(cipher, part, keys, value)
     if part.content.kind == "text":
@@ -382,18 +383,21 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 
 def _dumps(part: _Part, value: Any) -> bytes:
-    # SQL compares objects, whatever the order of their keys.
+    # SQL compares objects regardless of the order of keys.
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
 
 
 def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes) -> str:
-    # Another version of zstd may compress to other bytes.
+    # Another version of zstd may produce other bytes.
     frame = frames.pack_raw(content) if part.content.is_stable else frames.pack(content)
     return to_text(cipher.seal(part.column, part.content, keys, frame))
 
 
 def _seal_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
-    """Return an object with its keys encrypted, but for those that stay readable; the same if all do."""
+    """Return an object with encrypted values, except for readable keys.
+
+    If all keys are readable, return the same object.
+    """
     if not isinstance(value, dict):
         return value
     hidden = {key: one for key, one in value.items() if not _is_readable(cipher, part, key)}
@@ -412,7 +416,7 @@ def _matched(cipher: Cipher, part: _Part, value: str) -> str:
     """Return a filter on objects as JSON text, with digests of searchable keys.
 
     Raises:
-        ConfigurationError: If it has a key that is neither readable nor searchable.
+        ConfigurationError: If the filter has a key that is neither readable nor searchable.
     """
     wanted = {}
     for key, one in orjson.loads(value).items():
@@ -429,7 +433,7 @@ def _matched(cipher: Cipher, part: _Part, value: str) -> str:
 
 
 def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
-    """Return a value of a result, decrypted; what `if intact` allows is returned with its error."""
+    """Return a decrypted value of a result. With `if intact`, a value that fails is returned with its error."""
     if len(part.path) > 1:
         for owner, inner_find in _walk(value, part.path[1:], find):
             inner = owner.get(part.path[-1])
@@ -441,7 +445,7 @@ def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], A
         try:
             return _open_text(cipher, part, keys, value)
         except DataKeyDestroyedError:
-            # What was erased reads as what is not there.
+            # Erased content is read as missing.
             return None
         except DecryptionError:
             if part.is_lenient:
@@ -465,7 +469,7 @@ def _opened(cipher: Cipher, part: _Part, keys: Sequence[Any], value: bytes) -> b
 
 
 def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
-    """Return text or JSON, decrypted; JSON text stays text."""
+    """Return decrypted text or JSON. JSON text stays text."""
     place = where(part.column, keys)
     if part.content.kind == "object":
         is_text = isinstance(value, str)
@@ -507,18 +511,20 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
 
 
 def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Sequence[Any]], value: Any) -> Any:
-    """Return a stored value as it is to be stored: bound to its row, under the current data key. `None` if it is.
+    """Return a stored value encrypted again: bound to its row, under the current data key.
+
+    Return `None` if it is so already.
 
     Args:
         cipher: The keys.
         column: Table and column.
-        keys: The key of its row.
-        others: Keys of rows from which it may have been copied.
-        value: The value as it is stored.
+        keys: The key of the value's row.
+        others: Keys of rows from which the value may have been copied.
+        value: The stored value.
 
     Raises:
-        DecryptionError: If it is bound to none of these rows.
-        NotEncryptedError: If it is not encrypted, and that is not accepted.
+        DecryptionError: If the value is bound to none of these rows.
+        NotEncryptedError: If the value is not encrypted, and such values are not accepted.
     """
     content = CONTENTS[column]
     part = _Part(column, content, (column,), None, None, None, (), None, frozenset(), False)
@@ -544,7 +550,7 @@ def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Se
 
 
 def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
-    """Return the encrypted bytes of a stored value, if it is encrypted."""
+    """Return the encrypted bytes of a stored value; `None` if it is not encrypted."""
     if content.kind == "bytes":
         return value if is_sealed(value) else None
     text = value.get(SEALED_KEY) if content.kind == "object" and isinstance(value, dict) else value
@@ -552,7 +558,7 @@ def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
 
 
 def _open_from(cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes) -> tuple[bytes, bool]:
-    """Return the content of a value that is bound to one of some rows, and whether it is the first."""
+    """Return the content of a value that is bound to one of some rows, and whether it is bound to the first."""
     for number, keys in enumerate(places):
         try:
             return cipher.open(column, keys, sealed), number == 0

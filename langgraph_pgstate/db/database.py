@@ -1,7 +1,7 @@
 """Blocking and async access to the database: a pool or one connection, owned or borrowed, with bounded retries.
 
-`Database` blocks and `AsyncDatabase` suspends; the two are written by hand. Both run an operation on a
-connection and translate psycopg's errors.
+`Database` blocks and `AsyncDatabase` suspends. Both classes are written by hand. Both run an operation on a connection
+and translate psycopg's errors.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ __all__ = [
 
 _DRIVER_ERRORS = (psycopg.Error, PoolClosed, PoolTimeout, TooManyRequests)
 _ONCE = RetryPolicy(attempts=1)
-# For the connection on which a data key is stored while the caller's transaction is open.
+# Limits for the connection on which a data key is stored while the caller's transaction is open.
 _OUTSIDE_SECONDS = 30.0
-# More than the keys that any operation misses one after the other; then they do not fit the cache.
+# More tries than any operation needs data keys. If they are used up, the keys do not fit the cache.
 _MOST_LOADS = 50
-# psycopg sends BEGIN before it.
+# psycopg sends BEGIN before the statement.
 _NOTHING = b""
 
 Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
@@ -79,7 +79,7 @@ Observer = Callable[[Callable[..., Any]], AbstractContextManager[Any]]
 
 
 Check = Callable[[Connection], Awaitable[None]]
-"""Raises unless the tables keep tenants apart."""
+"""A function that raises unless the tables keep tenants apart."""
 
 
 def _in_use() -> PoolTimeout:
@@ -95,12 +95,12 @@ def _least(seconds: float | None, other: float | None) -> float | None:
 
 
 class _Connected:
-    """The common part of both databases: what they know of their connections and of the process that made them.
+    """The common part of both databases: facts about the connections and the process that opened them.
 
     Attributes:
         owner: The object that closes the connections. It lives as long as the database.
-        tenant: The tenant whose rows alone its operations see and write; `None` where tables do not keep tenants apart.
-        known_tenants: Those for whom it is known that they do.
+        tenant: The only tenant whose rows operations see and write; `None` if tables do not keep tenants apart.
+        known_tenants: Tenants for which a check found that the tables keep tenants apart.
         keys: The data keys by which content is encrypted; `None` for none.
     """
 
@@ -114,7 +114,7 @@ class _Connected:
 
     @property
     def dsn(self) -> str:
-        """The connection string of its server, for further connections. It may have a password."""
+        """The connection string, for further connections. It may contain a password."""
         raise NotImplementedError
 
     def __init__(self) -> None:
@@ -122,16 +122,16 @@ class _Connected:
 
     @property
     def whole(self) -> Any:
-        """The database of no tenant over the same connections."""
+        """The database without a tenant over the same connections."""
         return self
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in a forked child, whose connections are the parent's."""
+        """Whether this object is a copy in a forked child. Its connections belong to the parent."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Refuse connections shared by two processes after a fork: each would read the other's results.
+        """Refuse connections that two processes share after a fork, because each would read the other's results.
 
         Raises:
             ConfigurationError: If this is a forked child.
@@ -145,7 +145,7 @@ class _Connected:
     def _walled(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]]
     ) -> Callable[Concatenate[Connection, P], Awaitable[T]]:
-        """Return an operation that first finds out whether the tables keep tenants apart, if that is not known."""
+        """Return an operation that first checks that the tables keep tenants apart, if this is not known yet."""
         if self._is_checked or self._check is None:
             return operation
         check = self._check
@@ -161,12 +161,12 @@ class _Connected:
         """Remember that the tables keep tenants apart."""
 
     def _is_away(self, busy_seconds: float | None, tries: Tries | None) -> bool:
-        """Return whether a call that got no connection waits for the server, and not for other calls."""
+        """Return whether a call without a connection waits for the server, not for other calls."""
         has_time = busy_seconds is not None and tries is not None and tries.remaining(time.monotonic()) > 0
         return has_time and self._connector.error is not None
 
     def _apart(self, error: UnavailableError, seconds: float) -> tuple[str, dict[str, Any]]:
-        """Return DSN and options of a connection for a call that found all connections in use.
+        """Return the DSN and options of an extra connection, for a call that found all connections in use.
 
         Raises:
             UnavailableError: The call's error, if it failed for another reason.
@@ -177,7 +177,7 @@ class _Connected:
 
 
 def _finish_unless_idle(connection: PsycopgConnection | AsyncPsycopgConnection, *, is_borrowed: bool) -> None:
-    """Close an owned connection that an interrupted call has left in use; the next call opens another."""
+    """Close an owned connection that an interrupted call left in use. The next call opens a new connection."""
     if not is_borrowed and not is_idle(connection):
         connection.pgconn.finish()
 
@@ -186,8 +186,8 @@ class Database(_Connected):
     """Runner of operations on blocking connections. Thread-safe; with a pool, calls run concurrently.
 
     Attributes:
-        observer: Measures operations, if there is one.
-        is_borrowed: Whether the only connection is the caller's, who may also use it between calls.
+        observer: Measures operations; `None` for no measuring.
+        is_borrowed: Whether the only connection belongs to the caller, who may also use it between calls.
     """
 
     observer: Observer | None = None
@@ -208,7 +208,7 @@ class Database(_Connected):
         if self._pool is None and not isinstance(source, psycopg.Connection) and not callable(source):
             raise ArgumentTypeError(
                 f"a psycopg Connection or ConnectionPool is needed, not {type(source).__name__}"
-                " (AsyncPGStateSaver takes the asynchronous ones)"
+                " (AsyncPGStateSaver takes asynchronous connections)"
             )
         self._single = BlockingConnection(source) if isinstance(source, psycopg.Connection) else None
         self.is_borrowed = self._single is not None
@@ -229,8 +229,9 @@ class Database(_Connected):
         """Connect, and disconnect at the end of the block.
 
         Raises:
-            ConfigurationError: If the DSN cannot be parsed, or the server refuses it (password, role, database).
-            UnavailableError: If the server does not answer within the pool's timeout.
+            ConfigurationError: If the DSN cannot be parsed, or the server refuses the connection (password, role,
+                database).
+            UnavailableError: If the server does not respond within the pool's timeout.
         """
         settings = PoolSettings.of(pool)
         options = connection_options(dsn, prepare_threshold, (settings or PoolSettings()).timeout)
@@ -244,7 +245,7 @@ class Database(_Connected):
                 yield database
             finally:
                 database._connect, database._retry = None, _ONCE
-                # In a forked child, closing would end the parent's session.
+                # In a forked child, closing the connection would end the parent's session.
                 if database._single is not None and not database.is_forked:
                     database._single.connection.close()
             return
@@ -252,7 +253,7 @@ class Database(_Connected):
             yield cls(connections, schema=schema, retry=retry)
 
     def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
-        """Return a database over the same connections whose operations see and write rows of one tenant alone.
+        """Return a database over the same connections whose operations see and write only the rows of one tenant.
 
         Args:
             tenant: The tenant.
@@ -262,17 +263,17 @@ class Database(_Connected):
 
     @property
     def dsn(self) -> str:
-        """The connection string of its server, for further connections. It may have a password."""
+        """The connection string, for further connections. It may contain a password."""
         return dsn_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def prepare_threshold(self) -> int | None:
-        """Number of executions after which its connections prepare a statement, for further connections."""
+        """Number of executions after which connections prepare a statement, for further connections."""
         return prepare_threshold_of(self._pool, None if self._single is None else self._single.connection)
 
     @property
     def pool_statistics(self) -> dict[str, int]:
-        """Return what psycopg's pool has counted, as its `get_stats` describes; empty without a pool."""
+        """Return the statistics of psycopg's pool, as its `get_stats` describes; empty without a pool."""
         return {} if self._pool is None else self._pool.get_stats()
 
     def run(
@@ -321,10 +322,11 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an idempotent operation as `run` does; if other calls use all connections for `seconds`, on a new
-        connection, which is closed after it.
+        """Run an idempotent operation as `run` does.
 
-        For what must be done in time, however long other calls keep their connections.
+        If other calls use all connections for `seconds`, use a new connection and close it afterwards.
+
+        This is for operations that must be done in time, however long other calls keep their connections.
 
         Raises:
             PGStateError: The translated driver error.
@@ -352,7 +354,7 @@ class Database(_Connected):
         **kwargs: P.kwargs,
     ) -> T:
         began, operation = time.monotonic(), self._walled(operation)
-        # A first try with nothing to limit it mostly succeeds, and then its `Tries` are not needed.
+        # The first try mostly succeeds. Without a limit it needs no `Tries`.
         is_limited = seconds is not None or busy_seconds is not None or self._outage.since is not None
         tries = self._tries(self._retry, began, seconds) if is_limited or self._retry.attempts <= 1 else None
         loads = 0
@@ -385,7 +387,7 @@ class Database(_Connected):
         run_blocking(self.keys.load(KeyLoader(self), error.wanted))
 
     def run_outside(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run an operation in a transaction of its own: on a new connection if the caller's transaction is open."""
+        """Run an operation in its own transaction. If the caller's transaction is open, use a new connection."""
         single = self._single
         if not self.is_borrowed or single is None or not single.is_in_transaction:
             return self._run(None, None, operation)
@@ -404,7 +406,7 @@ class Database(_Connected):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run an operation without retrying it, unless it misses data keys."""
+        """Run an operation without retries, except to load missing data keys."""
         loads = 0
         while True:
             try:
@@ -438,13 +440,13 @@ class Database(_Connected):
 
     @contextmanager
     def lend(self) -> Iterator[tuple[PsycopgConnection, Connection]]:
-        """Yield a connection in a transaction, so that the caller's statements and this package's are atomic together.
+        """Yield a connection in a transaction that the caller's statements share with this package's statements.
 
         The transaction is committed at the end of the block, and rolled back if the block raises. Inside the caller's
-        transaction it is a savepoint. Nothing is retried. Exceptions of the block are not translated.
+        transaction it is a savepoint. There are no retries. Exceptions of the block are not translated.
 
         Raises:
-            PGStateError: If no connection is available or the commit fails; translated.
+            PGStateError: If no connection is available or the commit fails.
         """
         tries = self._tries(_ONCE, time.monotonic())
         try:
@@ -476,12 +478,12 @@ class Database(_Connected):
     def _acquire(self, tries: Tries | None, busy_seconds: float | None = None) -> tuple[BlockingConnection, bool]:
         """Return a connection in autocommit mode, and whether it was switched to that mode.
 
-        psycopg implements autocommit on the client, so switching needs no round trip. Inside the caller's transaction
-        nothing is switched, because the caller commits.
+        psycopg implements autocommit on the client, so switching needs no round trip. The mode is not switched inside
+        the caller's transaction, because the caller commits.
 
         Args:
-            tries: The tries of the call; `None` for a first try that waits as long as the pool lets it, and may find
-                by failing that its connection is lost.
+            tries: The tries of the call; `None` for a first try. A first try waits until the pool's timeout, and may
+                fail if its connection is lost.
             busy_seconds: Seconds to wait while other calls use all connections; by default as long as for the server.
         """
         self.check_process()
@@ -550,8 +552,8 @@ class Database(_Connected):
     def _discard(self, connection: PsycopgConnection, error: BaseException) -> None:
         """Close a connection that must not be used again after an error.
 
-        An interrupt (`KeyboardInterrupt`, `CancelledError`) can leave an idle connection on which psycopg miscounts
-        transactions. After a server has refused to write, the pool's other connections are replaced, too.
+        After an interrupt (`KeyboardInterrupt`, `CancelledError`), psycopg may miscount the transactions of an idle
+        connection. After a server has refused to write, the pool's other connections are replaced, too.
         """
         refuses = is_read_only(error)
         if self.is_borrowed or not (refuses or is_interrupt(error)):
@@ -563,11 +565,11 @@ class Database(_Connected):
 
 
 def join(connection: PsycopgConnection, like: Database) -> Database:
-    """Return a database on a caller's connection, whose operations are part of the caller's transaction.
+    """Return a database whose operations are part of the transaction on a caller's connection.
 
-    It has the schema of another, and its tenant, who is then named in that transaction.
+    It has the schema and the tenant of `database`. The tenant is set in the caller's transaction.
 
-    Unless the connection is in autocommit mode, its transaction is opened now if it is not open; the caller commits it.
+    If the connection is not in autocommit mode, its transaction is opened now. The caller commits it.
     """
     database = Database(connection, schema=like.schema)
     database.keys = like.whole.keys
@@ -606,7 +608,7 @@ class AsyncDatabase(_Connected):
         if self._pool is None and not isinstance(source, psycopg.AsyncConnection) and not callable(source):
             raise ArgumentTypeError(
                 f"a psycopg AsyncConnection or AsyncConnectionPool is needed, not {type(source).__name__}"
-                " (PGStateSaver takes the blocking ones)"
+                " (PGStateSaver takes blocking connections)"
             )
         self._single = AsyncConnection(source) if isinstance(source, psycopg.AsyncConnection) else None
         self.is_borrowed = self._single is not None
@@ -640,11 +642,11 @@ class AsyncDatabase(_Connected):
                 raise
             return database
 
-        # No generator: those that are left open when a loop ends are closed in an order that fails.
+        # Not a generator: generators that are open when a loop ends are closed in an order that fails.
         return Opening(open, cls._disconnect)
 
     async def _disconnect(self) -> None:
-        # In a forked child, closing would end the parent's sessions.
+        # In a forked child, closing the connections would end the parent's sessions.
         if self.is_forked:
             return
         if self._pool is not None:
@@ -779,7 +781,7 @@ class AsyncDatabase(_Connected):
             raise translate(error, self.schema) from error
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, as `heavy.compute` does."""
+        """Return the result of a function, as `heavy.compute` does."""
         return await heavy.compute(weighed, function, *args, **kwargs)
 
     async def run_once(
@@ -863,7 +865,7 @@ class AsyncDatabase(_Connected):
         switched = not connection.autocommit and is_idle(connection)
         if switched:
             try:
-                # Waits if the caller is using the connection, and may be cancelled then.
+                # This waits while the caller uses the connection, and may then be cancelled.
                 await connection.set_autocommit(True)
             except BaseException:
                 await self._release(connection, switched=connection.autocommit)
@@ -937,7 +939,7 @@ class AsyncDatabase(_Connected):
 
 
 class KeyLoader:
-    """What a key ring loads data keys by, on a blocking database."""
+    """Functions with which a key ring loads data keys, on a blocking database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -947,15 +949,15 @@ class KeyLoader:
         return self._database.run(operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
-        """Run an operation in a transaction of its own without suspending."""
+        """Run an operation in its own transaction without suspending."""
         return self._database.run_outside(lambda db: operation(db, *args))
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Return what a function of a master key returns."""
+        """Call a function of a master key, and return its result."""
         return await call_blocking(function)
 
     async def wait(self, future: Future[None]) -> None:
-        """Wait for what another thread does."""
+        """Wait until another OS thread has loaded the key."""
         future.result()
 
 
@@ -970,23 +972,23 @@ class AsyncKeyLoader:
         return await self._database.run(operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
-        """Run an operation in a transaction of its own."""
+        """Run an operation in its own transaction."""
         return await self._database.run_outside(lambda db: operation(db, *args))
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Return what a function of a master key returns, called in a thread."""
+        """Call a function of a master key in an OS thread, and return its result."""
         return await call_async(function)
 
     async def wait(self, future: Future[None]) -> None:
-        """Wait for what another task does. Cancelling this one does not cancel the other."""
+        """Wait until another task has loaded the key. Cancelling this task does not cancel the other."""
         await asyncio.shield(asyncio.wrap_future(future))
 
 
 class _OfTenant(_Connected):
-    """The common part of both databases of a tenant. Connections, locks and outages are those of the base.
+    """The common part of both databases of a tenant. Connections, locks and outages are shared with `base`.
 
     Attributes:
-        base: The database whose connections it uses.
+        base: The database whose connections are used.
     """
 
     base: Any
@@ -994,14 +996,14 @@ class _OfTenant(_Connected):
     def _share(self, base: Any, tenant: str, check: Check | None) -> None:
         base = getattr(base, "base", base)
         self.__dict__.update(base.__dict__)
-        # Kept, for its owner closes the connections.
+        # Kept referenced, because its owner closes the connections.
         self.base, self.tenant, self._check = base, tenant, check
-        # A tenant has data keys of its own.
+        # A tenant has its own data keys.
         self.keys = None if base.keys is None else KeyRing(base.keys.encryption, base.keys.queries)
 
     @property
     def whole(self) -> Any:
-        """The database of no tenant over the same connections."""
+        """The database without a tenant over the same connections."""
         return self.base
 
     @property
@@ -1013,7 +1015,7 @@ class _OfTenant(_Connected):
 
     @property
     def observer(self) -> Observer | None:
-        """As of the base, also if it is set later."""
+        """The observer of `base`, even if it is set later."""
         found: Observer | None = self.base.observer
         return found
 
@@ -1023,22 +1025,22 @@ class _OfTenant(_Connected):
 
     @property
     def dsn(self) -> str:
-        """As of the base."""
+        """The connection string of `base`."""
         return str(self.base.dsn)
 
     @property
     def prepare_threshold(self) -> int | None:
-        """As of the base."""
+        """The prepare threshold of `base`."""
         found: int | None = self.base.prepare_threshold
         return found
 
     def acquire_single(self, busy_seconds: float | None) -> Any:
-        """As of the base."""
+        """Return the only connection of `base`, locked for a call."""
         return self.base.acquire_single(busy_seconds)
 
 
 class _TenantDatabase(_OfTenant, Database):
-    """A database of a tenant, over the connections of another."""
+    """A database of a tenant, over the connections of `base`."""
 
     def __init__(self, base: Database, tenant: str, check: Check | None) -> None:
         self._share(base, tenant, check)
@@ -1052,7 +1054,7 @@ class _AsyncTenantDatabase(_OfTenant, AsyncDatabase):
 
 
 async def _ping(db: Connection) -> None:
-    # The server answers an empty query, too.
+    # The server responds to an empty query, too.
     await db.script("")
 
 

@@ -1,6 +1,6 @@
-"""Checks of connection strings, with errors that quote nothing of them: any part may be a password.
+"""Checks of connection strings. Their errors never quote the string, because any part of it may be a password.
 
-libpq's and the resolver's errors quote what they could not read, which is often the rest of a password with special
+Errors of libpq and of the resolver quote the unreadable part, which is often the rest of a password with special
 characters.
 """
 
@@ -27,11 +27,11 @@ def read_dsn(dsn: str, name: str = "dsn") -> dict[str, Any]:
 
     Args:
         dsn: The connection string.
-        name: What the caller calls it, for errors.
+        name: Name of the argument, for errors.
 
     Raises:
-        ArgumentTypeError: If it is no string.
-        ConfigurationError: If it is empty or cannot be read.
+        ArgumentTypeError: If the DSN is not a string.
+        ConfigurationError: If the DSN is empty or cannot be read.
     """
     if not isinstance(dsn, str):
         raise ArgumentTypeError(f"{name} must be a connection string, {_FORM}, not {type(dsn).__name__}")
@@ -40,7 +40,7 @@ def read_dsn(dsn: str, name: str = "dsn") -> dict[str, Any]:
     given, reason = _parse(dsn)
     reason = reason or _doubt(dsn, given)
     if reason is not None:
-        # Not inside `except`: tools that report errors also show the one that was being handled.
+        # Raised outside `except`, because error reporting tools also show the handled error.
         raise ConfigurationError(f"{name} is not a usable connection string: {reason}")
     return given
 
@@ -57,7 +57,7 @@ def _parse(dsn: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _reason(message: str) -> str:
-    """Return libpq's message about a string that it cannot read, without the parts that it quotes."""
+    """Return libpq's message about an unreadable string, without the quoted parts."""
     if message.startswith('missing "="'):
         return f"it must be {_FORM}"
     if message.startswith("invalid percent-encoded token"):
@@ -75,9 +75,9 @@ def _reason(message: str) -> str:
 
 
 def _doubt(dsn: str, given: Mapping[str, Any]) -> str | None:
-    """Return why a string that libpq reads cannot be meant so, if it cannot."""
+    """Return why a string that libpq can read is probably wrong; `None` if it seems right."""
     for host in str(given.get("host", "")).split(","):
-        # A directory of a Unix socket, or an abstract one, may have any name.
+        # The directory of a Unix socket, or an abstract socket, may have any name.
         if not host.startswith("/") and re.search(r"[@;=\s\"'/]", host[1:]):
             return f"its host is not the name of a host; {_ENCODED}"
     for port in str(given.get("port", "")).split(","):

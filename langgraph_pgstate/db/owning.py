@@ -1,6 +1,6 @@
-"""Objects that open connections, and that their owner closes: at the end of a block, by a call, or at exit.
+"""Objects that open connections. Their owner closes them at the end of a block, by a call, or at exit.
 
-A process that never leaves its block must still end: at exit, what is open is closed as far as it then can be.
+A process that never leaves the block must still end. At exit, open objects are closed as far as possible.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _log = logging.getLogger("langgraph_pgstate")
 
 
 class Opening(Generic[T]):
-    """An object that opens connections on the running event loop: enter it by `async with`, or await it and close the
-    result.
+    """An object that opens connections on the running event loop.
+
+    Use it in `async with`, or await it and close the result.
 
     Args:
-        open: Opens them.
-        close: Closes the result.
+        open: Opens the connections.
+        close: Closes the result of `open`.
     """
 
     def __init__(
@@ -49,23 +50,23 @@ class Opening(Generic[T]):
 
 
 class AtExit(Generic[T]):
-    """A method that is called when the process exits, unless that is cancelled or the object is gone by then.
+    """A method that is called when the process exits, unless the call is cancelled or the object no longer exists.
 
-    A forked child does not call it.
+    A forked child does not call the method.
 
     Args:
         owner: The object.
-        close: The method. Must end in bounded time; what it raises is logged.
+        close: The method. Must end in bounded time. Its exceptions are logged.
     """
 
     def __init__(self, owner: T, close: Callable[[T], object]) -> None:
         self._owner, self._close, self._process = weakref.ref(owner), close, os.getpid()
         atexit.register(self._call)
-        # At exit itself this would come too late.
+        # Importing it at exit would be too late.
         weakref.finalize(owner, self.cancel).atexit = False
 
     def cancel(self) -> None:
-        """Call nothing."""
+        """Cancel the call."""
         atexit.unregister(self._call)
 
     def _call(self) -> None:
@@ -75,4 +76,4 @@ class AtExit(Generic[T]):
         try:
             self._close(owner)
         except Exception as error:
-            _log.warning("not everything was closed when the process ended: %s", error)
+            _log.warning("an object could not be closed when the process ended: %s", error)

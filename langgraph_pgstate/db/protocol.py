@@ -19,18 +19,18 @@ Rows = Sequence[Row]
 
 
 class Packed(bytes):
-    """A value in PostgreSQL's binary format, of the type that the statement gives its parameter."""
+    """A value in PostgreSQL's binary format, of the type that the statement states for the parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """A statement that reads, with its parameters, which were checked.
+    """A reading statement with checked parameters.
 
     Attributes:
-        query: Its name.
-        parameters: Its parameters.
-        decode: Makes the result of its rows.
-        weigh: Returns how many bytes that takes; many are decoded off the event loop. Few, if it is `None`.
+        query: Name of the statement.
+        parameters: Parameters of the statement.
+        decode: Converts the rows to the result.
+        weigh: Returns the bytes to decode. Many bytes are decoded outside the event loop. `None` stands for few bytes.
     """
 
     query: str
@@ -40,12 +40,12 @@ class Read(Generic[T]):
 
 
 def read_all(query: str, parameters: Parameters, make: Callable[..., T]) -> Read[tuple[T, ...]]:
-    """Return the reading of all rows, of each of which `make` makes an item."""
+    """Return a function that converts each row to an item with `make`."""
     return Read(query, parameters, lambda rows: tuple(make(*row) for row in rows))
 
 
 def number(rows: Rows) -> int:
-    """Return the number that a statement counts."""
+    """Return the count that a statement returns."""
     return int(rows[0][0])
 
 
@@ -69,12 +69,12 @@ class Query(Protocol):
 
     @property
     def is_planned_each_time(self) -> bool:
-        """Whether it is never prepared, so that each plan is made for its arguments."""
+        """Whether the statement is never prepared, so that each plan is made for the actual arguments."""
         ...
 
     @property
     def contents(self) -> Contents | None:
-        """What it does with content that may be encrypted."""
+        """The statement's content that may be encrypted."""
         ...
 
 
@@ -82,15 +82,15 @@ class Connection(Protocol):
     """One connection, for the duration of an operation.
 
     Attributes:
-        tenant: The tenant that each transaction names first, whose rows alone it then sees; `None` for none.
-        keys: The data keys by which content is encrypted and decrypted; `None` for none.
+        tenant: The tenant that each transaction sets first, so that only its rows are visible; `None` for none.
+        keys: The data keys with which content is encrypted and decrypted; `None` for none.
     """
 
     tenant: str | None
     keys: KeyRing | None
 
     def recall(self, name: str) -> Any:
-        """Return what `remember` was given over this connection in the last ten seconds, or `None`."""
+        """Return a fact that `remember` stored for this connection in the last ten seconds, or `None`."""
         ...
 
     def remember(self, name: str, value: Any) -> None:
@@ -114,7 +114,7 @@ class Connection(Protocol):
         """Run a statement as `execute` does, but close the connection if the server takes too long.
 
         Raises:
-            psycopg.OperationalError: If the time is up. The statement may have run, or may still run.
+            psycopg.OperationalError: If the time is up. The statement may have run, or may still be running.
         """
         ...
 
@@ -132,17 +132,17 @@ class Connection(Protocol):
 
         Args:
             statements: Queries with their parameters.
-            after_commit: One that then runs by itself, in the same round trip; not inside a transaction. Whether it
-                succeeds is not known, and has no effect on the result.
+            after_commit: A statement that runs by itself after the commit, in the same round trip; not inside a
+                transaction. Its failure is ignored.
         """
         ...
 
     async def give_way(self) -> None:
-        """Let other tasks of the event loop begin what they are about to; without one, do nothing."""
+        """Let other tasks of the event loop run first. Without an event loop, do nothing."""
         ...
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a function that takes milliseconds, run in a thread if there is an event loop."""
+        """Return the result of a function that takes milliseconds. On an event loop, it runs in a thread."""
         ...
 
     async def script(self, text: str) -> None:

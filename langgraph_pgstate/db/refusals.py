@@ -1,4 +1,4 @@
-"""Errors by which the database refuses a statement because of its data or of one row."""
+"""Errors with which the database refuses a statement because of its data or of one row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _REFUSALS: Final = ("22", "23", "54")
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the database refuses a statement because of its data, so that a retry would fail as well."""
+    """Return whether the database refuses a statement because of its data, so that a retry would fail, too."""
     return (getattr(error, "sqlstate", None) or "").startswith(_REFUSALS)
 
 
 def is_of_one_row(error: Exception) -> bool:
-    """Return whether an operation failed because of the row that it was for, so that it can be done for others."""
+    """Return whether an operation failed because of its row, so that other rows can still be processed."""
     if isinstance(error, PGStateError):
         return not error.retryable
-    # Errors of the database have a code, also if it is None, and others are ours: the row is not what it should be.
+    # Errors of the database have a code attribute, which may be None. Other errors are this package's, about a
+    # malformed row.
     return is_refusal(error) or not hasattr(error, "sqlstate")

@@ -1,4 +1,4 @@
-"""The rules for retrying an operation and waiting for a connection; no I/O but the log, and no clock."""
+"""The rules for retrying an operation and waiting for a connection. The only I/O is the log; there is no clock."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from langgraph_pgstate.db.translate import (
 from langgraph_pgstate.errors import ConflictError, PGStateError, UnavailableError
 from langgraph_pgstate.options import RetryPolicy
 
-# Enough for one attempt to connect: a pool without connections makes one every second.
+# Enough for one attempt to connect, because a pool without connections makes an attempt every second.
 _MIN_SECONDS: Final = 2.0
-# The second try of a write uses a new connection: if that is read-only, too, no other helps. A pool that cannot replace
-# all of its connections at once (before psycopg_pool 3.3) replaces one for each try.
+# The second try of a write uses a new connection. If it is read-only, too, more tries would not help. Before
+# psycopg_pool 3.3, a pool replaces only one connection for each try.
 _STANDBY_TRIES: Final = 2 if hasattr(ConnectionPool, "drain") else 1_000
-# A new connection has none of the first one's prepared statements.
+# A new connection has none of the prepared statements of the old one.
 _VIOLATION_TRIES: Final = 2
 # Seconds within which lost connections are reported once.
 _QUIET_SECONDS: Final = 10.0
@@ -37,13 +37,13 @@ class Outage:
     """The period during which no connection is available, shared by all calls of one database.
 
     The first call in an outage waits `timeout` seconds. Later calls count from the same moment, so that the calls of
-    one run do not each wait for the whole time, but each waits long enough for one attempt to connect.
+    one run do not each wait for the whole time. But each call waits long enough for one attempt to connect.
 
     Args:
         timeout: Seconds.
 
     Attributes:
-        since: The monotonic time at which it began. `None` if there is none; an operation that succeeds sets it so.
+        since: The monotonic time at which the outage began; `None` if there is none. A successful operation resets it.
     """
 
     __slots__ = ("_reported_at", "_seen_at", "_timeout", "since")
@@ -62,7 +62,7 @@ class Outage:
         return min(self._timeout, max(_MIN_SECONDS, since + self._timeout - now))
 
     def begin(self, now: float, error: Exception) -> None:
-        """Record that a connection was lost or could not be made, and log the first of several."""
+        """Record that a connection was lost or could not be made. Log the first such event of an outage."""
         if self.since is None or self._is_stale(now):
             self.since = now
             if now - self._reported_at > _QUIET_SECONDS:
@@ -71,15 +71,16 @@ class Outage:
         self._seen_at = now
 
     def _is_stale(self, now: float) -> bool:
-        # With no attempt for this long the outage may be over; a waiting call takes up to `timeout` to detect it again.
+        # After so long without an attempt, the outage may be over. A waiting call takes up to `timeout` to detect it
+        # again.
         return now - self._seen_at > 2 * self._timeout
 
 
 class Tries:
     """The tries of one call.
 
-    All waiting of the call, for connections and between tries, counts against one limit. The time that its statements
-    take does not count.
+    All waiting of the call, for connections and between tries, counts against one limit. The time of its statements
+    does not count.
 
     Args:
         policy: The number of tries and the delays between them.
@@ -120,11 +121,14 @@ class Tries:
 
     @property
     def may_fail(self) -> bool:
-        """Whether a lost connection may be detected by a failing statement, which is cheaper than checking."""
+        """Whether a failing statement may reveal a lost connection.
+
+        This is cheaper than checking the connection before.
+        """
         return self._count == 0 and self._policy.attempts > 1
 
     def remaining(self, now: float) -> float:
-        """Return the number of seconds for which the call, which is waiting, may still wait."""
+        """Return the number of seconds that the call may still wait."""
         seconds = self._seconds - (now - self._waiting_since)
         return seconds if self._deadline is None else min(seconds, self._deadline - now)
 
@@ -142,7 +146,7 @@ class Tries:
             error: The driver's error.
             now: The monotonic time.
             reason: The error of the pool's last attempt to connect.
-            connected_at: The monotonic time at which the try got its connection; `None` if it got none.
+            connected_at: The monotonic time at which the try got a connection; `None` if it got none.
             in_transaction: Whether the try was inside the caller's transaction, which a retry cannot repeat.
 
         Raises:
@@ -165,7 +169,7 @@ class Tries:
         return delay
 
     def translate(self, error: Exception, now: float, reason: Exception | None) -> PGStateError:
-        """Return the translated error, and record an outage if it means that no connection is available."""
+        """Return the translated error. If it means that no connection is available, record an outage."""
         is_not_connected = isinstance(error, PoolTimeout) and reason is not None
         # The pool's errors are subclasses of psycopg's OperationalError.
         is_pool_error = isinstance(error, PoolClosed | PoolTimeout | TooManyRequests)

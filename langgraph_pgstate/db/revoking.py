@@ -1,8 +1,8 @@
 """Revocation of connections that a thread or task may still be using.
 
-Closing such a connection is not safe: the number of its file descriptor, which another thread or the event loop still
-waits on, may be given to the next connection. Its socket is shut down instead: waiters then find the connection lost,
-and the server rolls back.
+Closing such a connection is not safe. Another thread or the event loop may still wait on its file descriptor, and the
+next connection may get the same descriptor number. The socket is shut down instead. Waiters then find the connection
+lost, and the server rolls back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def interrupt(connection: PsycopgConnection) -> bool:
-    """Cancel the statement that another thread is running on a connection; return whether there was one.
+    """Cancel the statement that another thread runs on a connection. Return whether there was such a statement.
 
     The server has received the request when this returns, so later statements on the connection are not cancelled.
     """
@@ -42,7 +42,7 @@ def revoke(connection: PsycopgConnection) -> None:
     The connection is closed afterwards; a pool replaces it.
     """
     _shut_down(connection)
-    # Waiters release the lock now. A thread that keeps the lock for another reason is not inside libpq.
+    # Waiting threads release the lock now. A thread that still holds the lock is not inside libpq.
     held = connection.lock.acquire(timeout=_WAIT_SECONDS)
     try:
         # `close()` may return the connection to its pool instead.
@@ -57,7 +57,7 @@ async def arevoke(connection: AsyncPsycopgConnection) -> None:
     _shut_down(connection)
     held = True
     try:
-        # A task that waits without the lock, in a COPY, is woken in the next iteration of the loop.
+        # A task that waits in a COPY, without the lock, is woken in the next iteration of the event loop.
         await asyncio.sleep(_WAIT_SECONDS / 20)
         async with asyncio.timeout(_WAIT_SECONDS):
             await connection.lock.acquire()

@@ -1,6 +1,6 @@
 """Runners: a blocking and an async database behind one protocol, for code that both APIs share.
 
-Such code awaits nothing but its runner. A blocking runner never suspends, so `run_blocking` runs it to its end.
+Shared code awaits only its runner. A blocking runner never suspends, so `run_blocking` can run the code to its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a blocking method made of an async one, which awaits nothing but the runner of its object."""
+    """Return the blocking twin of an async method that awaits only its object's runner."""
 
     @wraps(method)
     def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,10 +37,10 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
         loop: The loop; `None` if none is known.
         coroutine: The coroutine.
         name: The async method, for the error.
-        owner: Its async class, for the error; that of the blocking twin has no `Async`.
+        owner: Name of the async class, for the error. The blocking twin's name has no `Async`.
 
     Raises:
-        BlockingCallError: If this is the loop's own thread, or the loop does not run.
+        BlockingCallError: If the calling thread runs the loop, or the loop does not run.
     """
     try:
         running = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
         if running is None:
             raise BlockingCallError(f"{name}: the event loop of this {owner} is not running; use {twin} without one")
         raise BlockingCallError(
-            f"a blocking call on the event loop's own thread would wait for itself: await {name}(...), or use {twin}"
+            f"a blocking call on the event loop's thread would wait for itself: await {name}(...), or use {twin}"
         )
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
@@ -67,7 +67,7 @@ class Runner(Protocol):
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether the only connection is the caller's, who may also use it between calls."""
+        """Whether the only connection belongs to the caller, who may also use it between calls."""
         ...
 
     async def run(
@@ -99,12 +99,13 @@ class Runner(Protocol):
         ...
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, as `heavy.compute` does if there is an event loop."""
+        """Return the result of a function. On an event loop, it runs as in `heavy.compute`."""
         ...
 
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns that waits for something else than the database, in a thread if there is an
-        event loop.
+        """Return the result of a function that waits for something other than the database.
+
+        On an event loop, it runs in a thread.
         """
         ...
 
@@ -126,7 +127,7 @@ class BlockingRunner:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether the only connection is the caller's."""
+        """Whether the only connection belongs to the caller."""
         return self.database.is_borrowed
 
     async def run(
@@ -136,7 +137,7 @@ class BlockingRunner:
         return self.database.run(operation, *args, **kwargs)
 
     async def read(self, queries: Any, what: Read[T]) -> T:
-        """Run a statement that reads without suspending."""
+        """Run a reading statement without suspending."""
         return self.database.read(queries, what)
 
     async def run_within(
@@ -162,11 +163,11 @@ class BlockingRunner:
         return self.database.run_apart(seconds, operation, *args, **kwargs)
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns."""
+        """Return the result of a function."""
         return function(*args, **kwargs)
 
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns."""
+        """Return the result of a function."""
         return function(*args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:
@@ -187,7 +188,7 @@ class AsyncRunner:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether the only connection is the caller's."""
+        """Whether the only connection belongs to the caller."""
         return self.database.is_borrowed
 
     async def run(
@@ -197,7 +198,7 @@ class AsyncRunner:
         return await self.database.run(operation, *args, **kwargs)
 
     async def read(self, queries: Any, what: Read[T]) -> T:
-        """Run a statement that reads."""
+        """Run a reading statement."""
         return await self.database.read(queries, what)
 
     async def run_within(
@@ -223,11 +224,14 @@ class AsyncRunner:
         return await self.database.run_apart(seconds, operation, *args, **kwargs)
 
     async def compute(self, weighed: Any, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, beside the event loop if it takes milliseconds."""
+        """Return the result of a function. It runs outside the event loop if it takes milliseconds."""
         return await self.database.compute(weighed, function, *args, **kwargs)
 
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, in a thread. If the caller is cancelled, the function runs to its end."""
+        """Return the result of a function that runs in a thread.
+
+        If the caller is cancelled, the function still runs to its end.
+        """
         return await asyncio.to_thread(function, *args, **kwargs)
 
     async def sleep(self, seconds: float) -> None:

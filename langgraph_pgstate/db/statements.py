@@ -1,8 +1,8 @@
 """Statements that are sent through libpq directly, without a cursor.
 
 A cursor looks up an adapter for each parameter, counts statements to prepare and copies its result. This takes a tenth
-of a put's time, and more once other work has filled the processor's caches. Parameters sent here are of a few plain
-types; rows are loaded as a cursor loads them.
+of a put's time, and more if other work has filled the processor's caches. Parameters sent here have a few plain types.
+Rows are loaded as a cursor loads them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from langgraph_pgstate.db.tenants import SETTING, tenant_form
 T = TypeVar("T")
 
 _TEXT, _BINARY = 0, 1
-# Above this number cursors are used: psycopg drops the least recently used prepared statements.
+# Above this number of prepared statements cursors are used, because psycopg drops the least recently used statements.
 _MAX_PREPARED: Final = 64
-# Plain integers, because comparing with members of an enumeration takes longer.
+# Plain integers, because comparing with enum members takes longer.
 _DONE: Final = (int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK))
 _FAILED, _SYNCED = int(ExecStatus.FATAL_ERROR), int(ExecStatus.PIPELINE_SYNC)
 IDLE, _NO_PIPELINE = int(TransactionStatus.IDLE), int(PipelineStatus.OFF)
@@ -36,7 +36,7 @@ BEGIN, COMMIT, _ROLLBACK = b"BEGIN", b"COMMIT", b"ROLLBACK"
 _SQLSTATE: Final = DiagnosticField.SQLSTATE
 # Attribute of a connection that holds its prepared statements.
 _PREPARED: Final = "_pgstate_prepared"
-# Another user of the connection has prepared the statement: the name identifies the text.
+# Another user of the connection has prepared the statement. Its name identifies the text.
 _DUPLICATE: Final = "42P05"
 # The prepared statement no longer exists (DISCARD ALL) or no longer fits its tables.
 _OUTDATED: Final = ("26000", "0A000")
@@ -60,21 +60,21 @@ class _Prepared:
     def new_name(self, text: bytes) -> bytes:
         """Return a name that this connection has never used for a prepared statement.
 
-        PgBouncer (1.21 and later) closes a connection that reuses a name, even after the server has dropped it. The
-        name also identifies the text, for poolers that share prepared statements between clients.
+        PgBouncer (1.21 and later) closes a connection that reuses a name, even after the server has dropped the
+        statement. The name also identifies the text, for poolers that share prepared statements between clients.
         """
         self._name_count += 1
         return b"_pgstate_%s_%d" % (hashlib.sha256(text).hexdigest()[:32].encode(), self._name_count)
 
 
 class Statements:
-    """The statements of one connection, prepared after they were sent several times.
+    """The statements of one connection. A statement is prepared after it was sent several times.
 
     Args:
         connection: A psycopg connection, blocking or async. Its `prepare_threshold` is the number of times.
 
     Attributes:
-        tenant: The tenant that each transaction names first; `None` for none.
+        tenant: The tenant that each transaction sets first; `None` for none.
     """
 
     __slots__ = ("_connection", "_prepared", "_transformer", "tenant")
@@ -87,7 +87,9 @@ class Statements:
 
     @property
     def is_direct(self) -> bool:
-        """Whether a statement sent now runs in its own transaction, outside a pipeline, with client encoding UTF-8."""
+        """Whether a statement sent now runs in its own transaction, outside a pipeline, and with client encoding
+        UTF-8.
+        """
         pgconn = self._connection.pgconn
         return (
             pgconn.transaction_status == IDLE
@@ -97,7 +99,7 @@ class Statements:
 
     @property
     def has_unread_data(self) -> bool:
-        """Whether unread data has arrived from the server; mostly this is the end of the session."""
+        """Whether unread data has arrived from the server. Mostly it reports the end of the session."""
         try:
             return _is_readable(self._connection.pgconn.socket)
         except (psycopg.OperationalError, OSError, ValueError):
@@ -105,7 +107,7 @@ class Statements:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether direct statements are possible but none is prepared: the server may have dropped all.
+        """Whether direct statements are possible but none is prepared, because the server may have dropped all.
 
         psycopg before 3.3.5 does not notice a `DISCARD ALL`, and its cursors keep using statements that no longer
         exist.
@@ -121,7 +123,7 @@ class Statements:
         transformer = self._transformer
         transformer.set_pgresult(answer)
         rows: Rows = transformer.load_rows(0, answer.ntuples, tuple)
-        # Otherwise the connection keeps the last state that was read.
+        # Otherwise the connection would hold the last state in memory.
         transformer.set_pgresult(None)
         answer.clear()
         return rows
@@ -137,16 +139,16 @@ class Statements:
 
         Args:
             statements: Queries with their parameters.
-            after_commit: One that runs by itself once the transaction has ended. It may fail, also when it commits,
-                without an effect on the result.
+            after_commit: A statement that runs by itself after the transaction. Its failure, even at commit, has no
+                effect on the result.
             is_alone: Whether it is one statement, which needs no explicit transaction.
 
         Returns:
-            The result of each; `None` if nothing was sent or done, so that cursors have to be used.
+            The result of each statement; `None` if nothing was sent or done and the caller must use cursors.
 
         Raises:
-            psycopg.Error: The server's error for the first statement that failed. Nothing was done, unless the
-                connection was lost.
+            psycopg.Error: The server's error for the first statement that failed. The transaction was rolled back,
+                unless the connection was lost.
         """
         if not self.is_direct:
             return None
@@ -179,7 +181,7 @@ class Statements:
             if tenant is None:
                 pipeline.add_optional(query.text, *arguments)
             else:
-                # Both are in the transaction that the sync ends.
+                # Both statements are in the transaction that the sync ends.
                 pipeline.add_optional(SETTING.text, [tenant.encode()], [_TEXT])
                 pipeline.add_optional(self.form_of(query), *arguments)
         error = yield from pipeline.run()
@@ -202,7 +204,7 @@ class Statements:
         """Run a statement. A generator for the connection's `wait`.
 
         Returns:
-            The result; `None` if nothing was sent or done, so that a cursor has to be used.
+            The result; `None` if nothing was sent or done and the caller must use a cursor.
 
         Raises:
             psycopg.Error: The server's error.
@@ -231,9 +233,9 @@ class Statements:
         raise errors.error_from_result(answer)
 
     def _answer_tenant(self, query: Query, parameters: Parameters, tenant: str) -> Generator[Any, Any, Any]:
-        """Run a statement after one that names the tenant.
+        """Run a statement after the statement that sets the tenant.
 
-        Without BEGIN, all up to the sync is one transaction; a statement is atomic by itself.
+        Without BEGIN, all statements up to the sync are one transaction.
         """
         names = self._prepared.names
         setting, name = names.get(SETTING.text), names.get(self.form_of(query))
@@ -304,7 +306,7 @@ def within(seconds: float, work: Generator[Any, Any, T]) -> Generator[Any, Any, 
         while True:
             is_ready = yield waits_for
             if time.monotonic() > until:
-                raise psycopg.OperationalError(f"the server did not answer within {seconds:g} s")
+                raise psycopg.OperationalError(f"the server did not respond within {seconds:g} s")
             waits_for = work.send(is_ready)
     except StopIteration as stop:
         found: T = stop.value
@@ -315,7 +317,7 @@ class _Pipeline:
     """Statements that are sent together in libpq's pipeline mode.
 
     Attributes:
-        results: After a run, the result of each statement that is not optional, in the order they were added.
+        results: After a run, the result of each statement that is not optional, in order of addition.
         prepared: After a run, even a failed one, the texts that are now prepared.
     """
 
@@ -324,7 +326,7 @@ class _Pipeline:
     def __init__(self, pgconn: Any) -> None:
         self._pgconn = pgconn
         self._sending: list[Callable[[], None]] = []
-        # For each expected result: the text that is prepared, or `None` for a statement that is run.
+        # For each expected result, the text that is prepared; `None` for a statement that is executed.
         self._expected: list[bytes | None] = []
         self.results: list[Any] = []
         self.prepared: list[bytes] = []
@@ -336,7 +338,7 @@ class _Pipeline:
         values: list[bytes | None] | None = None,
         formats: list[int] | None = None,
     ) -> None:
-        """Add a statement, by its name if it has one."""
+        """Add a statement, by its prepared name if it has one."""
         if name is None:
             self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
         else:
@@ -344,7 +346,7 @@ class _Pipeline:
         self._expected.append(None)
 
     def add_optional(self, text: bytes, values: list[bytes | None], formats: list[int]) -> None:
-        """Add a statement whose result is ignored. Only others like it may follow."""
+        """Add a statement whose result is ignored. Only more such statements may follow."""
         self._sending.append(partial(self._pgconn.send_query_params, text, values, None, formats, _BINARY))
 
     def prepare(self, name: bytes, text: bytes) -> None:
@@ -353,7 +355,7 @@ class _Pipeline:
         self._expected.append(text)
 
     def run(self) -> Generator[Any, Any, Any]:
-        """Send everything and read the results. A transaction that is still open then is rolled back.
+        """Send all statements and read the results. A transaction that is still open afterwards is rolled back.
 
         Returns:
             The first result that is an error; `None` if there is none.
@@ -370,9 +372,9 @@ class _Pipeline:
 
 
 def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
-    """Send statements in pipeline mode and return their results, and at last that of the sync.
+    """Send statements in pipeline mode. Return their results, and last the result of the sync.
 
-    A transaction that is still open then is rolled back.
+    A transaction that is still open afterwards is rolled back.
     """
     pgconn.enter_pipeline_mode()
     is_complete = False
@@ -381,7 +383,7 @@ def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[A
         for send in sending:
             send()
         pgconn.pipeline_sync()
-        # This also reads results, so that client and server never wait for each other to read.
+        # This call also reads results, so that client and server never wait for each other to read.
         yield from generators.send(pgconn)
         # An optional statement commits with the sync, and may fail only then.
         while not answers or answers[-1].status != _SYNCED:
@@ -390,12 +392,12 @@ def _exchange(pgconn: Any, sending: Iterable[Callable[[], None]]) -> Generator[A
     except psycopg.OperationalError as error:
         for answer in (*answers, *_take_buffered(pgconn)):
             if answer.status == _FAILED and _code(answer):
-                # The server's last error says why it ended the session; libpq's own errors have no code.
+                # The server's last error says why it ended the session. libpq's own errors have no code.
                 raise errors.error_from_result(answer) from error
         raise
     finally:
         if not is_complete:
-            # Lost, or abandoned by the caller: sent statements cannot be taken back.
+            # The connection is lost, or the caller has abandoned it. Sent statements cannot be undone.
             pgconn.finish()
     pgconn.exit_pipeline_mode()
     if pgconn.transaction_status in OPEN:
@@ -428,9 +430,9 @@ def array_literal(items: list[Any]) -> str:
 
 
 def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], list[int]] | None:
-    """Return a query's parameters in libpq's text or binary format; `None` if one needs psycopg's adapters.
+    """Return a query's parameters in libpq's text or binary format; `None` if a parameter needs psycopg's adapters.
 
-    The statement states the type of each, so no types are sent.
+    The statement states the type of each parameter, so no types are sent.
     """
     values: list[bytes | None] = []
     formats = []
@@ -444,7 +446,7 @@ def _encode(query: Query, parameters: Parameters) -> tuple[list[bytes | None], l
             except UnicodeEncodeError:
                 return None
             if b"\0" in value:
-                # libpq would truncate the text there.
+                # libpq would truncate the text at a NUL.
                 return None
         elif kind is bytes or kind is Packed:
             format = _BINARY

@@ -1,4 +1,4 @@
-"""Tenants: the setting that each transaction begins with, and the form of statements where the keys have the tenant."""
+"""Tenants: the setting with which each transaction begins, and the form of statements if keys contain the tenant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from psycopg import sql
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 NO_TENANT: Final = "*"
-"""Named in place of a tenant where none is meant: no row is seen, but the names of the tenants by those who may."""
+"""Set in place of a tenant if none is meant.
+
+Then no row is visible; roles with the right to do so see only the tenants' names.
+"""
 
 OF_NO_TENANT: Final[Mapping[str, str]] = {
     "migrations": "versions of the schema, which all tenants share",
@@ -22,10 +25,10 @@ OF_NO_TENANT: Final[Mapping[str, str]] = {
     "event_chaining": "whether events are chained, which the operator decides for all tenants",
     "maintenance": "what maintain did, in numbers, for all tenants together",
 }
-"""The tables without a tenant column, and why."""
+"""The tables without a tenant column, with the reason for each."""
 
 MAX_TENANT_BYTES: Final = 64
-"""The keys of an index have room for it beside the ids."""
+"""Most bytes of a tenant's name, so that it fits into index keys beside the ids."""
 
 _INSERT_OR_CONFLICT: Final = re.compile(rb'ON CONFLICT \((?=\w)|INSERT INTO "\w+"\.(\w+)')
 _KEY: Final = b"ON CONFLICT (pgstate_tenant, "
@@ -34,7 +37,7 @@ _forms: Final[dict[bytes, bytes]] = {}
 
 
 class _Setting(NamedTuple):
-    """The statement that names the tenant of a transaction, a `Query`."""
+    """The statement that sets the tenant of a transaction. It has the form of a `Query`."""
 
     name: str
     text: bytes
@@ -44,7 +47,7 @@ class _Setting(NamedTuple):
 
 
 def _setting() -> _Setting:
-    # `schema.queries`, which reads such files, is above.
+    # `schema.queries`, which reads such files, is a higher layer.
     lines = resources.files(__package__).joinpath("tenants.sql").read_text("utf-8").splitlines()
     body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
     text = body.replace("set_config(", "pg_catalog.set_config(").replace(":tenant::", "$1::")
@@ -66,7 +69,7 @@ def tenant_of(value: object) -> str:
     """Return the name of a tenant as it is stored.
 
     Raises:
-        ConfigurationError: If it is empty, too long, reserved, or cannot be stored.
+        ConfigurationError: If the name is empty, too long, reserved, or cannot be stored.
     """
     if not isinstance(value, str):
         raise ArgumentTypeError(f"tenant must be a string, not {type(value).__name__}")
@@ -82,14 +85,16 @@ def tenant_of(value: object) -> str:
 
 
 def wake_key(tenant: str | None, run_id: str) -> str:
-    """Return the text by which a notification names a run: who may listen may not know another tenant's runs."""
+    """Return the text that stands for a run in notifications. It hides the run's id from listeners of other tenants."""
     if tenant is None:
         return run_id
     return hashlib.sha256(f"{tenant}\0{run_id}".encode()).hexdigest()[:32]
 
 
 def tenant_form(text: bytes) -> bytes:
-    """Return a statement as it is where the keys begin with the tenant: a conflict is one of the tenant's own rows."""
+    """Return a statement for tables whose keys begin with the tenant, so that it conflicts only with the tenant's own
+    rows.
+    """
     found = _forms.get(text)
     if found is None:
         if len(_forms) >= _MAX_FORMS:

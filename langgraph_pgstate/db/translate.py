@@ -24,26 +24,26 @@ from langgraph_pgstate.errors import (
 # Classes 08 (connection), 57P (the server is stopping or has to end this session), 53300 (too many connections),
 # 25P03 (the session was idle in a transaction for too long).
 _UNAVAILABLE_CODES = ("08", "57P", "53300", "25P03")
-# Messages of servers and poolers for temporary conditions; a failed connection attempt has no code.
+# Messages of servers and poolers for temporary conditions. A failed connection attempt has no code.
 _TEMPORARY = (
     *("starting up", "shutting down", "recovery", "not yet accepting", "system is not accepting", "too many"),
     *("remaining connection slots", "timeout", "pause failed", "server down", "server_login_retry", "terminat"),
     *("no more connections allowed", "connections exceeded", "resources exhaustion", "out of memory", "disconnect"),
 )
-# Messages of those that refuse for good. What is neither may be a temporary condition in another language.
+# Messages of permanent refusals. A message in neither list may be a temporary condition in another language.
 _PERMANENT = (
     *("authentication failed", "auth failed", "password", "does not exist", "no such", "not found", "pg_hba.conf"),
     *("not permitted", "not allowed", "denied", "rejected", "not currently accepting", "disabled", "required"),
     *("unsupported", "unrecognized", "invalid", "no credentials", "no pool", "config"),
 )
-# Messages of connection attempts that failed before reaching the server, and that retrying cannot mend.
+# Messages of connection attempts that failed before they reached the server, and that would fail again.
 _UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "Name does not resolve", "No such host is known")
 _NO_TLS = ("certificate", "does not support SSL", "SSL was required")
 # PgBouncer uses this code for every reason to close a connection. These messages mean an error of the client.
 _PROTOCOL_VIOLATION = "08P01"
 _CLIENT_ERRORS = ("prepared statement", "packet", "pkt")
 _READ_ONLY = "25006"
-# Prefixes of psycopg's message if no connection was made.
+# Prefixes of psycopg's message when no connection was made.
 _NOT_CONNECTED = ("connection failed", "connection is bad", "connection timeout expired", "failed to resolve host")
 _SEVERAL = "Multiple connection attempts failed"
 # A duplicate key means a race: two processes drew the same segment id, or ran setup at the same time.
@@ -70,7 +70,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
     if isinstance(error, pg.UndefinedTable | pg.InvalidSchemaName):
         return SchemaMissingError(schema)
     if isinstance(error, pg.ObjectNotInPrerequisiteState) and error.diag.constraint_name == "pgstate_tenant":
-        return TenantError(f"{message}: `pgstate tenancy`, or move_to_tenants, moves them while the application runs")
+        return TenantError(f"{message}: run `pgstate tenancy` or move_to_tenants; the application may run meanwhile")
     if _is_of_tenants(error):
         return TenantError(
             f"the tables in schema {schema!r} keep tenants apart, and no tenant is named, or the row is another's: "
@@ -96,7 +96,7 @@ def translate(error: Exception, schema: str) -> PGStateError:
         return UnavailableError(f"the connection to PostgreSQL was lost: {message}", code)
     if isinstance(error, pg.UntranslatableCharacter):
         return ConfigurationError(
-            f"the database cannot store a character of it: {message}. Use a database whose encoding is UTF8"
+            f"the database cannot store a character of the value: {message}. Use a database whose encoding is UTF8"
         )
     if isinstance(error, pg.ProgramLimitExceeded):
         return ConfigurationError(f"a value exceeds a limit of PostgreSQL: {message}")
@@ -104,9 +104,9 @@ def translate(error: Exception, schema: str) -> PGStateError:
 
 
 def _is_of_tenants(error: psycopg.Error) -> bool:
-    """Return whether a statement was refused because no tenant was named, or its row is another's."""
+    """Return whether a statement was refused because no tenant was set, or its row belongs to another tenant."""
     if isinstance(error, pg.InvalidColumnReference):
-        # Where tenants are kept apart, the keys begin with the tenant.
+        # In tables that keep tenants apart, keys begin with the tenant.
         return "ON CONFLICT" in _first_line(error)
     if isinstance(error, pg.InsufficientPrivilege):
         return error.diag.constraint_name == "pgstate_tenant" or "row-level security" in _first_line(error)
@@ -114,7 +114,7 @@ def _is_of_tenants(error: psycopg.Error) -> bool:
 
 
 def rolled_back(connection: Any, error: BaseException | None, schema: str) -> DatabaseError | None:
-    """Return the error to raise if a transaction was rolled back through no fault of its statements, else `None`.
+    """Return the error to raise if a transaction was rolled back although its statements did not fail, else `None`.
 
     Args:
         connection: The transaction's connection.
@@ -133,7 +133,7 @@ def rolled_back(connection: Any, error: BaseException | None, schema: str) -> Da
 
 
 def failed_here(error: Exception, schema: str) -> DatabaseError | None:
-    """Return the error to raise if a statement failed by itself, and not because its transaction had failed before."""
+    """Return the error to raise if a statement failed by itself, not because its transaction had failed before."""
     found = None if isinstance(error, pg.InFailedSqlTransaction) else translate(error, schema)
     return found if isinstance(found, DatabaseError) and isinstance(error, psycopg.Error) else None
 
@@ -168,7 +168,7 @@ def refusal(error: Exception) -> ConfigurationError | None:
 def unknown_host(error: BaseException | None) -> ConfigurationError | None:
     """Return the error to raise if no host name of a DSN can be resolved, else `None`.
 
-    For the first connection only: a name that was resolved before may become available again.
+    This is only for the first connection. A name that was resolved before may become available again.
     """
     reasons = _reasons(error)
     if not all(any(words in reason for words in _UNKNOWN_HOST) for reason in reasons):
@@ -177,7 +177,7 @@ def unknown_host(error: BaseException | None) -> ConfigurationError | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why a connection could not be made."""
+    """Return the reason why a connection could not be made, in one line."""
     return "; ".join(dict.fromkeys(map(_summary, _reasons(error))))
 
 
@@ -210,8 +210,8 @@ def is_connection_loss(error: psycopg.Error) -> bool:
         return False
     if code.startswith(_UNAVAILABLE_CODES):
         return True
-    # libpq's own failures (reset, SSL drop, refused) are raised as OperationalError without a code, or as DatabaseError
-    # itself if libpq made a result of them.
+    # libpq's own failures (reset, SSL drop, refused) are an OperationalError without a code. If libpq made a result of
+    # them, they are a DatabaseError.
     own = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or type(error) is psycopg.DatabaseError
     return own and not code
 
@@ -230,7 +230,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or was raised in its course."""
+    """Return whether an error is an interrupt (`KeyboardInterrupt`, `CancelledError`), or was raised during one."""
     raised: BaseException | None = error
     while isinstance(raised, Exception):
         raised = raised.__context__
@@ -242,7 +242,7 @@ def is_retryable(error: Exception) -> bool:
     if isinstance(error, _CONFLICTS) or is_read_only(error) or is_violation(error):
         return True
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
-        # The pool has already waited for its timeout.
+        # The pool has already waited until its timeout.
         return False
     return isinstance(error, psycopg.Error) and is_connection_loss(error) and refusal(error) is None
 

@@ -222,7 +222,7 @@ async def test_a_statement_is_given_up_when_the_server_takes_too_long(api: str, 
         await db.execute_within(60.0, insert(table), row(1))
     with psycopg.connect(dsn) as other:
         other.execute(f"LOCK TABLE {table}".encode())
-        with pytest.raises(psycopg.OperationalError, match="did not answer within"):
+        with pytest.raises(psycopg.OperationalError, match="did not respond within"):
             await db.execute_within(0.05, insert(table), row(2))
     assert ours.closed
 
