@@ -431,7 +431,7 @@ def _short_name(directory: Path) -> Path:
 
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory for links that no other user may change. If another user has its name, create a new directory."""
+    """Return a directory for links that no other user may change. If another user has its name, create a new one."""
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
         parent = "/tmp"

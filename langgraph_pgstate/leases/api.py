@@ -20,7 +20,7 @@ _KIND: Final = "leases"
 
 
 def list_leases(limit: int, cursor: str | None) -> Read[Page[Lease]]:
-    """Return the reading of a page of the live leases, the earliest to expire first.
+    """Return a `Read` of a page of live leases, the earliest to expire first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -38,7 +38,7 @@ class AsyncLeases:
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         manager: Renews the leases. Pass the saver's manager, so that its runs write under the held leases.
     """
 
@@ -54,12 +54,12 @@ class AsyncLeases:
         """Hold a thread's lease for a `with` block. Runs and writes of the block belong to the lease.
 
         The lease is renewed in the background and released at the end. If the saver has `guard="lease"`, no other
-        process or run can write to the thread meanwhile. Without it, only those that also request the lease are
-        excluded. A nested block on the same thread shares the lease.
+        process or run can write to the thread meanwhile. Without this guard, only callers that also request the lease
+        are excluded. A nested block on the same thread shares the lease.
 
         Args:
             thread_id: The thread.
-            on_busy: `raise` or `wait` if the lease is held; by default the saver's setting.
+            on_busy: What to do if the lease is held: `raise` or `wait`; by default the saver's setting.
             wait_timeout: Maximum seconds to wait.
 
         Raises:

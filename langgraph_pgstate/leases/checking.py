@@ -1,4 +1,4 @@
-"""The check of a lease before code of its run begins something: a node, a chain, a tool, a chat model's call."""
+"""The check of a lease before its run begins a node, a chain, a tool or a call of a chat model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from langgraph_pgstate.leases.registry import HeldLease
 from langgraph_pgstate.leases.starts import tool_starts
 from langgraph_pgstate.process_identity import lease_clock
 
-# The least time between two looks at the end of a lease.
+# The least seconds between two checks for the end of a lease.
 _LOOK_SECONDS: Final = 0.01
 
 
 class LeaseCheck(BaseCallbackHandler):
-    """A callback handler that lets nothing begin after the last confirmed end of a lease.
+    """A callback handler that refuses new work after the last confirmed end of a lease.
 
-    On an event loop, it also cancels the tasks that are in the run's nodes when the lease is lost or has ended. Code in
-    threads cannot be cancelled: it goes on until it begins something.
+    On an event loop, it also cancels the tasks of the run's nodes when the lease is lost or has ended. Code in OS
+    threads cannot be cancelled. It goes on until it begins a tool, a node or a call.
 
     Args:
         held: The lease.
@@ -43,7 +43,7 @@ class LeaseCheck(BaseCallbackHandler):
         held.on_stop.append(self._cancel_soon)
 
     def on_chain_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Check the lease before a graph, a node or a chain begins, and note the task of a node."""
+        """Check the lease before a graph, a node or a chain begins. Note the task of a node."""
         self.held.check_confirmed()
         if parent_run_id == self._root_id:
             with suppress(RuntimeError):
@@ -53,7 +53,7 @@ class LeaseCheck(BaseCallbackHandler):
                         self._look_later(task.get_loop())
 
     def on_tool_start(self, *args: Any, run_id: UUID, **kwargs: Any) -> None:
-        """Check the lease before a tool begins, and tell the ledger that runs it whether it does."""
+        """Check the lease before a tool begins. Report the result to the ledger that runs the tool."""
         starts = tool_starts.get()
         try:
             self.held.check_confirmed()
@@ -78,7 +78,7 @@ class LeaseCheck(BaseCallbackHandler):
         self.on_chain_end(run_id=run_id)
 
     def take_back(self, error: BaseException | None) -> bool:
-        """Return whether a cancellation that ended the run was that of this handler alone."""
+        """Return whether only this handler caused the cancellation that ended the run."""
         if not isinstance(error, asyncio.CancelledError) or not self._cancelled:
             return False
         others = [task for task in self._cancelled if not task.done() and task.uncancel()]
@@ -111,10 +111,10 @@ class LeaseCheck(BaseCallbackHandler):
 
 
 def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
-    """Check a lease before each node of the run of one of LangGraph's loops, which is about to begin.
+    """Check a lease before each node of a run whose LangGraph loop is about to begin.
 
     Returns:
-        The handler that does; `None` if the loop is not known.
+        The handler that checks; `None` if the loop is not known.
     """
     manager = run_manager_of(loop)
     if manager is None:
@@ -122,16 +122,17 @@ def check_nodes(loop: Any, held: HeldLease) -> LeaseCheck | None:
     handlers = manager.inheritable_handlers
     known = (one for one in handlers if isinstance(one, LeaseCheck) and one.held is held)
     check = next(known, None) or LeaseCheck(held, manager.run_id)
-    # First, so that no span is begun of what does not begin. The list is also that of the manager's own maker.
+    # Inserted first, so that no span is recorded for refused work. The callback manager shares this list with its
+    # creator.
     manager.inheritable_handlers = [check, *(one for one in handlers if one is not check)]
     return check
 
 
 def raise_lost(check: LeaseCheck | None, error: BaseException | None) -> None:
-    """Raise that the lease was lost if a run ended because its check cancelled it.
+    """Raise an error if a run ended because the check of its lease cancelled it.
 
     Raises:
-        LeaseLostError: If it did.
+        LeaseLostError: If the check cancelled the run.
     """
     if check is not None and check.take_back(error):
         lease = check.held.lease

@@ -1,8 +1,8 @@
 """Guards, which refuse a write whose precondition no longer holds, within its own transaction and round trip.
 
-A guard is one or two statements sent ahead of a write. The first locks the rows on which the write depends, and waits
-for concurrent holders. The second sees what those have committed, and checks it. If the check fails, the whole
-transaction fails, including the write and the statements of hooks.
+A guard is one or two statements sent ahead of a write. The first statement locks the rows on which the write depends,
+and waits for concurrent holders. The second statement sees and checks the rows that those have committed. If the check
+fails, the whole transaction fails, including the write and the statements of hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Without the quotation marks around it, which each language of the server has of its own.
+# Without the quotation marks around it, because each language of the server has its own marks.
 _MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
 _SWEEP_PAGE: Final = 1000
 
@@ -35,8 +35,8 @@ _SWEEP_PAGE: Final = 1000
 class PastId(str):
     """The id of a checkpoint that had children when it was read. It equals its plain string.
 
-    LangGraph passes the ids it got from the saver back to `put`. A put can so tell a run that named a past checkpoint,
-    and forks deliberately, from one that read the head and was then overtaken.
+    LangGraph passes ids from the saver back to `put`. So a put can distinguish two kinds of runs: a run that named a
+    past checkpoint and forks deliberately, and a run that read the head before another run advanced.
     """
 
     __slots__ = ()
@@ -52,8 +52,8 @@ class Guard:
         fencing_token: The lease that must not have been taken over.
         holder_id: The lease's holder.
         renew_for: Seconds for which the lease is renewed with the write.
-        asked_at: When that was asked for, by the clock of the holder's leases.
-        own_child: The child with which the writing run itself advanced the branch, if it did.
+        asked_at: When the renewal was asked for, by the clock of the holder's leases.
+        own_child: The child with which the writing run itself advanced the branch, if any.
         makes_thread: Whether the thread's row is created, because it is known to be missing.
     """
 
@@ -95,7 +95,7 @@ class Guard:
         if makes_thread or self.makes_thread:
             found.append((queries.make_thread, key))
             if self.thread:
-                # A more specific error than that of the lease, which was deleted with the thread.
+                # This error is more specific than the lease's: the lease was deleted with the thread.
                 found.append((queries.check_deleted, key))
         if self.thread or self.fencing_token is not None or held_id is not None:
             parameters = {
@@ -123,7 +123,7 @@ class Guard:
         Args:
             error: The driver's error.
             address: The checkpoint of the write.
-            parent_id: The checkpoint on which it depends.
+            parent_id: The checkpoint on which the write depends.
         """
         found = _reason(error)
         if found is None:
@@ -144,7 +144,7 @@ class Guard:
 
 
 def broken_condition(error: BaseException) -> str | None:
-    """Return which condition of a guard made a transaction fail; `None` if it failed for another reason."""
+    """Return the condition of a guard that made a transaction fail; `None` if it failed for another reason."""
     found = _reason(error)
     return None if found is None else found[0]
 
@@ -176,12 +176,12 @@ def is_explicit_fork(config: Mapping[str, Any], source: Any) -> bool:
 
     Args:
         config: Config of the put.
-        source: The `source` of its metadata.
+        source: The `source` in the metadata.
     """
     if names_past(config):
         return True
     configurable = configurable_of(config)
-    # A copy of a first checkpoint, or a subgraph that had not begun at the checkpoint from which its graph is replayed.
+    # The checkpoint copies a first checkpoint, or belongs to a subgraph that had not begun at the replayed checkpoint.
     return not configurable.get("checkpoint_id") and (source == "fork" or configurable.get(REPLAY_STATE) is not None)
 
 
@@ -210,7 +210,7 @@ async def has_child(db: Connection, queries: Queries, address: Address) -> bool:
 
 
 async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seconds: float) -> None:
-    """Store a tombstone for a thread that is about to be deleted, and wait for its holders. Call it in a transaction.
+    """Store a tombstone for a thread before its deletion, and wait for its holders. Call this in a transaction.
 
     Args:
         db: The connection.
@@ -219,8 +219,8 @@ async def store_tombstone(db: Connection, queries: Queries, thread_id: str, seco
         seconds: Seconds for which late writes are refused.
     """
     key = {"thread_id": thread_id}
-    # Writers lock the thread's row, so it must exist. Lock it at once in full: a holder of a weaker lock may need to
-    # update it, which would deadlock.
+    # Writers lock the thread's row, so the row must exist. It is locked in full at once, because a holder of a weaker
+    # lock may have to update it, which would deadlock.
     if not await db.fetch(queries.lock_thread_for_update, key):
         await db.execute(queries.make_thread, key)
         await db.fetch(queries.lock_thread_for_update, key)
@@ -231,17 +231,17 @@ async def refuse_deleted(db: Connection, queries: Queries, thread_id: str) -> No
     """Raise if a thread was deleted and not revived. One round trip.
 
     Raises:
-        ThreadDeletedError: If it has a tombstone.
+        ThreadDeletedError: If the thread has a tombstone.
     """
     if found := await db.fetch(queries.get_tombstone, {"thread_id": thread_id}):
         raise ThreadDeletedError(thread_id, found[0][0])
 
 
 async def refuse_archived(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Raise if a thread is archived, so that what was looked for is missing. One round trip.
+    """Raise if a thread is archived, because then its rows are missing. One round trip.
 
     Raises:
-        ThreadArchivedError: If it is.
+        ThreadArchivedError: If the thread is archived.
     """
     if found := await db.fetch(queries.get_archive_of, {"thread_id": thread_id}):
         raise ThreadArchivedError(thread_id, *found[0])

@@ -4,8 +4,8 @@ INSERT INTO /*schema*/threads (thread_id) VALUES (:thread_id::text)
 ON CONFLICT (thread_id) DO UPDATE SET updated_at = excluded.updated_at WHERE false;
 
 -- name: hold_for_write
--- Lock what a guarded write depends on until the transaction ends, and fail if it is missing: the thread's row against
--- deletion, its lease against takeover, and the parent against other children.
+-- Lock the rows on which a guarded write depends until the transaction ends, and fail if one is missing: the thread's
+-- row against deletion, the lease against takeover, and the parent against other children.
 WITH thread AS MATERIALIZED (
     SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id AND :holds_thread::boolean FOR KEY SHARE
 ), lease AS MATERIALIZED (
@@ -15,12 +15,12 @@ WITH thread AS MATERIALIZED (
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :held_id::text
     FOR NO KEY UPDATE
 )
--- The cast fails with the text as the message: a statement without PL/pgSQL can only raise an error this way.
+-- The cast fails with the text as its message. A statement without PL/pgSQL cannot raise an error in another way.
 SELECT ('pgstate-guard:' || reason || ';')::integer FROM (
     SELECT CASE
         WHEN :holds_thread AND NOT EXISTS (SELECT 1 FROM thread) THEN 'thread:'
         WHEN :fencing_token IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lease) THEN 'lease:'
-        -- A checkpoint that is stored already and sent again does not need a parent that was pruned since.
+        -- A stored checkpoint that is sent again does not need its parent, which may have been pruned.
         WHEN :held_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM parent) AND NOT EXISTS (
             SELECT 1 FROM /*schema*/checkpoints
             WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = :own_id::text
@@ -36,7 +36,7 @@ SELECT ('pgstate-guard:deleted:' || extract(epoch FROM deleted_at) || ';')::inte
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: check_head
--- Fail if a checkpoint has children other than the given one. Runs after `hold_for_write`, because only the next
+-- Fail if a checkpoint has children other than the given child. Runs after `hold_for_write`, because only the next
 -- statement sees rows committed during its wait.
 SELECT ('pgstate-guard:head:' || checkpoint_id || ';')::integer
 FROM /*schema*/checkpoints
@@ -60,7 +60,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: has_child
--- Return whether a checkpoint has or had children, which may have been pruned since.
+-- Return whether a checkpoint has children or had children that were pruned.
 SELECT EXISTS (
     SELECT 1 FROM /*schema*/checkpoints
     WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND parent_checkpoint_id = :checkpoint_id::text
@@ -80,7 +80,7 @@ WHERE thread_id = :thread_id AND checkpoint_ns = :checkpoint_ns AND checkpoint_i
     );
 
 -- name: put_tombstone
--- Record that a thread was deleted, and until when the record is kept.
+-- Store a tombstone for a deleted thread, with the time at which the tombstone expires.
 INSERT INTO /*schema*/tombstones (thread_id, expires_at)
 VALUES (:thread_id::text, now() + make_interval(secs => :seconds::double precision))
 ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_at = excluded.expires_at;
@@ -90,7 +90,7 @@ ON CONFLICT (thread_id) DO UPDATE SET deleted_at = excluded.deleted_at, expires_
 SELECT deleted_at FROM /*schema*/tombstones WHERE thread_id = :thread_id::text AND expires_at > now();
 
 -- name: get_archive_of
--- Return the archive of a thread, and when it was archived, if it is.
+-- Return the archive of a thread and the time of archiving; no row if the thread is not archived.
 SELECT archive_id, archived_at FROM /*schema*/threads WHERE thread_id = :thread_id::text AND archived_at IS NOT NULL;
 
 -- name: delete_tombstone

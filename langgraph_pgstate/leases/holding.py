@@ -27,7 +27,7 @@ async def take(
         free_tokens: Leases that may be taken over before they expire, because their holders are gone.
 
     Raises:
-        LeaseHeldError: If another holder has the lease; its `fencing_token` is that of the other lease.
+        LeaseHeldError: If another holder has the lease. The error has that lease's `fencing_token`.
         ThreadDeletedError: If the thread was deleted.
     """
     parameters = {"thread_id": thread_id, "holder_id": holder_id, "ttl": ttl, "free_tokens": list(free_tokens)}
@@ -52,7 +52,7 @@ async def renew(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        leases: Thread and fencing token of each.
+        leases: Thread and fencing token of each lease.
         ttl: Seconds.
 
     Returns:
@@ -75,7 +75,7 @@ async def release(
         queries: The queries of the schema.
         thread_id: The thread.
         fencing_token: The lease's number, if it is known.
-        holder_id: The holder that may have taken it, if that is uncertain.
+        holder_id: The holder that may have taken the lease, if it is unknown whether it did.
 
     Returns:
         Whether the lease was still held.

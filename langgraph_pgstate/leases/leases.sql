@@ -1,7 +1,7 @@
 -- name: take_lease
--- Take a thread's lease if it is free, has expired, or is one of the given ones. Return whether it was taken, its
--- holder, and the holder's run if checkpoints or the record name it. Numbers are of the current time, so that none is used
--- twice, not even one that a crash of the server has undone.
+-- Take a thread's lease if it is free, has expired, or is one of the given leases. Return whether it was taken, its
+-- holder, and the holder's run if checkpoints or the record name the run. A lease's number is the current time, so that
+-- no number is used twice, even if a crash of the server undid a lease.
 WITH term AS MATERIALIZED (
     SELECT (extract(epoch FROM now()) * 1000000::numeric)::bigint, now(), now(),
         now() + make_interval(secs => :ttl::double precision)
@@ -13,7 +13,7 @@ WITH term AS MATERIALIZED (
     SELECT :thread_id, :holder_id::text, t.* FROM term t
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Taken again by the same holder, as after a lost answer, it remains the same lease.
+        -- If the same holder takes it again, as after a lost response, it remains the same lease.
         fencing_token = CASE WHEN stored.holder_id = excluded.holder_id THEN stored.fencing_token
             ELSE greatest(stored.fencing_token + 1, excluded.fencing_token) END,
         acquired_at = excluded.acquired_at,
@@ -31,7 +31,7 @@ SELECT false, NULL, l.holder_id, l.fencing_token, l.acquired_at, l.renewed_at, l
         WHERE c.thread_id = :thread_id AND c.checkpoint_ns = '' AND c.created_at >= l.acquired_at
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ), (
-        -- The holder's records may arrive a moment later.
+        -- The records of the holder's run may arrive a moment later.
         SELECT r.run_id FROM /*schema*/runs r
         WHERE r.thread_id = :thread_id AND r.status = 'running' AND starts_with(l.holder_id, r.holder_id || ':')
         ORDER BY r.started_at DESC LIMIT 1
@@ -45,13 +45,13 @@ SELECT false, deleted_at, NULL, NULL, NULL, NULL, NULL, NULL
 FROM /*schema*/tombstones WHERE thread_id = :thread_id AND expires_at > now();
 
 -- name: renew_lease
--- Renew a lease; runs after `hold_for_write`. Affects no row if its holder has released it meanwhile.
+-- Renew a lease; runs after `hold_for_write`. Affects no row if the holder has released the lease meanwhile.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
 WHERE thread_id = :thread_id AND fencing_token = :fencing_token::bigint AND holder_id = :holder_id::text;
 
 -- name: renew_leases
--- Renew some leases, and return those that are still held.
+-- Renew some leases. Return the leases that are still held.
 UPDATE /*schema*/leases
 SET renewed_at = now(), expires_at = now() + make_interval(secs => :ttl::double precision)
 FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS mine (thread_id, fencing_token)
@@ -60,8 +60,8 @@ WHERE leases.thread_id = mine.thread_id AND leases.fencing_token = mine.fencing_
 RETURNING leases.thread_id, leases.fencing_token;
 
 -- name: release_lease
--- Release a lease, given its number or its holder; the number is kept, so that the next one is higher. Affects no row
--- if it was lost.
+-- Release a lease, given its number or its holder. The number is kept, so that the next lease has a higher number.
+-- Affects no row if the lease was lost.
 UPDATE /*schema*/leases SET holder_id = NULL, expires_at = now()
 WHERE thread_id = :thread_id AND (fencing_token = :fencing_token::bigint OR holder_id = :holder_id::text);
 

@@ -1,5 +1,5 @@
 -- name: list_leases
--- Return a page of the active leases, those that expire first first.
+-- Return a page of the active leases, the earliest to expire first.
 SELECT thread_id, holder_id, fencing_token, acquired_at, renewed_at, expires_at
 FROM /*schema*/leases
 WHERE expires_at > now() AND holder_id IS NOT NULL

@@ -48,16 +48,17 @@ class LeaseManager(LeaseTaker):
 
     def __init__(self, database: Database, queries: Queries, settings: GuardSettings) -> None:
         super().__init__(BlockingRunner(database), queries, settings)
-        # A queue, because a garbage collector's callback may call its `put`, but may not take a lock.
+        # A queue, because a garbage collector's callback may call `SimpleQueue.put`, but must not take a lock.
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, thread_id: str, config: Mapping[str, Any], call_site: CallSite | None = None) -> None:
-        """Take the lease of a run that is about to read a thread, unless it has it. Reads outside of runs take no
-        lease.
+        """Take the lease for a run that is about to read a thread, unless the run has it.
+
+        Reads outside of runs take no lease.
 
         Raises:
-            LeaseHeldError: If another process or run holds it.
+            LeaseHeldError: If another process or run holds the lease.
             LeaseLostError: If the run had the lease and lost it.
             ThreadDeletedError: If the thread was deleted.
         """
@@ -79,25 +80,25 @@ class LeaseManager(LeaseTaker):
             unwind_when_cancelled(call_site.exits)
 
     def release_failed_read(self, call_site: CallSite | None) -> None:
-        """Release soon what a failed read has taken or is about to take. Does not wait."""
+        """Release soon the lease that a failed read has taken or is about to take. Does not wait."""
         if call_site is not None:
             self._note_failed_read(call_site)
             self._start()
             self._wake.put(True)
 
     def release_failed_start(self, thread_id: str, config: Mapping[str, Any]) -> None:
-        """Release soon what a run has taken if it fails before it has begun. Does not wait."""
+        """Release soon the lease of a run that failed before it began. Does not wait."""
         if (held := self._entering(thread_id, config)) is not None:
             held.end()
             self._wake.put(True)
 
     @contextmanager
     def writing(self, thread_id: str, config: Mapping[str, Any]) -> Iterator[HeldLease]:
-        """Provide the lease for a write: the run's, that of the enclosing block, or one for this write alone.
+        """Provide the lease for a write: the run's lease, the enclosing block's lease, or a lease for this write alone.
 
         Raises:
-            LeaseHeldError: If another process or run holds it.
-            LeaseLostError: If it was lost.
+            LeaseHeldError: If another process or run holds the lease.
+            LeaseLostError: If the lease was lost.
             ThreadDeletedError: If the thread was deleted.
         """
         run = self._run(config)
@@ -121,7 +122,7 @@ class LeaseManager(LeaseTaker):
         """Hold a lease for a block of code and the runs that it starts.
 
         Raises:
-            LeaseHeldError: If another process or run holds it.
+            LeaseHeldError: If another process or run holds the lease.
             LeaseLostError: At the end of the block, if the lease was lost meanwhile.
             ThreadDeletedError: If the thread was deleted.
         """
@@ -145,7 +146,7 @@ class LeaseManager(LeaseTaker):
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._book:
             held = list(self._held)
-        # Others are kept for the threads that run their code, until they expire.
+        # Leases of code that still runs in threads are kept until they expire.
         for one in (one for one in held if not one.work.has_threads):
             if time.monotonic() < deadline:
                 with suppress(PGStateError):
@@ -184,7 +185,7 @@ class LeaseManager(LeaseTaker):
             try:
                 await asyncio.to_thread(self._end, held)
             finally:
-                # It may have been cancelled before a thread was started.
+                # The caller may have been cancelled before a thread was started.
                 self._wake.put(True)
         raise_lost(check, error)
 
@@ -311,7 +312,7 @@ class AsyncLeaseManager(LeaseTaker):
             await asyncio.wait([task], timeout=_CLOSE_SECONDS)
         with self._book:
             held = list(self._held)
-        # Others are kept for the threads that run their code, until they expire.
+        # Leases of code that still runs in threads are kept until they expire.
         for one in (one for one in held if not one.work.has_threads):
             self._give_back(one)
         self._release_unconfirmed()
@@ -323,7 +324,10 @@ class AsyncLeaseManager(LeaseTaker):
     async def _take(
         self, thread_id: str, run: Run | None, is_read_first: bool, deadline: float, call_site: CallSite | None = None
     ) -> HeldLease:
-        """Take a lease. A caller that is cancelled does not cancel what was sent: it is given back once it is taken."""
+        """Take a lease.
+
+        If the caller is cancelled, the sent statement goes on, and the lease is released once it is taken.
+        """
         call_site = call_site or CallSite.here()
         taking = self._keep(self._take_apart(thread_id, run, is_read_first, deadline, call_site))
         try:
@@ -362,7 +366,7 @@ class AsyncLeaseManager(LeaseTaker):
 
     def _end_from_thread(self, held: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
         held.end()
-        # A blocking run on another thread, whose reads and writes wait for the loop likewise.
+        # The caller is a blocking run on another thread, whose reads and writes also wait for the loop.
         if loop.is_running() and not self._database.is_forked:
             asyncio.run_coroutine_threadsafe(self._end(held), loop).result()
 

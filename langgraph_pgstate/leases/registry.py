@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 _log = logging.getLogger("langgraph_pgstate.leases")
 
-# Seconds to wait for a run abandoned by its own task: an event loop closes an abandoned generator with a delay.
+# Seconds to wait for a run whose task has left it. An event loop closes an abandoned generator with a delay.
 CLOSING_SECONDS: Final = 1.0
 # Seconds between checks for runs that ended without a callback.
 _LOOK_SECONDS: Final = 0.5
-# A loop that is not entered within this time after its state was read has failed.
+# Seconds after reading its state by which a loop must be entered. Later it counts as failed.
 _ENTRY_SECONDS: Final = 3.0
-# Part of a lease's duration by which it ends here before it ends in the database: clocks do not run at the same speed.
+# Share of a lease's duration by which it ends earlier here than in the database, because clocks differ in speed.
 _MARGIN: Final = 0.1
 
 # Shared by all savers of the process, so that no two lease holders have the same id.
 _numbers = itertools.count(1)
-# The leases held by `hold` around the current code, by manager and thread.
+# The leases that `hold` holds around the current code, by manager and thread.
 _surrounding: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("langgraph_pgstate_leases", default={})  # noqa: B039
 
 
@@ -60,24 +60,25 @@ class HeldLease:
 
     Attributes:
         lease: The lease as it was when it was taken.
-        confirmed_until: Its end as the database has confirmed it last, by `lease_clock`, counted from before the
-            request was sent. Code of its run begins nothing later.
-        is_read_first: Whether it was taken before the state was read.
-        run: The run that has taken it; `None` for a block of code.
-        starter: The task or thread that started the run. It may have ended while another one reads the run's stream.
+        confirmed_until: End of the lease by the last confirmation of the database, by `lease_clock`. It counts from
+            before the request was sent. The run begins no work later.
+        is_read_first: Whether the lease was taken before the state was read.
+        run: The run that has taken the lease; `None` for a block of code.
+        starter: The task or OS thread that started the run. It may have ended while another task reads the run's
+            stream.
         loop: The run's loop, if it is known.
-        asked_at: Time at which its renewal was asked for last, by `lease_clock`.
-        read_at: Time at which the state was read for which it was taken.
-        has_ended: Whether its run or block has ended. It is then released and not renewed again. Late writes of the run
-            are accepted until another process or run takes the lease.
-        is_left: Whether its run has ended but for threads that a cancelled task has left behind, for which it is kept.
-        is_returned: Whether its release has begun.
-        is_lost: Whether it is known to be taken over, or could not be renewed in time. Its run writes nothing more.
-        is_stopped: Whether code of its run begins nothing more, because it was lost before the run ended.
+        asked_at: Time at which the last renewal was asked for, by `lease_clock`.
+        read_at: Time at which the run's state was read.
+        has_ended: Whether the run or block has ended. The lease is then released and not renewed. Late writes of the
+            run are accepted until another process or run takes the lease.
+        is_left: Whether the run has ended, and the lease is kept for OS threads that a cancelled task left behind.
+        is_returned: Whether the release has begun.
+        is_lost: Whether the lease was taken over, or could not be renewed in time. The run then writes nothing more.
+        is_stopped: Whether the run begins no more work, because the lease was lost before the run ended.
         is_deleted: Whether the holder itself has deleted the thread, and the lease with it.
-        is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and that was not read since.
-        work: The threads that nodes of its run, or of the runs of its block, have started on an event loop.
-        on_stop: Called when code of its run is stopped, by any thread.
+        is_of_new_thread: Whether the thread had no checkpoint when the lease was taken, and was not read since.
+        work: The OS threads that nodes of the lease's runs have started from an event loop.
+        on_stop: Called when the run's code is stopped, in any OS thread.
     """
 
     lease: Lease
@@ -99,7 +100,7 @@ class HeldLease:
     on_stop: list[Callable[[], None]] = field(default_factory=list)
 
     def is_over(self, asker: object = None) -> bool:
-        """Return whether the run has ended, as far as its objects tell. A suspended stream has not ended.
+        """Return whether the run has ended, judged by its Python objects. A suspended stream has not ended.
 
         Args:
             asker: The task or thread that wants to start another run.
@@ -119,8 +120,8 @@ class HeldLease:
         loop = self.loop()
         if loop is None:
             return True
-        # A loop that failed on entry is never exited. Entering cannot be suspended, so a starter that is done, or that
-        # starts another run, has failed there.
+        # A loop that failed on entry is never exited. Entry cannot be suspended. So the entry has failed if the starter
+        # is done or starts another run.
         if _is_entered(loop):
             return False
         is_late = self.read_at is not None and time.monotonic() > self.read_at + _ENTRY_SECONDS
@@ -130,25 +131,25 @@ class HeldLease:
         """Remember that the run or block has ended."""
         self.has_ended = True
         if self.run is not None and self.run.holder_id == self.lease.holder_id:
-            # Later leases of the same run need another holder.
+            # Later leases of the same run need a new holder id.
             self.run.holder_id = next_holder()
 
     def may_be_left(self, asker: object) -> bool:
-        """Return whether the task or thread that started the run is done, or is `asker`."""
+        """Return whether the starter of the run is done, or is `asker`."""
         return self.starter is asker or _is_done(self.starter)
 
     def check(self) -> HeldLease:
         """Return the lease, unless it is known to be lost.
 
         Raises:
-            LeaseLostError: If it is lost.
+            LeaseLostError: If the lease is lost.
         """
         if self.is_lost:
             raise LeaseLostError(self.lease.thread_id, self.lease.fencing_token)
         return self
 
     def check_confirmed(self) -> None:
-        """Check that code of the run may begin something now. A lease that is not confirmed any more is lost.
+        """Check that code of the run may begin work now. A lease whose confirmed time is over counts as lost.
 
         Raises:
             LeaseLostError: If the lease was lost before the run ended.
@@ -160,30 +161,32 @@ class HeldLease:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it has not ended by the last confirmation, or does not matter any more because its run has ended."""
+        """Whether the confirmed time is not over, or the run has ended and the lease does not matter any more."""
         return self.has_ended or lease_clock() < self.confirmed_until
 
     def confirm(self, asked_at: float, ttl: float) -> None:
-        """Remember that the database has renewed it for `ttl` seconds at the earliest at `asked_at`, by
-        `lease_clock`."""
+        """Remember that the database has renewed the lease for `ttl` seconds, at `asked_at` or later."""
         self.confirmed_until = max(self.confirmed_until, confirmed_end(asked_at, ttl))
         self.asked_at = max(self.asked_at, asked_at)
 
     def lose(self) -> None:
-        """Remember that it is lost. Code of its run then begins nothing more, and writes nothing."""
+        """Mark the lease as lost. The run then begins no work and writes nothing."""
         self.is_lost = True
         if not self.has_ended:
             self.stop()
 
     def stop(self) -> None:
-        """Let code of the run begin nothing more."""
+        """Make the run's code begin no more work."""
         if not self.is_stopped:
             self.is_stopped = True
             for call in [*self.on_stop]:
                 call()
 
     def is_renewal_due(self, ttl: float) -> bool:
-        """Return whether a third of the duration has passed since the last renewal. If so, the caller renews it."""
+        """Return whether a third of the duration has passed since the last renewal.
+
+        If so, the caller must renew the lease.
+        """
         now = lease_clock()
         if self.has_ended or now - self.asked_at < ttl / 3:
             return False
@@ -192,7 +195,7 @@ class HeldLease:
 
 
 def confirmed_end(asked_at: float, ttl: float) -> float:
-    """Return until when a lease may be relied on that was taken or renewed by a request sent at `asked_at`."""
+    """Return the end of the time for which a lease is safe, if it was taken or renewed by a request at `asked_at`."""
     return asked_at + ttl * (1 - _MARGIN)
 
 
@@ -204,7 +207,7 @@ class Run:
         key: Identifies the run. It is kept, so that no other object gets its `id()`.
         holder_id: Holder id of the run's leases.
         sign: A weak reference to an object that lives as long as the run, if there is one.
-        leases: Leases of the run by thread. Lost ones stay, so that the run does not take them again.
+        leases: Leases of the run by thread. Lost leases stay in it, so that the run does not take them again.
     """
 
     key: Any
@@ -219,7 +222,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the run can be forgotten."""
+        """Return whether the run can be removed."""
         if self.sign is None:
             return bool(self.leases) and all(held.is_over() for held in self.leases.values())
         return self.is_gone
@@ -248,7 +251,7 @@ class LeaseRegistry:
         self._settings = settings
         self._runs: dict[int, Run] = {}
         self._held: set[HeldLease] = set()
-        # Holders of leases that may have been taken although no response arrived: thread and latest end of the lease.
+        # Leases that may have been taken although no response arrived: holder, with thread and latest end of the lease.
         self._unconfirmed: dict[str, tuple[str, float]] = {}
         self._book = threading.RLock()
 
@@ -297,7 +300,7 @@ class LeaseRegistry:
     def _explain(
         self, error: LeaseHeldError, run: Run | None, call_site: CallSite, since: float
     ) -> LeaseHeldError | None:
-        """Return the error to raise for a held lease, or `None` if the run that holds it may be closing now."""
+        """Return the error for a held lease; `None` if its run may be about to end."""
         for other in self._others(error.thread_id, run):
             if other.lease.fencing_token == error.fencing_token:
                 is_task = isinstance(other.starter, asyncio.Task)
@@ -316,7 +319,7 @@ class LeaseRegistry:
                 held = HeldLease(lease, until, is_read_first, run, call_site.starter, loop)
                 known = run.leases.get(lease.thread_id)
                 if known is not None and known.lease.fencing_token == lease.fencing_token:
-                    # Two tasks of the run asked at once and got the same lease.
+                    # Two tasks of the run asked at once, and got the same lease.
                     return known
                 run.leases[lease.thread_id] = held
             self._held.add(held)
@@ -326,13 +329,13 @@ class LeaseRegistry:
         return held
 
     def _note_failed_read(self, call_site: CallSite) -> None:
-        """Remember that a read failed or was cancelled, so that its lease is released, now or once it is taken."""
+        """Remember that a read failed or was cancelled. Its lease is released now, or once it is taken."""
         call_site.has_failed = True
         if call_site.taken is not None:
             call_site.taken.end()
 
     def note_read(self, call_site: CallSite | None) -> None:
-        """Note the time at which a read finished, on the lease that was taken for it, if there is one."""
+        """Note the end time of a read on the lease that was taken for it, if any."""
         if call_site is not None and call_site.taken is not None:
             call_site.taken.read_at = time.monotonic()
 
@@ -348,25 +351,34 @@ class LeaseRegistry:
     def _note_unconfirmed(
         self, thread_id: str, run: Run | None, holder: str, call_site: CallSite, error: BaseException
     ) -> None:
-        """Note a lease whose statement got no response. It may have been taken unless the server refused it."""
-        # Refused are also characters that the encoding of the database does not have.
+        """Note a lease whose statement got no response.
+
+        The lease may have been taken, unless the server refused the statement.
+        """
+        # The server also refuses characters that the encoding of the database lacks.
         if not call_site.was_sent or isinstance(error, ThreadDeletedError | ConfigurationError):
             return
         with self._book:
             self._unconfirmed[holder] = (thread_id, time.monotonic() + self._settings.lease_ttl)
             if run is not None and run.holder_id == holder:
-                # A later lease of the run must not be released with this one.
+                # A later lease of the run must not be released together with this lease.
                 run.holder_id = next_holder()
 
     def note_deleted(self, thread_id: str) -> None:
-        """Remember that the current code deleted a thread. Its own lease of the thread then does not count as lost."""
+        """Remember that the current code deleted a thread.
+
+        The code's own lease on the thread then does not count as lost.
+        """
         held = _surrounding.get().get((id(self), thread_id))
         if held is not None and not held.is_lost:
             held.is_deleted = True
             self._note_gone(held)
 
     def _leave_to_threads(self, held: HeldLease) -> bool:
-        """Keep the lease of an ended run or block as long as threads run its code, and return whether any do."""
+        """Keep the lease of an ended run or block while OS threads run its code.
+
+        Return whether there are such threads.
+        """
         if not held.work.has_threads:
             return False
         held.is_left = True
@@ -374,15 +386,15 @@ class LeaseRegistry:
         return True
 
     def _note_gone(self, held: HeldLease) -> None:
-        # The run keeps the lease: late writes use it, and no new one is taken for them.
+        # The run keeps the lease. Late writes use it, and no new lease is taken for them.
         with self._book:
             self._held.discard(held)
 
     def _note_end(self, _: Any) -> None:
-        """Wake the renewal after the end of a run. A garbage collector's callback, so it must not block."""
+        """Wake the renewal after the end of a run. The garbage collector calls it, so it must not block."""
 
     def _survey(self) -> tuple[list[HeldLease], list[HeldLease]]:
-        """Return the leases to renew, and those to release because their runs have ended."""
+        """Return the leases to renew, and the leases to release because their runs have ended."""
         with self._book:
             self._runs = {key: run for key, run in self._runs.items() if not run.is_over}
             expired = lease_clock() - self._settings.lease_ttl
@@ -436,10 +448,10 @@ class LeaseRegistry:
 
     @contextmanager
     def hold_claimed(self, held: HeldLease) -> Iterator[None]:
-        """Provide a lease that the caller has taken to the runs of a block. The caller renews and releases it.
+        """Use a lease that the caller has taken for the runs of a block. The caller renews and releases the lease.
 
-        Marked as lost, it makes further writes fail without a round trip. After the block, late writes are accepted
-        until another process or run takes the lease.
+        If the lease is marked as lost, further writes fail without a round trip. After the block, late writes are
+        accepted until another process or run takes the lease.
         """
         try:
             with self._around(held):
@@ -448,7 +460,7 @@ class LeaseRegistry:
             held.end()
 
     def has_nothing_to_read(self, address: Address) -> bool:
-        """Return whether a thread is known to have no checkpoint, for the read with which the claimed run begins."""
+        """Return whether a thread is known to have no checkpoint, for the first read of a claimed run."""
         held = self._around_here(address.thread_id)
         if held is None or not held.is_of_new_thread or address.checkpoint_ns or address.checkpoint_id is not None:
             return False

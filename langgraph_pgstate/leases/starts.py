@@ -1,4 +1,4 @@
-"""Starts of tools within an attempt at an action, as allowed or refused by the checks of leases."""
+"""The starts of tools within an attempt at an action, which the checks of leases allow or refuse."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from langgraph_pgstate.errors import LeaseLostError
 
 
 class ToolStarts:
-    """The starts of tools in one attempt: the one of its own tool, and those of tools that it calls.
+    """The starts of tools in one attempt: the start of the attempt's own tool, and of tools that this tool calls.
 
-    It belongs to a context, so it follows the attempt into its tasks and threads.
+    The object belongs to a context, so it follows the attempt into its tasks and OS threads.
     """
 
     def __init__(self) -> None:
         self._refusal: LeaseLostError | None = None
-        # One for each lease, because several may be checked at one start.
+        # One entry for each lease, because several leases may be checked at one start.
         self._is_allowed: dict[UUID, bool] = {}
 
     def allow(self, run_id: UUID) -> None:
-        """Remember that a check has let a tool begin."""
+        """Remember that a check has allowed the start of a tool."""
         self._is_allowed.setdefault(run_id, True)
 
     def refuse(self, run_id: UUID, refusal: LeaseLostError) -> None:
-        """Remember that a check has refused to let a tool begin."""
+        """Remember that a check has refused the start of a tool."""
         self._refusal = refusal
         self._is_allowed[run_id] = False
 
     @property
     def refusal(self) -> LeaseLostError | None:
-        """The error of the check that has refused each start so far; `None` if a tool has begun, or none was to."""
+        """The error of the check, if every start was refused so far; `None` if a tool has begun or none was started."""
         return None if any(self._is_allowed.values()) else self._refusal
 
 

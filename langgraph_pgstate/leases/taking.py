@@ -31,11 +31,11 @@ _log = logging.getLogger("langgraph_pgstate.leases")
 
 
 class LeaseTaker(LeaseRegistry):
-    """A registry of leases that takes, renews and releases them. Its coroutines await nothing but the runner.
+    """A registry of leases that takes, renews and releases them. Its coroutines await only the runner.
 
     Args:
         runner: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         settings: Duration of leases and of waits for them.
     """
 
@@ -44,11 +44,11 @@ class LeaseTaker(LeaseRegistry):
         self._runner, self._queries = runner, queries
 
     def _start(self) -> None:
-        """Start what renews the leases, unless it runs."""
+        """Start the thread or task that renews the leases, unless it runs."""
         raise NotImplementedError
 
     def _follow(self, held: HeldLease, run: Run, call_site: CallSite) -> LeaseCheck | None:
-        """Check a lease before each node of a run that begins, and follow the threads that its nodes start."""
+        """Check a lease before each node of a run that begins, and track the OS threads that its nodes start."""
         exits, task = call_site.exits, call_site.starter
         if exits is not None and isinstance(task, asyncio.Task) and held.work.follow_run(run.key, task.get_loop()):
             exits.callback(held.work.forget_run, run.key)
@@ -100,12 +100,12 @@ class LeaseTaker(LeaseRegistry):
         except BaseException:
             held.is_returned = False
             raise
-        # Only after the release, so that others can see until then that the run has ended.
+        # Called only after the release, so that until then other threads can see that the run has ended.
         self._note_gone(held)
         return is_mine
 
     async def _release_by_holder(self, thread_id: str, holder: str) -> None:
-        """Release a lease of which it is not known whether it was taken."""
+        """Release a lease that may have been taken."""
         await self._apart(leases.release, self._queries, thread_id, None, holder)
         self._unconfirmed.pop(holder, None)
 
@@ -123,7 +123,7 @@ class LeaseTaker(LeaseRegistry):
             _log.warning(_NOT_RENEWED, error)
 
     async def _renew(self, due: list[HeldLease]) -> None:
-        """Renew leases, and note which are lost. One statement, or none."""
+        """Renew leases, and mark the lost ones. One statement, or none."""
         if due:
             keys = [(held.lease.thread_id, held.lease.fencing_token) for held in due]
             asked_at, still = await self._apart(timed, leases.renew, self._queries, keys, self._settings.lease_ttl)
@@ -132,7 +132,7 @@ class LeaseTaker(LeaseRegistry):
     async def _apart(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run an operation before leases expire, even if other calls keep all connections."""
+        """Run an operation before leases expire, even if other calls use all connections."""
         return await self._runner.run_apart(self._settings.lease_ttl / 6, operation, *args, **kwargs)
 
 
@@ -143,7 +143,7 @@ class _FailedReadError(Exception):
 async def _take_unless_failed(
     db: Connection, queries: Queries, thread_id: str, holder: str, ttl: float, free: Sequence[int], call_site: CallSite
 ) -> Lease:
-    """Take a lease, unless the read that it is for has failed or was cancelled."""
+    """Take a lease for a read, unless the read has failed or was cancelled."""
     if call_site.has_failed:
         raise _FailedReadError
     call_site.was_sent = call_site.is_pending = True

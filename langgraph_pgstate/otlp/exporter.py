@@ -1,4 +1,4 @@
-"""The exporter of spans: a thread that reads those that have ended, and sends them to a collector over HTTP."""
+"""The exporter of spans: a thread that reads ended spans and sends them to a collector over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from langgraph_pgstate.schema.tenancy import open_database
 
 _log = logging.getLogger("langgraph_pgstate.otlp")
 _PATH: Final = "/v1/traces"
-# They refuse the spans themselves. Others are of the collector or of the network.
+# Status codes with which a collector refuses the spans themselves. Other codes come from the collector's state or the
+# network.
 _REFUSALS: Final = frozenset({400, 413, 422})
 _MOST_SECONDS: Final = 300.0
 
@@ -44,10 +45,10 @@ class Answer:
     """The outcome of a request.
 
     Attributes:
-        is_taken: Whether the collector has the spans.
-        is_refused: Whether it will never take them all.
-        reason: Why it has not.
-        retry_after: Seconds that it asks to wait.
+        is_taken: Whether the collector has accepted the spans.
+        is_refused: Whether the collector will never accept all of them.
+        reason: Why the spans were not accepted.
+        retry_after: Seconds that the collector asks to wait.
     """
 
     is_taken: bool = False
@@ -57,10 +58,10 @@ class Answer:
 
 
 def endpoint_of(url: str) -> str:
-    """Return the address of a collector's traces. The path `/v1/traces` is added to one without it.
+    """Return the address of a collector's traces. An address without a path gets `/v1/traces`.
 
     Raises:
-        ConfigurationError: If it is not an address of HTTP.
+        ConfigurationError: If `url` is not an HTTP address.
     """
     try:
         parts = urlsplit(url.strip())
@@ -83,8 +84,8 @@ class Collector:
     """A collector, addressed over HTTP. Headers, certificates and compression are those of `OTEL_EXPORTER_OTLP_*`.
 
     Args:
-        endpoint: Its address, with the path.
-        timeout: Seconds that it has to answer.
+        endpoint: Address of the collector, with the path.
+        timeout: Seconds within which the collector must respond.
     """
 
     def __init__(self, endpoint: str, timeout: float = 10.0) -> None:
@@ -94,10 +95,10 @@ class Collector:
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session, timeout=timeout)  # type: ignore[call-overload, unused-ignore]
 
     def send(self, spans: Sequence[ReadableSpan]) -> Answer:
-        """Send spans, and return the outcome. The exporter tries again until the timeout."""
+        """Send spans, and return the outcome. The OpenTelemetry exporter retries until the timeout."""
         self._responses.clear()
         result = self._exporter.export(spans)
-        # The last of several tries counts. The exporter takes a redirection for success.
+        # The last of several tries counts. OpenTelemetry's exporter counts a redirection as a success.
         last = self._responses[-1] if self._responses else None
         if last is not None and last.history:
             last = last.history[0]
@@ -111,7 +112,7 @@ class Collector:
         return Answer(False, last.status_code in _REFUSALS, reason, _seconds(last.headers.get("Retry-After")))
 
     def close(self) -> None:
-        """Disconnect, and give up a request that is tried again. Safe to call from another thread."""
+        """Disconnect, and stop retrying a request. Safe to call from another thread."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call, unused-ignore]
 
     def _note(self, response: requests.Response, *_: Any, **__: Any) -> None:
@@ -129,7 +130,7 @@ class Collector:
 
 
 def _seconds(text: str | None) -> float:
-    """Return a number of seconds; 0 for a date, or anything else."""
+    """Return a number of seconds; 0 for a date or another value."""
     return min(float(text), _MOST_SECONDS) if text is not None and text.isdecimal() else 0.0
 
 
@@ -140,30 +141,30 @@ _POLL_SECONDS: Final = 1.0
 _STANDBY_SECONDS: Final = 5.0
 _MOST_PAUSE_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
-# With contents a span may have some kilobytes, or what `RecorderSettings.limit` says.
+# With content, a span may have some kilobytes, or more with `RecorderSettings.limit`.
 _BATCH: Final = 512
 _CONTENT_BATCH: Final = 64
 _NEVER: Final = float("-inf")
-# One connection, with a short timeout, so that an outage is noticed.
+# One connection with a short timeout, so that an outage is noticed.
 _POOL: Final = PoolSettings(min_size=1, max_size=1, timeout=5.0)
 
 
 class SpanExporter:
     """An exporter of recorded spans to a collector of OpenTelemetry, in a thread of its own.
 
-    Each span is exported after its end, at least once and always with the same ids. What waits is in the database: a
-    collector or a process that is down delays spans, and loses none. Of several exporters on a schema one exports, and
-    another takes over within half a minute when its process dies.
+    Each span is exported after its end, at least once and always with the same ids. Waiting spans are in the database,
+    so an outage of the collector or of a process delays spans but loses none. Of several exporters on a schema, one
+    exports. If its process dies, another takes over within half a minute.
 
     Args:
         dsn: The database.
         endpoint: Address of the collector, like `http://localhost:4318`.
         schema: Schema of the tables.
-        tenant: The tenant whose spans are exported, where tenants are kept apart: one exporter for each.
-        content: Whether inputs, outputs and messages of errors are exported. Those of runs whose state another
-            serializer than LangGraph's stores, which may encrypt, never are.
-        since: If no spans were exported from this schema before, also export those of runs that started at this time
-            or later; a timedelta counts back from now. By default only what ends from now on.
+        tenant: The tenant whose spans are exported. If tenants are kept apart, each needs its own exporter.
+        content: Whether inputs, outputs and messages of errors are exported. Content of runs with another serializer
+            than LangGraph's is never exported, because the serializer may encrypt.
+        since: If no spans were exported from this schema before, also export spans of runs that started at this time or
+            later. A timedelta counts back from now. By default, only spans that end from now on are exported.
         prepare_threshold: As in `ConnectionOptions`.
 
     Raises:
@@ -186,12 +187,12 @@ class SpanExporter:
         prepare_threshold: int | None = 5,
     ) -> None:
         if isinstance(since, datetime) and since.tzinfo is None:
-            raise ConfigurationError(f"since needs a time zone: {since!r}")
+            raise ConfigurationError(f"since must have a time zone, got {since!r}")
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
         self._tenant = None if tenant is None else tenant_of(tenant)
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
-        # Each exporter has an id of its own, also in one process.
+        # Each exporter has its own id, even within one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
         self._collector = Collector(self._endpoint)
         self._resource = resource_of_process()
@@ -199,7 +200,7 @@ class SpanExporter:
         self._thread: threading.Thread | None = None
         self._held_until = self._retry_at = _NEVER
         self._failures = 0
-        # Whether runs since `since` are to be queued, until all of them are.
+        # Whether runs from `since` on still have to be queued.
         self._is_behind = False
 
     def __enter__(self) -> Self:
@@ -217,18 +218,18 @@ class SpanExporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Export what waits, for some seconds at most, and stop. What is left is exported by the next exporter."""
+        """Export waiting spans, for some seconds at most, and stop. The next exporter exports the rest."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(2 * _STOP_SECONDS)
         self._collector.close()
 
     def export(self) -> int:
-        """Export what waits, and return the number of spans. With `since`, those of these runs are exported again.
+        """Export waiting spans, and return their number. With `since`, spans of these runs are exported again.
 
         Raises:
             ConfigurationError: If another process exports.
-            UnavailableError: If the collector or the database cannot be used. What is left waits.
+            UnavailableError: If the collector or the database cannot be used. The remaining spans wait.
         """
         total = 0
         with self._connect() as database:
@@ -245,7 +246,7 @@ class SpanExporter:
                 self._release(database)
         return total
 
-    # The thread
+    # The code of the thread.
 
     def _follow(self) -> None:
         while True:
@@ -263,7 +264,7 @@ class SpanExporter:
                 return
 
     def _turn(self, database: Database) -> float:
-        """Export some spans if this is the process that does, and return the seconds until the next turn."""
+        """Export some spans if this process is the exporting one. Return the seconds until the next turn."""
         is_new = self._hold(database)
         if self._held_until == _NEVER:
             return _STANDBY_SECONDS
@@ -293,11 +294,11 @@ class SpanExporter:
         self._release(database)
 
     def _pause(self) -> float:
-        """Return the seconds to wait after a failure, which double each time."""
+        """Return the seconds to wait after a failure. They double each time."""
         self._failures += 1
         return min(2.0 ** (self._failures - 1), _MOST_PAUSE_SECONDS)
 
-    # Called by `export` and by the thread
+    # Methods that both `export` and the thread call.
 
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
@@ -306,7 +307,7 @@ class SpanExporter:
         )
 
     def _hold(self, database: Database) -> bool:
-        """Become the process that exports, or stay it, and return whether there was none before."""
+        """Become or stay the exporting process. Return whether there was none before."""
         now = time.monotonic()
         if now < self._held_until - _LEASE_SECONDS + _RENEW_SECONDS:
             return False
@@ -336,7 +337,7 @@ class SpanExporter:
         """Export the spans that were queued first, and return their number; `None` if there are none.
 
         Raises:
-            CollectorError: If the collector does not take them. They stay in the queue.
+            CollectorError: If the collector does not accept the spans. They stay in the queue.
         """
         found = database.run(exports.list_exports, self._queries, _BATCH)
         if not found:
@@ -356,13 +357,16 @@ class SpanExporter:
             sent += len(spans)
             self._hold(database)
             if self._held_until == _NEVER:
-                # It took too long, and another process exports them.
+                # The export took too long, and another process exports now.
                 return sent
         database.run(exports.confirm, self._queries, found)
         return sent
 
     def _convert(self, span: exports.EndedSpan) -> ReadableSpan | None:
-        """Return a span of OpenTelemetry; `None` if it is not exported. One span must not keep the others waiting."""
+        """Return a span of OpenTelemetry; `None` if it is not exported.
+
+        A span that fails must not delay other spans.
+        """
         try:
             return convert(span, self._resource, _VERSION) if is_exported(span) else None
         except Exception:
@@ -374,10 +378,10 @@ class SpanExporter:
             return None
 
     def _send(self, spans: Sequence[ReadableSpan]) -> None:
-        """Send spans. Those that the collector refuses are left out and logged.
+        """Send spans. Refused spans are skipped and logged.
 
         Raises:
-            CollectorError: If it does not take them now, or refuses each of several.
+            CollectorError: If the collector does not accept the spans now, or refuses each of several.
         """
         refused: list[tuple[ReadableSpan, Answer]] = []
         parts = [spans]
@@ -390,7 +394,7 @@ class SpanExporter:
                 raise CollectorError(answer)
             if len(part) == 1:
                 refused.append((part[0], answer))
-                # An address that refuses everything, like a wrong gateway, must not cost spans.
+                # An address that refuses all spans, like a wrong gateway, must not cause their loss.
                 if len(refused) == len(spans) > 1:
                     raise CollectorError(answer)
                 continue
@@ -402,10 +406,10 @@ class SpanExporter:
 
 
 class CollectorError(UnavailableError):
-    """The collector does not take spans.
+    """The collector does not accept spans.
 
     Attributes:
-        retry_after: Seconds that it asks to wait.
+        retry_after: Seconds that the collector asks to wait.
     """
 
     def __init__(self, answer: Answer) -> None:

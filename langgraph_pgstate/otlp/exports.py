@@ -1,7 +1,8 @@
 """The queue of ended spans, from which one process at a time exports.
 
-A span is queued by the transaction that stores its end, so none is passed over, however late a transaction commits.
-What is exported is deleted afterwards: a span may be exported twice, with the same ids, but never not at all.
+The transaction that stores the end of a span also queues it. So no span is missed, however late a transaction commits.
+Exported spans are deleted from the queue afterwards. A span may be exported twice, with the same ids, but is never
+lost.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Export(NamedTuple):
 
     Attributes:
         thread_id: The thread.
-        export_id: Their id in the queue.
+        export_id: Id of the batch in the queue.
         run_id: The run.
         span_ids: The spans.
-        started_ats: Start of each.
+        started_ats: Start of each span.
     """
 
     thread_id: str
@@ -41,7 +42,7 @@ class Export(NamedTuple):
 
 
 class EndedSpan(NamedTuple):
-    """A span that has ended, with what an exporter needs of its run and its parent.
+    """A span that has ended, with the data of its run and its parent that an exporter needs.
 
     Attributes:
         thread_id: The thread.
@@ -66,8 +67,8 @@ class EndedSpan(NamedTuple):
         user_id: User of the run.
         traceparent: The caller's span, if the run belongs to its trace.
         error_message: Content: as in `Span`.
-        input: Content: as in `Span`; for the root of an attempt, that of the run.
-        output: Content: as in `Span`; for the root of an attempt, that of the run.
+        input: Content: as in `Span`; for the root of an attempt, the run's input.
+        output: Content: as in `Span`; for the root of an attempt, the run's output.
     """
 
     thread_id: str
@@ -97,31 +98,31 @@ class EndedSpan(NamedTuple):
 
 
 async def hold(db: Connection, queries: Queries, holder_id: str, endpoint: str, ttl: float) -> bool | None:
-    """Become the process that exports, or stay it. One statement; safe to repeat.
+    """Become or stay the exporting process. One statement; safe to repeat.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         holder_id: This process.
-        endpoint: The address to which it exports, without credentials.
+        endpoint: The address to which the process exports, without credentials.
         ttl: Seconds from now after which another process may take over, by the database's clock.
 
     Returns:
-        Whether spans are queued from now on only, because there was no exporter; `None` if another process exports.
+        Whether spans are queued only from now on, because there was no exporter; `None` if another process exports.
     """
     rows = await db.fetch(queries.hold_exporter, {"holder_id": holder_id, "endpoint": endpoint, "ttl": ttl})
     return bool(rows[0][0]) if rows else None
 
 
 async def release(db: Connection, queries: Queries, holder_id: str) -> None:
-    """Let another process export at once. One statement; safe to repeat."""
+    """Release the export, so that another process can take over at once. One statement; safe to repeat."""
     await db.execute(queries.release_exporter, {"holder_id": holder_id})
 
 
 async def queue_runs(
     db: Connection, queries: Queries, since: datetime | timedelta, after: Cursor | None = None
 ) -> Cursor | None:
-    """Queue the spans of a page of earlier runs, newest first; they may have been exported before. One statement.
+    """Queue the spans of a page of earlier runs, newest first. They may have been exported before. One statement.
 
     Args:
         db: The connection.
@@ -130,7 +131,7 @@ async def queue_runs(
         after: Result of the previous call; by default the first page.
 
     Returns:
-        Where the next page begins; `None` if this was the last one.
+        Where the next page begins; `None` if this was the last page.
     """
     started_at, thread_id, run_id = (LAST, "", "") if after is None else after
     rows = await db.fetch(
@@ -149,7 +150,7 @@ async def queue_runs(
 
 
 async def list_exports(db: Connection, queries: Queries, most_spans: int) -> list[Export]:
-    """Return the batches that were queued first, with about as many spans as asked for. One statement."""
+    """Return the oldest batches in the queue, with about as many spans as asked for. One statement."""
     return [Export(*row) for row in await db.fetch(queries.list_exports, {"most_spans": most_spans})]
 
 
@@ -161,7 +162,7 @@ async def read_spans(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        keys: Thread, run, span and start of each. Those that were deleted are left out.
+        keys: Thread, run, span and start of each span. Deleted spans are left out.
         with_content: Whether messages of errors, inputs and outputs are read, unless a serializer may encrypt the
             state of the run.
     """
@@ -187,7 +188,7 @@ async def confirm(db: Connection, queries: Queries, exports: Sequence[Export]) -
 
 
 async def forget(db: Connection, queries: Queries) -> None:
-    """Remove exporters that have not run for a week, so that nothing is queued any more, and then what was queued.
+    """Remove exporters that have not run for a week, so that no more spans are queued. Then remove the queued spans.
 
     Several small transactions; safe to repeat.
     """

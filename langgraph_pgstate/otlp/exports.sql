@@ -1,5 +1,5 @@
 -- name: hold_exporter
--- Become the process that exports, or stay it, unless another one is. Return whether spans are queued from now on only.
+-- Become or stay the exporting process, unless another process is. Return whether spans are queued only from now on.
 INSERT INTO /*schema*/exporters AS held (name, endpoint, holder_id, expires_at)
 VALUES ('otlp', :endpoint::text, :holder_id::text, now() + make_interval(secs => :ttl::double precision))
 ON CONFLICT (name) DO UPDATE SET
@@ -8,7 +8,7 @@ WHERE held.holder_id = excluded.holder_id OR held.expires_at < excluded.created_
 RETURNING created_at = now();
 
 -- name: release_exporter
--- Let another process export.
+-- Release the export, so that another process can take over.
 UPDATE /*schema*/exporters SET expires_at = now() WHERE name = 'otlp' AND holder_id = :holder_id::text;
 
 -- name: queue_runs
@@ -36,7 +36,7 @@ WITH page AS MATERIALIZED (
 SELECT p.started_at, p.thread_id, p.run_id FROM page p ORDER BY p.started_at DESC, p.thread_id, p.run_id;
 
 -- name: list_exports
--- Return the queued spans, those queued first, about as many as are asked for.
+-- Return queued spans, the oldest first, about as many as asked for.
 SELECT e.thread_id, e.export_id, e.run_id, e.span_ids, e.started_ats
 FROM (
     SELECT o.*, sum(cardinality(o.span_ids)) OVER (ORDER BY o.created_at, o.thread_id, o.export_id) AS total
@@ -94,7 +94,7 @@ USING unnest(:thread_ids::text[], :export_ids::text[]) AS k (thread_id, export_i
 WHERE e.thread_id = k.thread_id AND e.export_id = k.export_id AND e.thread_id = ANY(:thread_ids);
 
 -- name: forget_exporters
--- Delete the exporters that have not exported for a time.
+-- Delete the exporters that have not exported for some time.
 DELETE FROM /*schema*/exporters WHERE expires_at < now() - :age::interval;
 
 -- name: drop_exports

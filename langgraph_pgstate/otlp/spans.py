@@ -1,6 +1,6 @@
 """Recorded spans as spans of OpenTelemetry: ids, names and attributes. No I/O.
 
-All of it follows from the rows, so that a span that is exported again is the same.
+All values are computed from the rows, so that a repeated export of a span gives the same span.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, str]]] = {
     "input.mime_type": ("all others, with content", "`application/json` or `text/plain`"),
     "output.mime_type": ("all others, with content", "`application/json` or `text/plain`"),
 }
-"""By the name of an attribute: the spans that have it, and its meaning."""
+"""The spans that have an attribute, and its meaning, by the attribute's name."""
 _SCHEMA: Final = "https://opentelemetry.io/schemas/"
 _NAMES: Final = {
     "invoke_workflow": "gen_ai.workflow.name",
@@ -86,7 +86,7 @@ _NAMES: Final = {
     "chat": "gen_ai.request.model",
     "text_completion": "gen_ai.request.model",
 }
-"""By operation, the attribute that follows it in the name of a span."""
+"""The attribute that follows the operation in the name of a span, by operation."""
 _CLIENTS: Final = frozenset({"llm", "retriever"})
 _OTHER_KINDS: Final = {
     "invoke_workflow": "CHAIN",
@@ -94,7 +94,7 @@ _OTHER_KINDS: Final = {
     "search_memory": "RETRIEVER",
     None: "CHAIN",
 }
-"""OpenInference's kinds, for operations that backends do not derive one from."""
+"""OpenInference's kinds, for operations from which backends derive no kind."""
 _ROLES: Final = {"human": "user", "ai": "assistant"}
 _USAGE: Final = "gen_ai.usage."
 _INT8: Final = range(-(2**63), 2**63)
@@ -107,7 +107,7 @@ def resource_of_process() -> Resource:
 
 
 def is_exported(span: EndedSpan) -> bool:
-    """Return whether a span is exported. It is not if its caller's trace is not sampled."""
+    """Return whether a span is exported. It is not exported if the caller's trace is not sampled."""
     caller = _caller_of(span)
     return caller is None or caller.is_sampled
 
@@ -150,7 +150,7 @@ def _caller_of(span: EndedSpan) -> TraceParent | None:
 
 
 def _trace_id_of(span: EndedSpan) -> int:
-    """Return the id of a run's own trace: the run's id if that is a UUID, else a hash of thread and run."""
+    """Return the id of a run's own trace: the run's id if it is a UUID, else a hash of thread and run."""
     try:
         return UUID(span.run_id).int or 1
     except ValueError:
@@ -158,13 +158,13 @@ def _trace_id_of(span: EndedSpan) -> int:
 
 
 def _span_id_of(span: EndedSpan, span_id: str, started_at: datetime | None) -> int:
-    """Return the id of a span. Roots of several attempts have one id and differ in their start."""
+    """Return the id of a span. Roots of several attempts have the same id but different starts."""
     return _hash(8, span.thread_id, span.run_id, span_id, "" if started_at is None else str(_nanoseconds(started_at)))
 
 
 def _hash(size: int, *parts: str) -> int:
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=size, person=b"pgstate.otlp").digest()
-    # 0 is no id.
+    # 0 is not a valid id.
     return int.from_bytes(digest) or 1
 
 
@@ -184,7 +184,7 @@ def _name_of(span: EndedSpan, attributes: Mapping[str, Any]) -> str:
 
 def _attributes_of(span: EndedSpan) -> dict[str, Any]:
     is_model = span.kind == "llm"
-    # Backends take a span with tokens for a model call.
+    # Backends take a span with tokens for the call of a model.
     stored = {name: value for name, value in span.attributes.items() if is_model or not name.startswith(_USAGE)}
     operation = stored.get("gen_ai.operation.name")
     found: dict[str, Any] = {
@@ -285,7 +285,10 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that an attribute can have: a scalar, or a list of scalars of one type; any other as JSON."""
+    """Return a value for an attribute.
+
+    Scalars and lists of scalars of one type are unchanged; other values become JSON.
+    """
     if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INT8):
         return value
     if isinstance(value, list) and value and isinstance(value[0], str | bool | int | float):

@@ -1,6 +1,6 @@
 """The savers: LangGraph's checkpointer interface on PostgreSQL, blocking and async.
 
-Both check arguments and encode values; everything else is an operation, written once.
+Both savers check arguments and encode values. All other work is done by operations that both share.
 """
 
 from typing import TYPE_CHECKING

@@ -74,9 +74,9 @@ from langgraph_pgstate.threads.types import Progress, PruneResult, ThreadOwner
 class Shared:
     """Idempotent work that runs at most once at a time for each key.
 
-    A request during a run makes the work run once more, from the beginning, before any caller returns. All callers then
-    return in the order of their requests: LangGraph's Agent Server deletes twice at once for a run, and answers "Run
-    not found" if its second deletion returns first.
+    A request while the work runs makes it run once more, from the beginning, before any caller returns. All callers
+    then return in the order of their requests. LangGraph's Agent Server deletes a run twice at the same time, and
+    responds "Run not found" if its second deletion returns first.
     """
 
     def __init__(self) -> None:
@@ -112,8 +112,8 @@ P = ParamSpec("P")
 class AsyncPGStateSaver(CommonSaver):
     """Asynchronous twin of `PGStateSaver`, bound to the event loop it was made in.
 
-    Its blocking methods answer when they are called from another thread, as LangGraph does from synchronous nodes;
-    on the loop's own thread they would wait for themselves, and are refused.
+    Its blocking methods can be called from other OS threads, as LangGraph does from synchronous nodes. On the loop's
+    own thread they are refused, because they would wait for themselves.
 
     Args:
         connection: A psycopg `AsyncConnection` or `AsyncConnectionPool` that the caller owns and closes.
@@ -121,14 +121,14 @@ class AsyncPGStateSaver(CommonSaver):
         options: See `SaverOptions`.
 
     Raises:
-        ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
+        ConfigurationError: If `connection` is of another kind, or `schema` is not a plain identifier.
     """
 
     lease_manager: AsyncLeaseManager
     """Takes and renews the leases of this saver's runs."""
 
     _database: AsyncDatabase
-    # Whether a graph's input is sent when its first node has begun. The input of a worker's run is in the queue.
+    # Whether the input of a graph is sent when its first node has begun. The input of a worker's run is in the queue.
     _sends_input_late: bool = False
 
     def __init__(
@@ -144,7 +144,7 @@ class AsyncPGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: AsyncDatabase, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database, which has its own `retry`."""
+        """Return a saver on an open database. The database's `retry` applies."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -165,7 +165,10 @@ class AsyncPGStateSaver(CommonSaver):
     def from_conn_string(
         cls, dsn: str, *, hook: PutHook | None = None, **options: Unpack[OpenSaverOptions]
     ) -> Opening[Self]:
-        """Async twin of `PGStateSaver.from_conn_string`: to be entered, or awaited and then closed by `aclose`."""
+        """Async twin of `PGStateSaver.from_conn_string`.
+
+        Use it in `async with`, or await it and close the saver with `aclose`.
+        """
         return Opening(partial(cls._open, nullcontext(dsn), options, hook), cls.aclose)
 
     @classmethod
@@ -190,7 +193,7 @@ class AsyncPGStateSaver(CommonSaver):
             await self.lease_manager.close()
 
     def close(self) -> None:
-        """`aclose`, for callers on another thread."""
+        """Run `aclose` from another thread."""
         self._wait(self.aclose())
 
     @classmethod
@@ -215,11 +218,11 @@ class AsyncPGStateSaver(CommonSaver):
         return Opening(open, cls.aclose)
 
     def leased(self, lease_ttl: float, hook: PutHook) -> Self:
-        """Return a clone with one more hook, whose runs write under leases, for a worker."""
+        """Return a clone for a worker. It has one more hook, and its runs write under leases."""
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = AsyncLeaseManager(self._database, self._queries, guards)
-        # No other code may run between two steps of a put on a connection that the caller uses, too.
+        # On a connection that the caller also uses, no other code may run between two steps of a put.
         clone._sends_input_late = not self._database.is_borrowed
         return clone
 
@@ -246,7 +249,7 @@ class AsyncPGStateSaver(CommonSaver):
     async def read_latest(self, thread_ids: Sequence[str]) -> getting.Latest:
         """Read the newest checkpoints of some threads in their root namespaces, for pages of threads.
 
-        No run begins, so no lease is taken. As many are read as have about a megabyte; `load_latest` decodes each.
+        No run begins, so no lease is taken. Checkpoints of about a megabyte are read. `load_latest` decodes each.
         """
         return await self._run(getting.get_latest, self._queries, thread_ids_of(thread_ids), listing.PAGE_BYTES)
 
@@ -254,7 +257,7 @@ class AsyncPGStateSaver(CommonSaver):
         """Return the checkpoint of a thread, once; `None` if it was deleted meanwhile.
 
         Raises:
-            PGStateError: As from `aget_tuple`.
+            PGStateError: Like `aget_tuple`.
         """
         found = latest.found.pop(thread_id)
         try:
@@ -278,7 +281,7 @@ class AsyncPGStateSaver(CommonSaver):
                 is_past = await self._run(guards.has_child, self._queries, address)
             self.lease_manager.note_read(call_site)
         except BaseException:
-            # The run does not begin.
+            # The run does not begin, so its lease is released.
             self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
@@ -318,7 +321,7 @@ class AsyncPGStateSaver(CommonSaver):
             if page.is_heavy:
                 while (item := await beside(partial(next, loading, None))) is not None:
                     yield item
-                    # Let go of this one before the next one is decoded.
+                    # Release this checkpoint before the next one is decoded.
                     del item
             else:
                 for item in loading:
@@ -465,7 +468,7 @@ class AsyncPGStateSaver(CommonSaver):
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> T:
         """Wait, on another thread, for a coroutine that runs on the saver's loop."""
         try:
-            # The loop of the parent does not run in a forked child.
+            # In a forked child, the parent's loop does not run.
             self._database.check_process()
         except BaseException:
             coroutine.close()
@@ -474,13 +477,13 @@ class AsyncPGStateSaver(CommonSaver):
         return wait_on_loop(self.loop, coroutine, f"saver.{name}", "AsyncPGStateSaver")
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """`aget_tuple`, for callers on another thread."""
+        """Run `aget_tuple` from another thread."""
         if self._guard_policy is not None:
             call_site = self._call_site()
             try:
                 return self._wait(self._get_guarded(config, call_site), "aget_tuple")
             except KeyboardInterrupt:
-                # The coroutine goes on.
+                # The coroutine goes on although the caller was interrupted.
                 if self.loop is not None:
                     self.loop.call_soon_threadsafe(self.lease_manager.release_failed_read, call_site)
                 raise
@@ -495,7 +498,7 @@ class AsyncPGStateSaver(CommonSaver):
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
-        """`alist`, for callers on another thread."""
+        """Run `alist` from another thread."""
         pages = listing.request_list(config, filter, before, limit, metadata_only)
         while pages is not None:
             page = self._wait(self._run(listing.list_page, self._queries, self._codec, pages), "alist")
@@ -509,29 +512,29 @@ class AsyncPGStateSaver(CommonSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """`aput`, for callers on another thread."""
+        """Run `aput` from another thread."""
         return self._wait(self.aput(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """`aput_writes`, for callers on another thread."""
+        """Run `aput_writes` from another thread."""
         self._wait(self.aput_writes(config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
-        """`adelete_thread`, for callers on another thread."""
+        """Run `adelete_thread` from another thread."""
         self._wait(self.adelete_thread(thread_id, by=by))
 
     def revive_thread(self, thread_id: str) -> bool:
-        """`arevive_thread`, for callers on another thread."""
+        """Run `arevive_thread` from another thread."""
         return self._wait(self.arevive_thread(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
-        """`adelete_for_runs`, for callers on another thread."""
+        """Run `adelete_for_runs` from another thread."""
         self._wait(self.adelete_for_runs(run_ids, thread_id=thread_id))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None) -> None:
-        """`acopy_thread`, for callers on another thread."""
+        """Run `acopy_thread` from another thread."""
         self._wait(self.acopy_thread(source_thread_id, target_thread_id, owner=owner))
 
     def prune(  # type: ignore[override]  # LangGraph's returns None
@@ -544,7 +547,7 @@ class AsyncPGStateSaver(CommonSaver):
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> PruneResult:
-        """`aprune`, for callers on another thread."""
+        """Run `aprune` from another thread."""
         return self._wait(
             self.aprune(
                 thread_ids,
@@ -559,5 +562,5 @@ class AsyncPGStateSaver(CommonSaver):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """`aget_delta_channel_history`, for callers on another thread."""
+        """Run `aget_delta_channel_history` from another thread."""
         return self._wait(self.aget_delta_channel_history(config=config, channels=channels))

@@ -71,14 +71,14 @@ class PGStateSaver(CommonSaver):
     Its async methods run the blocking ones in a worker thread. Use `AsyncPGStateSaver` in an async application.
 
     Args:
-        connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection
-            calls take turns. Inside a transaction of the caller nothing is committed or retried; outside of one each
-            call commits by itself, whether or not the connection is in autocommit.
+        connection: A psycopg `Connection` or `ConnectionPool` that the caller owns and closes. On a single connection,
+            calls take turns. Inside the caller's transaction, calls are not committed or retried. Outside a
+            transaction, each call commits by itself, whether or not the connection is in autocommit mode.
         hook: Source of statements that are sent along with every `put`, in its transaction.
         options: See `SaverOptions`.
 
     Raises:
-        ConfigurationError: If `connection` is of another kind, or `schema` is no plain identifier.
+        ConfigurationError: If `connection` is of another kind, or `schema` is not a plain identifier.
 
     Example:
         >>> with PGStateSaver.from_conn_string("postgresql://localhost/app") as saver:
@@ -104,7 +104,7 @@ class PGStateSaver(CommonSaver):
 
     @classmethod
     def over(cls, database: Database, options: SaverOptions, hook: PutHook | None = None) -> Self:
-        """Return a saver on an open database, which has its own `retry`."""
+        """Return a saver on an open database. The database's `retry` applies."""
         saver = cls.__new__(cls)
         saver._use(database, options, hook)
         return saver
@@ -127,7 +127,7 @@ class PGStateSaver(CommonSaver):
             options: See `SaverOptions` and `ConnectionOptions`.
 
         Raises:
-            UnavailableError: If the server does not answer.
+            UnavailableError: If the server does not respond.
             ConfigurationError: If an argument is not usable.
         """
         return cls._open(nullcontext(dsn), options, hook)
@@ -159,7 +159,7 @@ class PGStateSaver(CommonSaver):
                 self.lease_manager.close()
 
     async def aclose(self) -> None:
-        """`close`, in a thread."""
+        """Run `close` in a thread."""
         await asyncio.to_thread(self.close)
 
     @classmethod
@@ -170,7 +170,7 @@ class PGStateSaver(CommonSaver):
         hook: PutHook | None = None,
         **options: Unpack[OpenSaverOptions],
     ) -> Self:
-        """Start the PostgreSQL that the `embedded` extra brings along, and set up the tables.
+        """Start the PostgreSQL of the `embedded` extra, and set up the tables.
 
         Args:
             path: Data directory; made if it is missing, kept afterwards.
@@ -187,7 +187,7 @@ class PGStateSaver(CommonSaver):
         return saver
 
     def leased(self, lease_ttl: float, hook: PutHook) -> Self:
-        """Return a clone with one more hook, whose runs write under leases, for a worker."""
+        """Return a clone for a worker. It has one more hook, and its runs write under leases."""
         guards = replace(self._guards, lease=True, lease_ttl=lease_ttl)
         clone = self._guarded(guards, hook)
         clone.lease_manager = LeaseManager(self._database, self._queries, guards)
@@ -207,18 +207,18 @@ class PGStateSaver(CommonSaver):
         Args:
             metadata_index: Also make a GIN index on all metadata, for filters other than `source`, `step` and `run_id`
                 over many threads.
-            tenancy: `"rls"` to have PostgreSQL keep tenants apart, by row-level security, in tables that are empty.
-                Where it does, it goes on.
+            tenancy: `"rls"` to have PostgreSQL keep tenants apart, by row-level security, in tables that are empty. In
+                later calls it stays on.
             operators: Roles that see the rows of all tenants. A state or saver of a tenant refuses to run as one.
             workers: Roles that may list the names of tenants, for maintenance and workers, besides the owner of the
                 tables.
-            audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds what is removed,
-                changed or inserted. Where they are, they stay so.
+            audit: Whether events are chained by hashes from now on, so that `state.audit.verify` finds removed, changed
+                and inserted events. In later calls it stays on.
 
         Raises:
             SchemaOutdatedError: If the schema is newer than this package.
             MigrationConflictError: If the schema was changed by other means.
-            TenantError: If tables have rows of no tenant.
+            TenantError: If tables have rows without a tenant.
         """
         given: Any = {"tenancy": tenancy, "operators": operators, "workers": workers, "audit": audit}
         self._database.whole.run(schema.setup, self._queries, with_metadata_index=metadata_index, **given)
@@ -227,16 +227,18 @@ class PGStateSaver(CommonSaver):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint a config names, or the latest of its thread and namespace. One round trip.
 
-        Its row is always read; segments that this process stored or read last are taken from memory if the row is as it
-        was then. Values are built again for each caller.
+        The checkpoint's row is always read. Segments that this process stored or read last are taken from memory,
+        unless the row has changed. Values are built anew for each caller.
 
         Raises:
             ConfigurationError: If the config names no thread.
-            UnsafeTypeError: If it holds a type that may not be built.
-            CorruptStateError: If it is damaged; with `on_corrupt="previous"`, if all its ancestors are, too.
-            StateVersionError: If it is of a version of the state that this saver does not know.
-            UpcastError: If an upcaster fails on it.
-            LeaseHeldError: If a run reads it and, with `guard="lease"`, another process holds the thread's lease.
+            UnsafeTypeError: If the checkpoint has a type that may not be built.
+            CorruptStateError: If the checkpoint is damaged; with `on_corrupt="previous"`, if all its ancestors are
+                damaged, too.
+            StateVersionError: If the saver does not know the checkpoint's state version.
+            UpcastError: If an upcaster fails on the checkpoint.
+            LeaseHeldError: If, with `guard="lease"`, a run reads the checkpoint while another process holds the
+                thread's lease.
         """
         if self._guard_policy is not None:
             return self._get_guarded(config, self._call_site())
@@ -266,7 +268,7 @@ class PGStateSaver(CommonSaver):
                 is_past = self._run(guards.has_child, self._queries, address)
             self.lease_manager.note_read(call_site)
         except BaseException:
-            # The run does not begin.
+            # The run does not begin, so its lease is released.
             self.lease_manager.release_failed_read(call_site)
             raise
         if loaded is None:
@@ -282,14 +284,16 @@ class PGStateSaver(CommonSaver):
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> Iterator[CheckpointTuple]:
-        """Yield checkpoints, newest first, read page by page. No connection is held while the caller works on one.
+        """Yield checkpoints, newest first, read page by page.
+
+        No connection is held while the caller works on a checkpoint.
 
         Args:
             config: A thread, with or without a namespace and a checkpoint; `None` for all threads.
             filter: Metadata that must be contained. `source`, `step` and `run_id` are typed columns.
             before: Only checkpoints with a smaller id than this config's.
-            limit: At most so many.
-            metadata_only: Read no state: the checkpoints carry id, time, metadata and parent only.
+            limit: Most checkpoints to yield.
+            metadata_only: Do not read states. The checkpoints then have only id, time, metadata and parent.
 
         Raises:
             ConfigurationError: If an argument cannot be searched for.
@@ -310,9 +314,9 @@ class PGStateSaver(CommonSaver):
         """Store a checkpoint. One round trip, all or nothing; storing it again replaces it.
 
         Args:
-            config: Thread and namespace; its `checkpoint_id` is the parent.
+            config: Thread, namespace, and the parent as `checkpoint_id`.
             checkpoint: The checkpoint.
-            metadata: Its metadata; merged with the config's.
+            metadata: Metadata of the checkpoint; merged with the config's metadata.
             new_versions: The channels whose values are new, with their versions.
 
         Returns:
@@ -321,10 +325,13 @@ class PGStateSaver(CommonSaver):
         Raises:
             ConfigurationError: If an id is missing or too long. Nothing was written.
             SerializationError: If a value cannot be stored. Nothing was written.
-            StaleHeadError: If `guard="head"` refuses it: its parent is no longer the head. With or without a guard, if
-                it holds DeltaChannels and its parent was pruned or deleted. Nothing was written.
-            CheckpointOrderError: If its id does not sort after its parent's, under a guard. Nothing was written.
-            LeaseLostError: If `guard="lease"` refuses it: the lease was taken over. Nothing was written.
+            StaleHeadError: If `guard="head"` refuses the checkpoint, because its parent is no longer the head. With or
+                without a guard, if the checkpoint has DeltaChannels and its parent was pruned or deleted. Nothing was
+                written.
+            CheckpointOrderError: If, under a guard, the checkpoint's id does not sort after its parent's id. Nothing
+                was written.
+            LeaseLostError: If `guard="lease"` refuses the checkpoint, because the lease was taken over. Nothing was
+                written.
             ThreadDeletedError: If the thread was deleted, under a guard. Nothing was written.
         """
         plan = plan_put(self._codec, *self._request(config, checkpoint, metadata, new_versions))
@@ -352,13 +359,13 @@ class PGStateSaver(CommonSaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote. One round trip, all or nothing; repeating it changes nothing.
+        """Store the writes of a task. One round trip, all or nothing; safe to repeat.
 
         Args:
-            config: The checkpoint the task started from.
+            config: The checkpoint from which the task started.
             writes: Channels and values.
             task_id: The task.
-            task_path: Its path, by which writes are ordered.
+            task_path: Path of the task, by which writes are ordered.
 
         Raises:
             ConfigurationError: If an id is missing or too long. Nothing was written.
@@ -387,8 +394,8 @@ class PGStateSaver(CommonSaver):
     def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """Remove every row of a thread. All or nothing; an unknown thread is no error.
 
-        With a guard it leaves a tombstone: what a run that is still going writes to the thread is refused. With the
-        name of a person (`by`), an event of the kind `action` records the deletion, and stays.
+        With a guard, a tombstone is left, so that later writes of unfinished runs are refused. With the name of a
+        person (`by`), an event of the kind `action` records the deletion. This event stays.
         """
         id = thread_id_of(thread_id)
         self._run(threads.delete_thread, self._queries, id, self._guards.tombstones_for, by)
@@ -396,25 +403,26 @@ class PGStateSaver(CommonSaver):
         self._forget(id)
 
     def revive_thread(self, thread_id: str) -> bool:
-        """Let a deleted thread's id be used again, for a thread that starts afresh.
+        """Allow a deleted thread's id to be used again, for a new thread.
 
         Returns:
-            Whether it had left a tombstone.
+            Whether there was a tombstone.
         """
         return self._run(guards.revive_thread, self._queries, thread_id_of(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
-        """Remove what some runs wrote and what was recorded of them. Atomic for each thread.
+        """Remove the state and the record of some runs. Atomic for each thread.
 
-        Tool executions stay: this takes back state, not what a tool did to the world. What was copied or forked from
-        where a run wrote it stays, too: a copy is a thread of its own.
+        Tool executions stay, because deleting state does not undo the effects of tools. Copies and forks of the threads
+        keep what they copied.
 
-        Unknown runs and an empty list are no error. State that other runs built on a removed one by DeltaChannel
-        writes cannot be rebuilt, as LangGraph documents.
+        Unknown runs and an empty list are no error. If other runs built on a removed run by DeltaChannel writes, their
+        state cannot be rebuilt, as LangGraph documents.
 
         Args:
             run_ids: The runs.
-            thread_id: The only thread in which it is done; by default, as LangGraph calls it, all in which they wrote.
+            thread_id: The only thread from which to remove the runs. By default, as LangGraph calls this method, all
+                threads of the runs.
         """
         if ids := run_ids_of(run_ids):
             only = None if thread_id is None else thread_id_of(thread_id)
@@ -423,15 +431,15 @@ class PGStateSaver(CommonSaver):
     def copy_thread(self, source_thread_id: str, target_thread_id: str, *, owner: ThreadOwner | None = None) -> None:
         """Copy a whole thread: ids, parents, forks, namespaces, pending writes. All or nothing; safe to repeat.
 
-        Messages, projections and tool executions are copied, too: results recorded before are reused in the copy.
+        Messages, projections and tool executions are copied, too. So the copy reuses recorded results of tools.
 
         Args:
             source_thread_id: The thread.
             target_thread_id: The copy.
-            owner: Whose the copy is, with all its metadata; by default the source's owner, with the source's.
+            owner: Owner and metadata of the copy; by default those of the source.
 
         Raises:
-            ConfigurationError: If the target has a history of its own.
+            ConfigurationError: If the target has its own history.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
         self._run(threads.copy_thread, self._queries, source, target, request_owner(owner))
@@ -449,21 +457,22 @@ class PGStateSaver(CommonSaver):
     ) -> PruneResult:
         """Remove old checkpoints. Atomic for each thread; safe to repeat, and while runs append.
 
-        With `"keep_latest"` there stay, in each namespace, the newest checkpoints, every leaf with pending writes
-        (a half-answered interrupt), and the ancestors that DeltaChannels are rebuilt from. A thread with a damaged
-        checkpoint that decides what stays is left as it is and named in the result and the log; the others are pruned.
-        A kept checkpoint whose parent is removed has no `parent_config` afterwards; `threads.lineage` names the parent.
+        `"keep_latest"` keeps in each namespace the newest checkpoints, every leaf with pending writes (a half-answered
+        interrupt), and the ancestors from which DeltaChannels are rebuilt. If a damaged checkpoint decides what is
+        kept, its thread is not pruned, and the result and the log name the thread. A kept checkpoint whose parent is
+        removed has no `parent_config` afterwards. `threads.lineage` still names the parent.
 
         Args:
             thread_ids: The threads; `None` for all.
             strategy: `"keep_latest"`, or `"delete"` (also `"delete_all"`) for whole threads.
             keep_last: Checkpoints to keep in each namespace.
-            older_than: Only what is older goes; with `"delete"`, only threads all of whose checkpoints are.
-            dry_run: Change nothing, only count.
+            older_than: Remove only older checkpoints; with `"delete"`, only threads whose checkpoints are all older.
+            dry_run: Only count, without a change.
             progress: Called after each thread.
 
         Returns:
-            The rows that were removed, or would be, and the `damaged` threads that were left.
+            The number of removed rows (with `dry_run`, of rows to remove), and the `damaged` threads that were not
+            pruned.
 
         Raises:
             ConfigurationError: If an argument is not usable.
@@ -507,7 +516,7 @@ class PGStateSaver(CommonSaver):
             try:
                 return await asyncio.to_thread(self._get_guarded, config, call_site)
             except asyncio.CancelledError:
-                # The thread goes on.
+                # The thread goes on although the caller was cancelled.
                 self.lease_manager.release_failed_read(call_site)
                 raise
         return await asyncio.to_thread(self._get_tuple, address_of(config))

@@ -17,11 +17,12 @@ from langgraph_pgstate.arguments import Address
 from langgraph_pgstate.checkpoints.reading import CachedSegments
 from langgraph_pgstate.codec.states import Elements, Inline, Manifest, Scalar
 
-# Checkpoints that are cached per namespace; a program that continues from an older one has read it, or reads it again.
+# Cached checkpoints per namespace. A program that continues from an older checkpoint has just read it, or reads it
+# again.
 _CHECKPOINTS: Final = 16
 _NAMESPACE_BYTES: Final = 800
 _ENTRY_BYTES: Final = 400
-# Includes its position among the manifest's segments.
+# Estimated bytes of an entry, including its position among the manifest's segments.
 _RUN_BYTES: Final = 200
 _BLOCK_BYTES: Final = 130
 _CONTENT_BYTES: Final = 250
@@ -32,13 +33,11 @@ class _Namespace:
     """The cached checkpoints of one namespace of a thread.
 
     Attributes:
-        manifests: Manifests and their sizes by checkpoint id; the last ones are those that were stored, read or
-        inherited
-            from most recently.
+        manifests: Manifests and their sizes by checkpoint id. The last entries were used most recently.
         head: Id of the checkpoint that was stored or read last.
-        cached: Contents of its segments; `None` if they are too large.
-        contents_bytes: Size of those contents in bytes.
-        bytes: Size of everything in bytes.
+        cached: Contents of the head's segments; `None` if they are too large.
+        contents_bytes: Size of `cached` in bytes.
+        bytes: Total size in bytes.
     """
 
     manifests: dict[str | None, tuple[Manifest, int]] = field(default_factory=dict)
@@ -51,9 +50,9 @@ class _Namespace:
 class Cache:
     """The cached checkpoints of the most recently used namespaces, bounded by size. Thread-safe.
 
-    It holds manifests of several checkpoints, and the segments' contents of the one that was stored or read last.
-    Contents belong to a checkpoint at a revision, because a deleted segment's id may be drawn again. The next
-    checkpoint takes over those of the segments it inherits.
+    It holds the manifests of several checkpoints. Of the checkpoint that was stored or read last, it also holds the
+    contents of the segments. Contents belong to a checkpoint at a revision, because a deleted segment's id may be drawn
+    again. The next checkpoint takes over the contents of the segments that it inherits.
 
     The lock is held for dictionary operations only, never while the database works.
     """
@@ -66,8 +65,8 @@ class Cache:
         self._lock = Lock()
 
     def manifest(self, address: Address) -> Manifest | None:
-        """Return a checkpoint's manifest, if it is cached."""
-        # Without the lock: an entry that another thread is moving is missed, which costs a query.
+        """Return a checkpoint's manifest; `None` if it is not cached."""
+        # Read without the lock. An entry that another thread is moving is missed, which costs a query.
         namespace = self._namespaces.get(address[:2])
         found = namespace and namespace.manifests.get(address.checkpoint_id)
         return found[0] if found else None
@@ -87,9 +86,9 @@ class Cache:
 
         Args:
             address: The checkpoint.
-            manifest: Its manifest.
-            contents: Contents of the segments that were written with it, by id.
-            base_revisions: Revisions of the checkpoints whose segments it inherits, by id.
+            manifest: The manifest.
+            contents: Contents of the segments that were written with the checkpoint, by id.
+            base_revisions: Revisions of the checkpoints whose segments are inherited, by id.
         """
         ids = manifest.positions()
         contents_bytes = _size_of_all(contents)
@@ -104,10 +103,10 @@ class Cache:
                     contents_bytes += namespace.contents_bytes
                 for base in base_revisions:
                     if base in namespace.manifests:
-                        # Other checkpoints may fork from it soon, so mark it as recently used.
+                        # Marked as recently used, because other checkpoints may fork from it soon.
                         namespace.manifests[base] = namespace.manifests.pop(base)
             if len(contents) + len(missing) != len(ids):
-                # It does not inherit exactly the segments of the head.
+                # The checkpoint does not inherit exactly the segments of the head.
                 contents = {id: contents[id] for id in ids if id in contents}
                 missing = [id for id in ids if id not in contents]
                 contents_bytes = _size_of_all(contents)
@@ -118,15 +117,15 @@ class Cache:
 
         Args:
             address: The checkpoint.
-            manifest: Its manifest.
-            contents: Contents of all of its segments, by id.
+            manifest: The manifest.
+            contents: Contents of all segments of the checkpoint, by id.
         """
         with self._lock:
             cached = CachedSegments(manifest.revision, contents, [])
             self._keep(address, manifest, cached, _size_of_all(contents))
 
     def of_tenant(self, tenant: str) -> Cache:
-        """Return the part of it that has the threads of one tenant. All parts share its size."""
+        """Return the part of the cache for the threads of one tenant. All parts share the cache's size."""
         return _TenantCache(self, tenant)
 
     def discard_thread(self, thread_id: str) -> None:
@@ -150,7 +149,7 @@ class Cache:
             self._bytes = 0
 
     def _keep(self, address: Address, manifest: Manifest, cached: CachedSegments, contents_bytes: int) -> None:
-        """Add a checkpoint as its namespace's head, and discard what is then too much."""
+        """Add a checkpoint as its namespace's head, and discard entries until the cache fits its size."""
         key, checkpoint_id = address[:2], address.checkpoint_id
         namespace = self._namespaces.get(key)
         if namespace is None:
@@ -170,7 +169,7 @@ class Cache:
         if checkpoint_id in manifests:
             namespace.bytes -= manifests.pop(checkpoint_id)[1]
         manifests[checkpoint_id] = (manifest, size)
-        # A namespace must not evict all others, nor its own head.
+        # A namespace must evict neither all other namespaces nor its own head.
         while len(manifests) > _CHECKPOINTS or (namespace.bytes > self._max_bytes // 2 and len(manifests) > 1):
             namespace.bytes -= manifests.pop(next(iter(manifests)))[1]
         namespace.head = checkpoint_id
@@ -189,7 +188,7 @@ class Cache:
 
 
 class _TenantCache(Cache):
-    """The part of a cache that has the threads of one tenant.
+    """The part of a cache for the threads of one tenant.
 
     Args:
         whole: The cache.
@@ -198,7 +197,7 @@ class _TenantCache(Cache):
 
     def __init__(self, whole: Cache, tenant: str) -> None:
         self._whole = whole
-        # Neither has NUL, so no two pairs of tenant and thread are one.
+        # Neither contains NUL, so two different pairs of tenant and thread never give the same key.
         self._prefix = f"{tenant}\0"
 
     def _own(self, address: Address) -> Address:
@@ -227,7 +226,7 @@ class _TenantCache(Cache):
         self._whole.discard_thread(self._prefix + thread_id)
 
     def clear(self) -> None:
-        """Remove what it has of the tenant."""
+        """Remove the tenant's entries."""
         self._whole.discard_threads(self._prefix)
 
     def of_tenant(self, tenant: str) -> Cache:

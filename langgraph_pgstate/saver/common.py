@@ -79,7 +79,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
     _passes_damage: bool
     _guards: GuardSettings
     _guard_policy: GuardPolicy | None
-    # A worker resumes runs by itself: a task that failed must run again, also if it wrote something before.
+    # A worker resumes runs by itself. A failed task must run again, even if it wrote something before.
     _drops_failed_output: bool = False
 
     def _prepare(self, options: SaverOptions, hook: PutHook | None) -> None:
@@ -106,21 +106,21 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
     @property
     def schema(self) -> str:
-        """The PostgreSQL schema the tables are in."""
+        """The PostgreSQL schema of the tables."""
         return self._queries.schema
 
     def stores_in(self, database: Database | AsyncDatabase, schema: str) -> bool:
-        """Return whether it stores in a schema through the same connections."""
+        """Return whether the saver stores in a schema through the same connections."""
         return self._database is database and self.schema == schema
 
     def share_cache_of(self, other: CommonSaver, tenant: str) -> None:
-        """Take the part of another saver's cache that has the threads of a tenant."""
+        """Use the part of another saver's cache for the threads of a tenant."""
         self._saver_cache = SaverCache(other._saver_cache.cache.of_tenant(tenant))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Return the version after `current`: a counter of 32 digits and a random fraction.
 
-        The scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two.
+        This is the scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two savers.
         """
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
         return f"{number + 1:032}.{random.random():016}"
@@ -129,7 +129,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         """Return a saver over the same connections that may also build the given types, as `(module, name)`.
 
         Returns:
-            A shallow clone, or this saver if its serializer allows all of them already.
+            A shallow clone; this saver if its serializer already allows all of the types.
         """
         codec = self._codec.with_allowlist(extra_allowlist)
         if codec is self._codec:
@@ -153,11 +153,11 @@ class CommonSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> tuple[PutRequest, Manifest | None]:
-        """Check a put, and return it with its parent's manifest if that is known.
+        """Check a put, and return it with its parent's manifest, if known.
 
         Raises:
-            CheckpointOrderError: Under a guard, if its id does not sort after its parent's.
-            ConfigurationError: If it is to be its own parent.
+            CheckpointOrderError: Under a guard, if the checkpoint's id does not sort after its parent's id.
+            ConfigurationError: If the checkpoint would be its own parent.
         """
         cache = self._saver_cache.cache
         request = request_put(self._codec, config, checkpoint, metadata, new_versions, self._thread_keys)
@@ -175,7 +175,10 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return request, cache.manifest(request.parent)
 
     def _refuse_order(self, address: Address, parent_id: str) -> None:
-        """Refuse a checkpoint that does not sort after its parent; without a guard, log one that sorts before."""
+        """Refuse a checkpoint that does not sort after its parent.
+
+        Without a guard, log a checkpoint that sorts before it.
+        """
         checkpoint_id = str(address.checkpoint_id)
         if checkpoint_id == parent_id:
             raise ConfigurationError(
@@ -203,7 +206,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return config
 
     def _load(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of some rows, upcast to the current state version. Caches its segments."""
+        """Return the checkpoint of some rows, upcast to the current state version. Caches the checkpoint's segments."""
         loaded, manifest = load_tuple(self._codec, *found)
         row = found[0]
         if self._states.is_current(row.state_version):
@@ -214,12 +217,12 @@ class CommonSaver(BaseCheckpointSaver[str]):
         return self._states.upcast(loaded, row.state_version)
 
     def _load_uncached(self, found: getting.Found) -> CheckpointTuple:
-        """Return the checkpoint of a row. Nothing is cached: a search would displace the threads that have runs."""
+        """Return the checkpoint of a row, without caching. A search would displace the cached threads of runs."""
         return self._states.upcast(load_tuple(self._codec, *found)[0], found[0].state_version)
 
     def _load_page(self, page: Page) -> Iterator[CheckpointTuple]:
         loaded = page.load(self._codec, self._states, skip_damaged=self._passes_damage)
-        # LangGraph starts from what it finds in a list where it replays.
+        # LangGraph starts from checkpoints that it finds in a list when it replays.
         return loaded if self._guard_policy is None else map(guards.as_past, loaded)
 
     def _call_site(self) -> CallSite | None:
@@ -237,9 +240,9 @@ class CommonSaver(BaseCheckpointSaver[str]):
 
 
 def run_ids_of(run_ids: Sequence[str]) -> list[str]:
-    """Return the run ids that can exist in the database, leaving out those that PostgreSQL cannot store as text.
+    """Return the run ids that can exist in the database, without ids that PostgreSQL cannot store as text.
 
     Raises:
-        ArgumentTypeError: If it is one string instead of several.
+        ArgumentTypeError: If `run_ids` is one string instead of several.
     """
     return [id for id in map(str, several("run_ids", run_ids)) if id and "\0" not in id and encodes_as_utf8(id)]

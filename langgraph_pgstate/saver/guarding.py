@@ -31,7 +31,8 @@ class GuardPolicy:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        # Several runs may try to advance one checkpoint. The run is kept, so that no other object gets its id.
+        # Several runs may try to advance one checkpoint. The run is kept referenced, so that no other object gets its
+        # `id()`.
         self._advances: OrderedDict[tuple[Address, int], tuple[str, Any]] = OrderedDict()
         self._refused: OrderedDict[Address, StaleHeadError | CheckpointOrderError] = OrderedDict()
         self._lock = threading.Lock()
@@ -41,13 +42,13 @@ class GuardPolicy:
 
         Args:
             request: The put.
-            config: Its config.
-            held: The lease of the put.
+            config: The put's config.
+            held: The put's lease.
         """
         head = self._guards_head(held) and not is_explicit_fork(config, request.merged_metadata.get("source"))
         run = run_of(config)
         if head and request.parent is not None and run is not None:
-            # Remembered before it is sent, because writes of the run's tasks may arrive at the same time.
+            # Remembered before the put is sent, because writes of the run's tasks may arrive at the same time.
             advance = (str(request.address.checkpoint_id), run)
             self._remember(self._advances, (request.parent, id(run)), advance)
         return self._guard(head, held)
@@ -56,8 +57,8 @@ class GuardPolicy:
         """Return the guard of a task's writes.
 
         Raises:
-            StaleHeadError: If their checkpoint was refused.
-            CheckpointOrderError: If their checkpoint was refused because of its id.
+            StaleHeadError: If the checkpoint of the writes was refused.
+            CheckpointOrderError: If the checkpoint of the writes was refused because of its id.
         """
         head = self._guards_head(held) and not names_past(config)
         with self._lock:
@@ -73,16 +74,15 @@ class GuardPolicy:
         return self._guard(head, held, self._own_child(address, config) if head else None)
 
     def after_refusal(self, guard: Guard, address: Address, config: Mapping[str, Any]) -> Guard | None:
-        """Return a new guard for a task's writes that were refused because their own run advanced the branch, else
-        `None`.
+        """Return a new guard for writes that were refused because their own run advanced the branch, else `None`.
 
-        LangGraph does not order them: writes may arrive after the checkpoint whose state includes them.
+        LangGraph does not order puts: writes may arrive after the checkpoint whose state includes them.
         """
         own = self._own_child(address, config)
         return None if own is None or own == guard.own_child else replace(guard, own_child=own)
 
     def note_stored(self, guard: Guard, held: HeldLease | None) -> None:
-        """Remember that a write was stored, and the lease renewed with it if that was due."""
+        """Remember that a write was stored, and with it the renewal of the lease, if it was due."""
         if held is not None and guard.renew_for is not None:
             held.confirm(guard.asked_at, guard.renew_for)
 
@@ -92,11 +92,11 @@ class GuardPolicy:
         return child_id
 
     def note_refused(self, address: Address, error: StaleHeadError | CheckpointOrderError) -> None:
-        """Remember that a checkpoint was refused. Its tasks' writes are refused, too."""
+        """Remember that a checkpoint was refused. The writes of its tasks will be refused, too."""
         self._remember(self._refused, address, error)
 
     def _guards_head(self, held: HeldLease | None) -> bool:
-        # A lease taken after the read does not exclude changes between the two.
+        # A lease taken after the read does not exclude changes between the read and the lease.
         return self.settings.head or (held is not None and not held.is_read_first)
 
     def _guard(self, head: bool, held: HeldLease | None, own_child: str | None = None) -> Guard:

@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at times."""
+"""Schedules, which enqueue runs at their ticks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Schedules, which enqueue runs at times."""
+"""Schedules, which enqueue runs at their ticks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from langgraph_pgstate.scopes import Scope
 class AsyncSchedules:
     """Schedules, each of which enqueues a run of a graph at its ticks.
 
-    Workers fire them, of any graph. An application without a worker calls `fire`.
+    Every worker fires the schedules of all graphs. An application without a worker calls `fire`.
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         runs: The queue, which encodes the runs.
     """
 
@@ -62,23 +62,23 @@ class AsyncSchedules:
         command: Command[Any] | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule, or replace the one of the same name. Safe to repeat, at each start of an application.
+        """Store a schedule, or replace the schedule of this name. Safe to repeat, at each start of an application.
 
-        A paused schedule stays paused. The next tick is kept unless the expression or the time zone is another one.
+        A paused schedule stays paused. The next tick is kept unless the expression or the time zone changes.
 
         Args:
-            name: Its name.
-            graph: Name of the graph, as the workers know it.
+            name: Name of the schedule.
+            graph: Name of the graph, as in the workers.
             input: The graph's input.
             cron: Five fields for minute, hour, day of month, month and day of week, like `0 9 * * 1-5`.
             command: A command instead of an input.
             options: See `ScheduleOptions` and `EnqueueOptions`. Without a `thread_id`, each run has a new thread, with
-                the schedule's metadata. A run has no `run_id` of the caller's and no `run_after`. Its metadata has
-                `schedule`, the name, and `scheduled_at`, the tick.
+                the schedule's metadata. `run_id` and `run_after` are refused. The metadata of a run have `schedule`,
+                the name, and `scheduled_at`, the tick.
 
         Raises:
             ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
         """
         given = schedules.options_of_runs(options)
         weighed = (input, command, [*given.values()])
@@ -87,19 +87,19 @@ class AsyncSchedules:
         return await self._database.run(schedules.put, self._queries, request)
 
     async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> Schedule:
-        """Change a schedule; what is not named stays. One transaction; safe to repeat.
+        """Change the named fields of a schedule. One transaction; safe to repeat.
 
-        Metadata are merged into the earlier ones. The next tick is kept unless the expression or the time zone is
-        another one.
+        Metadata are merged into the earlier metadata. The next tick is kept unless the expression or the time zone
+        changes.
 
         Args:
-            name: Its name.
+            name: Name of the schedule.
             changes: See `ScheduleChanges`, `ScheduleOptions` and `EnqueueOptions`.
 
         Raises:
-            NotFoundError: If there is none of this name, or it is out of `scope`.
+            NotFoundError: If there is no schedule of this name within `scope`.
             ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
         """
         codec = self._runs.encoder.codec
         weighed = [*changes.values()]
@@ -143,18 +143,19 @@ class AsyncSchedules:
         return await self._database.read(self._queries, found)
 
     async def get(self, name: str) -> Schedule | None:
-        """Return a schedule, or `None` if there is none of this name. One round trip."""
+        """Return a schedule; `None` if there is none of this name. One round trip."""
         return await self._database.run(schedules.get, self._queries, name_of("name", name))
 
     async def pause(self, name: str, *, by: str | None = None) -> Schedule:
-        """Pause a schedule: its ticks pass. Safe to repeat.
+        """Pause a schedule. Its ticks then enqueue no runs. Safe to repeat.
 
         Args:
             name: The schedule.
-            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+            by: Name of the person who pauses it. An event of the kind `action` on the thread `schedule:NAME` has this
+                name.
 
         Raises:
-            NotFoundError: If there is none of this name.
+            NotFoundError: If there is no schedule of this name.
         """
         return await self._database.run(schedules.pause, self._queries, name_of("name", name), by)
 
@@ -163,10 +164,11 @@ class AsyncSchedules:
 
         Args:
             name: The schedule.
-            by: Name of the person who does it. An event of the kind `action` names it, of the thread `schedule:NAME`.
+            by: Name of the person who resumes it. An event of the kind `action` on the thread `schedule:NAME` has this
+                name.
 
         Raises:
-            NotFoundError: If there is none of this name.
+            NotFoundError: If there is no schedule of this name.
         """
         return await self._database.run(schedules.resume, self._queries, name_of("name", name), by)
 
@@ -178,19 +180,19 @@ class AsyncSchedules:
         by: str | None = None,
         unless_done_within: timedelta | None = None,
     ) -> AsyncRunHandle:
-        """Enqueue a run of a schedule now, also if it is paused. Its ticks stay.
+        """Enqueue a run of a schedule now, even if the schedule is paused. The ticks are not changed.
 
         Args:
             name: The schedule.
-            run_id: Id of the run, under which it is enqueued once; a new one by default.
-            by: Name of the person who does it. Events of the kind `action` name it: of the run's thread, and of
-                `schedule:NAME`.
-            unless_done_within: Refuse it if a person has done it, with another id of the run, within this time: since
-                the caller looked. `None`: do it in any case.
+            run_id: Id of the run, under which it is enqueued once; a new id by default.
+            by: Name of the person who triggers the run. Events of the kind `action` on the run's thread and on
+                `schedule:NAME` have this name.
+            unless_done_within: Refuse the run if a person has triggered another run within this time, since the caller
+                looked. `None`: never refuse.
 
         Raises:
-            NotFoundError: If there is none of this name.
-            AlreadyDoneError: If a person has done it within that time.
+            NotFoundError: If there is no schedule of this name.
+            AlreadyDoneError: If a person has triggered a run within that time.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
         """
         run = await self._trigger(name, run_id, by, unless_done_within)
@@ -208,19 +210,20 @@ class AsyncSchedules:
         """Delete a schedule. Its runs stay. Safe to repeat.
 
         Args:
-            name: Its name.
-            scope: Metadata that it must contain: what the caller may see.
+            name: Name of the schedule.
+            scope: Metadata that the schedule must contain, because the caller may see only these.
 
         Returns:
-            Whether there was one of this name.
+            Whether there was a schedule of this name.
         """
         return await self._database.run(schedules.delete, self._queries, name_of("name", name), request_scope(scope))
 
     async def fire(self) -> tuple[AsyncRunHandle, ...]:
-        """Enqueue runs for the ticks that have come, as workers do twice a second; at most 100 schedules.
+        """Enqueue runs for the ticks that have come, of at most 100 schedules. Workers do this twice a second.
 
-        Safe in many processes at once: each tick has one run. A schedule whose thread is locked is left for the next
-        call, and one whose time zone this machine does not know, which its `last_error` says, to another machine.
+        Safe in many processes at once, because each tick has one run. A schedule whose thread is locked is left for the
+        next call. A schedule whose time zone this machine does not know is left to another machine; its `last_error`
+        says so.
 
         Returns:
             The runs that this call has enqueued.

@@ -29,8 +29,8 @@ _RUN_IDS: Final = uuid5(NAMESPACE_URL, "langgraph-pgstate:schedules")
 async def find_due(db: Connection, queries: Queries, limit: int = 100) -> list[str]:
     """Return schedules whose next tick has come, the longest due first. One round trip, or several.
 
-    Left out are those whose time zone this machine does not know, or whose cron expression is not usable, once `fire`
-    has noted that: they keep no other schedule from being found.
+    A schedule is left out if `fire` has noted that its ticks cannot be computed here: this machine does not know its
+    time zone, or its cron expression is not usable. So it does not keep other schedules from being found.
     """
     found: list[str] = []
     at, last = FIRST, ""
@@ -57,16 +57,16 @@ def _is_known_to_fail(cron: str, timezone: str, last_error: str) -> bool:
 async def fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) -> list[EnqueuedRun]:
     """Enqueue runs for the ticks of a schedule that have come, and set its next tick. One transaction.
 
-    Safe to repeat and in many processes: one of them does it. Nothing is done if another transaction has locked the
-    schedule or its thread. A run that is refused, because its thread is busy for example, is left out: `last_error`
-    tells why.
+    Safe to repeat and in many processes, of which one enqueues the runs. Returns no run if another transaction has
+    locked the schedule or its thread. A refused run, for example because its thread is busy, is left out. `last_error`
+    says why.
 
     Returns:
         The runs.
 
     Raises:
         ConfigurationError: If this machine does not know the schedule's time zone, or its cron expression is not
-            usable. `last_error` tells it, and the schedule stays due, for a worker on another machine.
+            usable. `last_error` says so, and the schedule stays due for a worker on another machine.
     """
     try:
         return await _fire(db, queries, codec, name)
@@ -79,7 +79,7 @@ async def _fire(db: Connection, queries: Queries, codec: ValueCodec, name: str) 
     is_callers = db.is_in_transaction
     async with db.transaction():
         if not is_callers:
-            # The thread may be about to be made.
+            # Another transaction may be about to create the thread.
             await db.fetch(*bounded_waits(queries))
         rows = await db.fetch(queries.lock_due_schedule, {"name": name})
         if not rows:
@@ -123,14 +123,14 @@ async def trigger(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> EnqueuedRun:
-    """Enqueue a run of a schedule now, also if it is paused, with events if it is known who does it.
+    """Enqueue a run of a schedule now, even if it is paused. With a person's name, store events about it.
 
-    Its ticks stay. One transaction; idempotent with the run's id. With a time, it is refused if a person has done it
-    with another id within that.
+    The ticks are not changed. One transaction; idempotent with the run's id. With a time, the run is refused if a
+    person has triggered another run within that time.
 
     Raises:
-        NotFoundError: If there is none of this name.
-        AlreadyDoneError: If a person has done it within the time.
+        NotFoundError: If there is no schedule of this name.
+        AlreadyDoneError: If a person has triggered another run within the time.
         PGStateError: As `enqueue` does.
     """
     async with db.transaction():
@@ -175,7 +175,7 @@ def _run_of(
     run_id: str,
     at: datetime,
 ) -> RunRequest:
-    """Return the run of one tick, whose metadata names the schedule and the tick."""
+    """Return the run of one tick. Its metadata name the schedule and the tick."""
     where = f"schedule {name!r}"
     metadata = read_field(codec, data, "metadata", where) or {}
     told = {**metadata, "schedule": name, "scheduled_at": at.isoformat()}

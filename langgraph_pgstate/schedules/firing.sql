@@ -1,5 +1,5 @@
 -- name: get_schedule_request
--- Return what the runs of a schedule are to do, and the time.
+-- Return the arguments of a schedule's runs, and the current time.
 SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.thread_ttl, now()
 FROM /*schema*/schedules s WHERE s.name = :name::text;
 
@@ -10,8 +10,8 @@ WHERE s.next_at <= now() AND (s.next_at, s.name) > (:cursor_at::timestamptz, :cu
 ORDER BY s.next_at, s.name LIMIT :page_size;
 
 -- name: lock_due_schedule
--- Lock a schedule until the transaction ends, and return it and the time, if its next tick has come and no other
--- transaction has locked it.
+-- Lock a schedule until the transaction ends, if its next tick has come and no other transaction has locked it. Return
+-- the schedule and the current time.
 SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.end_at, s.metadata,
     s.thread_ttl, now()
 FROM /*schema*/schedules s
@@ -19,7 +19,7 @@ WHERE s.name = :name::text AND s.next_at <= now()
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: move_schedule
--- Set the next tick of a schedule, and what came of the last one, unless it was skipped.
+-- Set the next tick of a schedule. Unless the last tick was skipped, also set its run or its error.
 UPDATE /*schema*/schedules SET
     next_at = :next_at::timestamptz, last_at = coalesce(:last_at::timestamptz, last_at),
     last_thread_id = coalesce(:thread_id::text, last_thread_id), last_run_id = coalesce(:run_id::text, last_run_id),
@@ -27,6 +27,7 @@ UPDATE /*schema*/schedules SET
 WHERE name = :name::text;
 
 -- name: set_schedule_error
--- Note why the next tick of a schedule cannot be found. It stays due, for workers that can find it.
+-- Store the reason why the next tick of a schedule cannot be computed. The schedule stays due for workers that can
+-- compute it.
 UPDATE /*schema*/schedules SET last_error = :error::text
 WHERE name = :name::text AND last_error IS DISTINCT FROM :error;

@@ -53,7 +53,7 @@ _CHANGEABLE: Final = (
 )
 # Options that are stored under another name.
 _OPTION_OF: Final = {"answer_after": "default_answer"}
-# Stands for the graph of the schedule, which does not change.
+# Stands for the schedule's graph, which does not change.
 _ANY_GRAPH: Final = "-"
 SORT_KEYS: Final = ("created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id")
 
@@ -63,9 +63,9 @@ class ScheduleRequest:
     """A validated and encoded schedule.
 
     Attributes:
-        row: The columns that are not those of its runs.
-        zone: Its time zone.
-        run: A run as it enqueues them; its ids are not used.
+        row: The schedule's own columns.
+        zone: Time zone of the schedule.
+        run: A template of the schedule's runs; its ids are not used.
     """
 
     row: dict[str, Any]
@@ -78,11 +78,11 @@ class ScheduleChange:
     """Validated and encoded changes of a schedule.
 
     Attributes:
-        name: Its name.
-        row: The columns that change, besides those of its runs.
-        run: A run that has the new arguments and options.
+        name: Name of the schedule.
+        row: The schedule's own columns that change.
+        run: A run with the new arguments and options.
         names: The arguments and options of runs that change.
-        metadata: Metadata that are merged into those of its runs.
+        metadata: Metadata to merge into those of the schedule's runs.
         scope: Metadata that the schedule must contain, as `request_scope` returns it.
     """
 
@@ -95,7 +95,7 @@ class ScheduleChange:
 
 
 def options_of_runs(options: Mapping[str, Any]) -> Any:
-    """Return the options of a schedule that are those of its runs."""
+    """Return the options of a schedule that apply to its runs."""
     return {name: value for name, value in options.items() if name not in _OF_A_SCHEDULE}
 
 
@@ -103,9 +103,9 @@ def request_schedule(name: str, run: RunRequest, options: ScheduleOptions, *, cr
     """Validate a schedule.
 
     Args:
-        name: Its name.
+        name: Name of the schedule.
         run: The run of a tick.
-        options: Its options, with those that the run was made of.
+        options: Options of the schedule and of its runs.
         cron: The expression.
 
     Raises:
@@ -125,16 +125,16 @@ def request_changes(codec: ValueCodec, name: str, changes: ScheduleChanges) -> S
     """Validate changes of a schedule.
 
     Raises:
-        ConfigurationError: If one is not usable.
-        SerializationError: If a value cannot be stored; it is named.
+        ConfigurationError: If a change is not usable.
+        SerializationError: If a value cannot be stored; the error names it.
     """
     given: Any = dict(changes)
     row = _columns(given)
     run = request_run(codec, _ANY_GRAPH, given.get("input"), given.get("command"), **options_of_runs(given))
     if given.keys() & _OF_THE_PLACE:
-        raise ConfigurationError("the thread of a schedule is not changed: make another one")
+        raise ConfigurationError("the thread of a schedule cannot be changed: create another schedule")
     names = frozenset(given) - _OF_A_SCHEDULE | {name for name in ("input", "command") if name in given}
-    # The one replaces the other.
+    # A new input replaces a command, and a new command replaces an input.
     names |= {"input", "command"} if names & {"input", "command"} else set()
     scope = request_scope(given.get("scope"))
     return ScheduleChange(name_of("name", name), row, run, names, dict(given.get("metadata") or {}), scope)
@@ -144,14 +144,14 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of some options of a schedule.
 
     Raises:
-        ConfigurationError: If one is not usable.
+        ConfigurationError: If an option is not usable.
     """
     found: dict[str, Any] = {}
     if refused := [option for option in _OF_A_TICK if given.get(option) is not None]:
-        raise ConfigurationError(f"the runs of a schedule take no {refused[0]}: each tick has a run of its own")
+        raise ConfigurationError(f"the runs of a schedule take no {refused[0]}: each tick has its own run")
     if "missed" in given:
         if given["missed"] not in MISSED:
-            raise ConfigurationError(f"missed is {', '.join(map(repr, MISSED))}, not {given['missed']!r}")
+            raise ConfigurationError(f"missed must be {', '.join(map(repr, MISSED))}, not {given['missed']!r}")
         found["missed"] = given["missed"]
     if "timezone" in given:
         found["timezone"] = zone_of(given["timezone"]).key
@@ -171,20 +171,20 @@ def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readable(metadata: Any, given: Any, scope: Any) -> dict[str, Any]:
-    """Return the metadata that may be stored in clear text: all, or what a caller must see of them."""
+    """Return the metadata that may be stored in clear text: all, or only the part that a scope compares."""
     if metadata is None:
         names = {name for one in ([scope] if isinstance(scope, Mapping) else scope or ()) for name in one}
         metadata = {name: given[name] for name in names if name in (given or {})}
-    # The threads of its runs have them: without NUL, their owner could be another one.
+    # The threads of the runs have these metadata. Without a NUL, their owner could be another one.
     refuse_nul("metadata", given or {})
     return dict(metadata)
 
 
 async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Schedule:
-    """Store a schedule, or replace the one of the same name. Three round trips; safe to repeat.
+    """Store a schedule, or replace the schedule of this name. Three round trips; safe to repeat.
 
-    It stays paused if it is and the request does not say otherwise. The next tick is kept unless the expression or the
-    time zone is another one.
+    A paused schedule stays paused unless the request says otherwise. The next tick is kept unless the expression or the
+    time zone changes.
     """
     now = (await db.fetch(queries.get_time, {}))[0][0]
     run, row = request.run, request.row
@@ -203,13 +203,13 @@ async def put(db: Connection, queries: Queries, request: ScheduleRequest) -> Sch
 
 
 async def change(db: Connection, queries: Queries, codec: ValueCodec, change: ScheduleChange) -> Schedule:
-    """Change a schedule; what is not named stays. One transaction; safe to repeat.
+    """Change the named fields of a schedule. One transaction; safe to repeat.
 
-    The next tick is kept unless the expression or the time zone is another one, or there was none.
+    The next tick is kept unless the expression or the time zone changes, or there was none.
 
     Raises:
-        NotFoundError: If there is none of this name, or it is out of scope.
-        PGStateError: If its arguments cannot be read.
+        NotFoundError: If there is no schedule of this name in scope.
+        PGStateError: If the arguments of the schedule cannot be read.
     """
     where = f"schedule {change.name!r}"
     async with db.transaction():
@@ -250,7 +250,7 @@ async def change(db: Connection, queries: Queries, codec: ValueCodec, change: Sc
 
 
 async def get(db: Connection, queries: Queries, name: str) -> Schedule | None:
-    """Return a schedule, or `None`. One round trip."""
+    """Return a schedule; `None` if it does not exist. One round trip."""
     found = await read(db, queries, list_schedules(name=name, limit=1))
     return found.items[0] if found.items else None
 
@@ -259,7 +259,7 @@ async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
     """Return a schedule. One round trip.
 
     Raises:
-        NotFoundError: If there is none of this name.
+        NotFoundError: If there is no schedule of this name.
     """
     found = await get(db, queries, name)
     if found is None:
@@ -270,7 +270,7 @@ async def get_existing(db: Connection, queries: Queries, name: str) -> Schedule:
 def list_schedules(
     *, name: str | None = None, graph: str | None = None, limit: int = 20, cursor: str | None = None
 ) -> Read[Page[Schedule]]:
-    """Return the reading of a page of schedules by name.
+    """Return a `Read` of a page of schedules, by name.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -281,7 +281,7 @@ def list_schedules(
 
 
 def list_sorted(codec: ValueCodec, **filters: Unpack[SortedSchedules]) -> Read[tuple[Schedule, ...]]:
-    """Return the reading of schedules from an offset, with the arguments of their runs.
+    """Return a `Read` of schedules from an offset, with the arguments of their runs.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -297,7 +297,7 @@ def list_sorted(codec: ValueCodec, **filters: Unpack[SortedSchedules]) -> Read[t
 
 
 def count(**filters: Unpack[ScheduleSelection]) -> Read[int]:
-    """Return the reading of the number of schedules. It reads all.
+    """Return a `Read` of the number of schedules. It reads all schedules.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -316,7 +316,7 @@ def _selection(filters: ScheduleSelection) -> dict[str, Any]:
 
 
 def request_access(access: ScheduleAccess) -> dict[str, Any]:
-    """Return which schedules a caller may see or delete, as query parameters.
+    """Return query parameters for the schedules that a caller may see or delete.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -329,10 +329,10 @@ def request_access(access: ScheduleAccess) -> dict[str, Any]:
 
 
 async def pause(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Pause a schedule, with an event if it is known who does it first. One transaction; safe to repeat.
+    """Pause a schedule. With a person's name, the first call stores an event. One transaction; safe to repeat.
 
     Raises:
-        NotFoundError: If there is none of this name.
+        NotFoundError: If there is no schedule of this name.
     """
     async with db.transaction():
         stored = await _lock(db, queries, name)
@@ -344,11 +344,12 @@ async def pause(db: Connection, queries: Queries, name: str, by: str | None = No
 
 
 async def resume(db: Connection, queries: Queries, name: str, by: str | None = None) -> Schedule:
-    """Resume a schedule from now on, if it is paused, with an event if it is known who does it first. One transaction;
-    safe to repeat.
+    """Resume a paused schedule from now on. With a person's name, the first call stores an event.
+
+    One transaction; safe to repeat.
 
     Raises:
-        NotFoundError: If there is none of this name.
+        NotFoundError: If there is no schedule of this name.
     """
     async with db.transaction():
         stored = await _lock(db, queries, name)
@@ -361,10 +362,10 @@ async def resume(db: Connection, queries: Queries, name: str, by: str | None = N
 
 
 async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
-    """Lock a schedule until the transaction ends, and return its columns by name, with the time.
+    """Lock a schedule until the transaction ends. Return its columns by name, with the current time.
 
     Raises:
-        NotFoundError: If there is none of this name.
+        NotFoundError: If there is no schedule of this name.
     """
     rows = await db.fetch(queries.lock_schedule, {"name": name, "scope": None})
     if not rows:
@@ -373,7 +374,10 @@ async def _lock(db: Connection, queries: Queries, name: str) -> dict[str, Any]:
 
 
 async def delete(db: Connection, queries: Queries, name: str, scope: list[str] | None = None) -> bool:
-    """Delete a schedule, and return whether there was one in scope. Its runs stay. One round trip; safe to repeat."""
+    """Delete a schedule, and return whether there was one in scope. Runs of the schedule stay.
+
+    One round trip; safe to repeat.
+    """
     return await db.execute(queries.delete_schedule, {"name": name, "scope": scope}) > 0
 
 
@@ -384,7 +388,7 @@ def _shown(row: Row) -> Schedule:
     try:
         ticks = next_ticks(found.cron, zone_of(found.timezone), found.next_at, _SHOWN_TICKS)
     except ConfigurationError:
-        # This machine does not know its time zone. Other schedules are shown all the same.
+        # This machine does not know the schedule's time zone. Other schedules are still shown.
         return found
     return replace(found, next_ticks=tuple(tick for tick in ticks if found.end_at is None or tick <= found.end_at))
 
@@ -393,7 +397,7 @@ def _arguments(codec: ValueCodec, name: str, data: bytes) -> Mapping[str, Any] |
     try:
         found = open_input(codec, data, f"schedule {name!r}")
     except PGStateError:
-        # Another one that can be read is not kept from the caller.
+        # Arguments that cannot be read must not hide other schedules from the caller.
         return None
     fields = {field: getattr(found, field) for field in RunInput.__dataclass_fields__}
     return {field: value for field, value in fields.items() if value is not None}

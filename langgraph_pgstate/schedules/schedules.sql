@@ -1,10 +1,10 @@
 -- name: get_time
--- Return the time.
+-- Return the current time.
 SELECT now();
 
 -- name: put_schedule
--- Store a schedule. One of the same name is replaced; it stays paused if it is and nothing else is said, and keeps its
--- next tick unless its ticks are other ones.
+-- Store a schedule, or replace the schedule of this name. A paused schedule stays paused unless `is_paused` is given.
+-- The next tick is kept unless the expression or the time zone changes.
 INSERT INTO /*schema*/schedules AS stored (
     name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at, is_paused, end_at, thread_ttl,
     metadata, owner_id
@@ -35,7 +35,7 @@ UPDATE /*schema*/schedules SET
 WHERE name = :name::text;
 
 -- name: list_schedules
--- Return a page of schedules by name, after a cursor, or those of one name.
+-- Return a page of schedules by name, after a cursor, or the schedule of one name.
 SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at, s.last_thread_id,
     s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at, s.thread_ttl, s.metadata,
     s.options -> 'owner' ->> 'user_id'
@@ -94,7 +94,7 @@ WHERE (:name::text IS NULL OR s.name = :name)
     ));
 
 -- name: lock_schedule
--- Lock a schedule that a caller may change until the transaction ends, and return it with the time.
+-- Lock a schedule that a caller may change until the transaction ends. Return it with the current time.
 SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
     s.metadata, s.owner_id, now()
 FROM /*schema*/schedules s
@@ -112,6 +112,6 @@ DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::text[] IS NULL OR metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: delete_schedules_of
--- Delete the schedules on a thread that clients of the server have made.
+-- Delete the schedules on a thread that clients of the server have created.
 DELETE FROM /*schema*/schedules
 WHERE thread_id = :thread_id::text AND (owner_id IS NOT NULL OR metadata ? 'assistant_id');

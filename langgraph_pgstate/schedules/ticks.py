@@ -1,4 +1,4 @@
-"""Ticks of cron expressions, over changes of daylight saving time. No I/O."""
+"""The ticks of cron expressions, with daylight saving time. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def zone_of(name: str) -> ZoneInfo:
     """Return a time zone.
 
     Raises:
-        ConfigurationError: If there is none of this name.
+        ConfigurationError: If there is no time zone of this name.
     """
     if not isinstance(name, str):
         raise ArgumentTypeError(f"timezone must be a name like 'Europe/Prague', not {type(name).__name__}")
@@ -35,8 +35,8 @@ def zone_of(name: str) -> ZoneInfo:
 def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
     """Yield the ticks of a cron expression after a moment, in UTC.
 
-    Fixed times in an hour that clocks skip come right after it, once; in an hour that clocks repeat, they come the
-    first time. An expression with `*` for minutes or hours ticks in real time, in both of two equal hours.
+    If clocks skip an hour, fixed times in it come once, right after it. If clocks repeat an hour, fixed times come in
+    the first of the two hours. An expression with `*` for minutes or hours ticks in both hours.
 
     Raises:
         ConfigurationError: If the expression is not usable.
@@ -51,7 +51,7 @@ def ticks_after(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetim
     try:
         for local in CronSim(cron, moment.astimezone(zone)):
             tick = local.astimezone(UTC)
-            # CronSim begins with the first of two equal hours, also in the second.
+            # CronSim begins with the first of two equal hours, even in the second hour.
             if tick > last:
                 last = tick
                 yield tick
@@ -72,18 +72,18 @@ def due_ticks(
 
     Args:
         cron: The expression.
-        zone: Its time zone.
+        zone: Time zone of the expression.
         next_at: The first tick that no process has handled.
         now: The time.
-        missed: Which of the ticks until now are left out: with `skip` those that are a minute late, with `once` all but
-            the newest, with `all` only those before the newest hundred.
-        end_at: Time after which there are none.
+        missed: Which of the ticks until now are left out: with `skip` ticks that are a minute late, with `once` all but
+            the newest, with `all` only ticks before the newest hundred.
+        end_at: Time after which there are no ticks.
     """
     until = now if end_at is None else min(now, end_at)
     most = MOST_MISSED if missed == "all" else 1
     window = MISSED_AFTER
     while True:
-        # Searched from the end, because ticks of years may have been missed.
+        # Searched from the end, because ticks of many years may have been missed.
         start = now - window
         is_first = start < next_at
         found = [next_at] * is_first + [*ticks_until(cron, zone, max(start, next_at), until)]
@@ -93,7 +93,7 @@ def due_ticks(
 
 
 def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-    """Yield the ticks after one moment, and not after another."""
+    """Yield the ticks after one moment and up to another."""
     for tick in ticks_after(cron, zone, after):
         if tick > until:
             return
@@ -101,11 +101,11 @@ def ticks_until(cron: str, zone: ZoneInfo, after: datetime, until: datetime) -> 
 
 
 def first_tick(cron: str, zone: ZoneInfo, moment: datetime, end_at: datetime | None = None) -> datetime | None:
-    """Return the first tick after a moment, or `None` if there is none within 50 years, or until an end."""
+    """Return the first tick after a moment; `None` if there is none within 50 years or until an end."""
     tick = next(ticks_after(cron, zone, moment), None)
     return None if tick is None or (end_at is not None and tick > end_at) else tick
 
 
 def next_ticks(cron: str, zone: ZoneInfo, next_at: datetime, count: int) -> tuple[datetime, ...]:
-    """Return a tick and those after it."""
+    """Return a tick and some ticks after it."""
     return (next_at, *islice(ticks_after(cron, zone, next_at), count - 1))

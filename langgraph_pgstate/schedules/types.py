@@ -1,4 +1,4 @@
-"""Types of schedules: what they are, their options, and the filters of their lists."""
+"""Types of schedules: schedules, their options, and filters of lists."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ScheduleAccess(TypedDict, total=False):
 
     Attributes:
         scope: Only schedules whose metadata contain this.
-        owner_id: Of schedules without a thread only those of this user of the server.
-        thread_scope: Of schedules with a thread only those whose thread's metadata contain this.
+        owner_id: If a schedule has no thread, it must belong to this user of the server.
+        thread_scope: If a schedule has a thread, the thread's metadata must contain this.
     """
 
     scope: Scope | None
@@ -36,7 +36,7 @@ class ScheduleSelection(ScheduleAccess, total=False):
         name: Only the schedule of this name.
         graph: Only schedules of this graph.
         thread_id: Only schedules whose runs are on this thread.
-        paused: Only paused schedules, or only others.
+        paused: Only paused schedules, or only schedules that are not paused.
         metadata: Only schedules whose metadata contain this, as by jsonb's `@>`.
     """
 
@@ -53,9 +53,9 @@ class SortedSchedules(ScheduleSelection, total=False):
     Attributes:
         by: The column to sort by: `created_at` by default, `updated_at`, `next_at`, `end_at`, `name`, `graph` or
             `thread_id`.
-        ascending: Whether the least comes first; false by default.
-        offset: Number of schedules that are left out.
-        limit: Number of schedules at most, 1,000 at most; 20 by default.
+        ascending: Whether the least value comes first; false by default.
+        offset: Number of schedules to skip.
+        limit: Most schedules to return, 1,000 at most; 20 by default.
     """
 
     by: Literal["created_at", "updated_at", "next_at", "end_at", "name", "graph", "thread_id"]
@@ -68,14 +68,14 @@ class ScheduleOptions(EnqueueOptions, total=False):
     """Options of a schedule, besides those of its runs.
 
     Attributes:
-        timezone: IANA name of the time zone of `cron`, UTC by default. Where clocks are changed, each tick comes once.
-        missed: What becomes of ticks at which no process enqueued runs for a minute: `skip` them, the default;
-            enqueue one run, for the newest (`once`); or `all`, the newest hundred at most.
-        end_at: Time of the last tick at most; no end by default.
-        paused: Whether its ticks pass; by default it stays as it is, and a new one is not paused.
+        timezone: IANA name of the time zone of `cron`, UTC by default. With daylight saving time, each tick comes once.
+        missed: What to do about ticks for which no process enqueued a run within a minute: `skip` them (the default);
+            enqueue a run for the newest (`once`); or for `all`, the newest hundred at most.
+        end_at: Time after which there are no ticks; no end by default.
+        paused: Whether the schedule is paused; by default unchanged, and false for a new schedule.
         thread_ttl: How long the new threads of its runs are kept after their last activity; for ever by default.
-        scope: Metadata that a schedule which is changed must contain: what the caller may see.
-        owner_id: User of the server who owns it; none by default.
+        scope: Metadata that a changed schedule must contain, because the caller may see only these.
+        owner_id: User of the server who owns the schedule; none by default.
     """
 
     timezone: str
@@ -91,8 +91,8 @@ class ScheduleChanges(ScheduleOptions, total=False):
     """Changes of a schedule.
 
     Attributes:
-        cron: Its expression.
-        input: The input of its runs.
+        cron: The expression.
+        input: The input of the runs.
         command: A command instead of an input.
     """
 
@@ -112,23 +112,23 @@ class Schedule:
         thread_id: The thread of all its runs; `None` for a new thread for each.
         cron: Minute, hour, day of month, month and day of week of the ticks.
         timezone: Name of the time zone of `cron`.
-        missed: What becomes of missed ticks: `skip`, `once` or `all`.
+        missed: What happens to missed ticks: `skip`, `once` or `all`.
         next_at: The next tick; `None` if the schedule is paused, or has ended.
         last_at: The last tick that was not skipped; `None` before the first.
         last_thread_id: The thread of `last_run_id`.
-        last_run_id: The run that it enqueued last.
-        last_error: Why a run was refused at `last_at`; `None` if none was.
-        created_at: Time it was made.
-        updated_at: Time it was changed, paused or resumed.
-        is_paused: Whether its ticks pass.
-        end_at: Time of the last tick at most; `None` if it has no end.
-        thread_ttl: How long the new threads of its runs are kept; `None` for ever.
-        metadata: Metadata of its runs, and of their new threads; with a serializer of the caller's own, only what
+        last_run_id: The last run that the schedule enqueued.
+        last_error: Why the run at `last_at` was refused; `None` if it was not.
+        created_at: Time of creation.
+        updated_at: Time of the last change, pause or resumption.
+        is_paused: Whether the schedule is paused.
+        end_at: Time after which there are no ticks; `None` for no end.
+        thread_ttl: How long new threads of the runs are kept; `None` for ever.
+        metadata: Metadata of the runs and of their new threads; with the caller's own serializer, only the part that
             `scope` names.
-        user_id: The user whose runs they are, if the config named one.
+        user_id: The user who owns the runs, if the config named one.
         next_ticks: The next five ticks, `next_at` first; empty if there is none.
-        arguments: Input or command, config, context and other arguments of the runs; `None` if they were not asked for,
-            as only `sorted` does, or cannot be read.
+        arguments: Input or command, config, context and other arguments of the runs. `None` if they cannot be read, or
+            were not requested; only `sorted` requests them.
     """
 
     name: str
