@@ -64,7 +64,7 @@ from langgraph_pgstate.threads.types import Progress
 
 OnProgress = Callable[[Progress], None]
 
-# Classes 22 and 54: the data of this thread does not fit the tables; other threads may.
+# Classes 22 and 54: the data of this thread does not fit the tables. Other threads may fit.
 _DATA_ERRORS = ("22", "54")
 
 
@@ -73,7 +73,7 @@ class Admin:
 
     Args:
         database: The database.
-        tenant: The tenant whose threads are worked on, where tenants are kept apart.
+        tenant: The tenant whose threads are processed, if tenants are kept apart.
         serde: The serializer of the application's saver, if it is not the default; only `check(deep=True)` decodes with
             it. Values are split into shared segments only for LangGraph's own serializer.
         encryption: The encryption of the application's saver, if it has one.
@@ -128,7 +128,7 @@ class Admin:
     @classmethod
     @contextmanager
     def embedded(cls, path: str | Path = DEFAULT_EMBEDDED_PATH, *, schema: str = DEFAULT_SCHEMA) -> Iterator[Self]:
-        """Do the same on the server of the `embedded` extra."""
+        """Connect to the server of the `embedded` extra, as `open` does."""
         with embedded_server(path) as dsn, cls.open(dsn, schema=schema) as admin:
             yield admin
 
@@ -210,13 +210,16 @@ class Admin:
         return schemas.setup_script(check_schema_name(schema))
 
     def sizes(self) -> SchemaSizes:
-        """Return the sizes of the tables, of any version. Rows are counted where all have less than 256 MB."""
+        """Return the sizes of the tables, of any schema version.
+
+        Rows are counted if all tables have less than 256 MB.
+        """
         tables = self._database.run(overview.list_table_sizes, self._queries)
         orphans = self._database.run(overview.count_orphan_writes, self._queries, tables)
         return SchemaSizes(self._database.run(overview.get_server_version, self._queries), tuple(tables), orphans)
 
     def thread_size(self, thread_id: str) -> ThreadSize:
-        """Return the size of a thread; all zero if there is none."""
+        """Return the size of a thread; all zero if it does not exist."""
         return self._database.run(overview.get_thread_size, self._queries, thread_id_of(thread_id))
 
     def check(
@@ -503,18 +506,18 @@ class Admin:
         """Copy items from the tables of LangGraph's own store, `store` and `store_vectors`. The source is only read.
 
         In transactions of at most a few hundred items, each of which is compared afterwards. Items that change
-        meanwhile are taken again, in five passes at most: programs that write on leave some for the next call. Of an
-        item that is here already, the one that was stored last stays; what is replaced stays as a version. If
-        interrupted, a repeated call continues. What was deleted there after it was copied stays here. Embeddings are
-        taken over if an index of this schema has their number of dimensions and embeds the same fields, so call `setup`
-        of the new store before; other items are embedded later, like those whose model failed.
+        meanwhile are copied again, in five passes at most. If programs go on writing, some items remain for the next
+        call. If an item exists here already, the value that was stored last wins, and a replaced value stays as a
+        version. If interrupted, a repeated call continues. An item that was deleted in the source after the copy stays
+        here. Embeddings are copied if an index of this schema has their number of dimensions and embeds the same
+        fields. So call `setup` of the new store before. Other items are embedded later, like items whose model failed.
 
         Args:
             source_dsn: The database of the old application; may be the same one.
             source_schema: Schema of its tables.
-            index: Index that takes the embeddings over, which must be of the same model. By default the only one with
-                their number of dimensions.
-            vectors: Whether embeddings are taken over.
+            index: Index that gets the embeddings. It must use the same model. By default, the only index with their
+                number of dimensions.
+            vectors: Whether embeddings are copied.
             language: The `language` of the new store.
             progress: Called after each portion with the number of items and the total.
 
@@ -551,8 +554,9 @@ class Admin:
     ) -> MemoryTransferReport:
         """Copy items to the tables of LangGraph's own store, so that it returns the same items.
 
-        Missing tables are created. Idempotent and resumable like `import_langgraph_memory`. Memories become items;
-        their versions, kinds and origins have no place there. Items with a dot in a label are reported and left out.
+        Missing tables are created. Idempotent and resumable like `import_langgraph_memory`. Memories become items.
+        Their versions, kinds and origins are lost, because the store has no place for them. Items with a dot in a label
+        are reported and left out.
 
         Args:
             target_dsn: The target database; may be the same one.
@@ -630,7 +634,7 @@ class Admin:
         copy: Callable[[Connection, Connection, str], Coroutine[Any, Any, TransferReport]],
         thread_id: str,
     ) -> TransferReport:
-        """Copy one thread over two connections, and repeat it if one was lost. Rows that exist already are skipped."""
+        """Copy one thread over two connections. Repeat the copy if a connection was lost; existing rows are skipped."""
 
         async def lend(db: Connection) -> TransferReport:
             return target.run_once(copy, db, thread_id)

@@ -3,8 +3,8 @@
 SELECT set_config('statement_timeout', :timeout::text, true);
 
 -- name: measure_queue
--- Return the runs in the queue by queue, graph, version and status: their number, the longest time in seconds that one
--- has waited or has run, and whether a living worker accepts them. Reads at most a number of runs.
+-- Return the runs in the queue by queue, graph, version and status: their number, the longest waiting or running time
+-- in seconds, and whether a living worker accepts them. Reads at most a number of runs.
 SELECT q.queue, q.graph, q.status, count(*), max(q.seconds), EXISTS (
     SELECT 1 FROM /*schema*/workers w
     WHERE w.seen_at > now() - interval '30 seconds' AND q.queue = ANY(w.queues) AND q.graph = ANY(w.graphs)
@@ -27,8 +27,8 @@ WHERE w.seen_at > now() - interval '30 seconds'
 GROUP BY served.queue;
 
 -- name: measure_running
--- Return the number of running runs, of those whose process has died, and the age in seconds of the oldest. Reads at most
--- a number of runs.
+-- Return the number of running runs, of runs whose process has died, and the age in seconds of the oldest. Reads at
+-- most a number of runs.
 SELECT count(*), count(*) FILTER (WHERE r.alive_until < now()),
     coalesce(max(extract(epoch FROM now() - r.started_at)), 0)::double precision
 FROM (
@@ -36,8 +36,8 @@ FROM (
 ) AS r;
 
 -- name: count_recent_runs
--- Return the number of runs that began in the last hour, by agent and status: of the 50 agents with most runs, and of all
--- `other` ones together. Reads at most a number of runs.
+-- Return the number of runs that began in the last hour, by agent and status: for the 50 agents with most runs, and for
+-- all other agents together as `other`. Reads at most a number of runs.
 SELECT CASE WHEN a.place <= 50 THEN a.agent ELSE 'other' END, a.status, sum(a.runs)::bigint
 FROM (
     SELECT c.agent, c.status, c.runs, dense_rank() OVER (ORDER BY c.total DESC, c.agent) AS place
@@ -56,8 +56,9 @@ FROM (
 GROUP BY 1, 2;
 
 -- name: measure_recent_calls
--- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had no
--- price; of the 50 pairs with most calls, and of all `other` ones together. Reads at most a number of calls.
+-- Return the model calls that began in the last hour, by agent and model: their number, cost, tokens, and how many had
+-- no price; for the 50 pairs with most calls, and for all other pairs together as `other`. Reads at most a number of
+-- calls.
 SELECT CASE WHEN c.place <= 50 THEN c.agent ELSE 'other' END, CASE WHEN c.place <= 50 THEN c.model ELSE 'other' END,
     sum(c.calls)::bigint, coalesce(sum(c.cost), 0)::double precision, coalesce(sum(c.input_tokens), 0)::bigint,
     coalesce(sum(c.output_tokens), 0)::bigint, sum(c.unpriced)::bigint
@@ -88,8 +89,8 @@ FROM (
 GROUP BY 1;
 
 -- name: measure_interrupts
--- Return the number of interrupted threads, and the seconds since the last activity of that which waits longest. Counts at
--- most a number of threads.
+-- Return the number of interrupted threads, and the seconds since the last activity of the thread that has waited
+-- longest. Counts at most a number of threads.
 SELECT count(*), coalesce(extract(epoch FROM now() - (
     SELECT min(l.updated_at) FROM /*schema*/threads l WHERE l.status = 'interrupted'
 )), 0)::double precision
@@ -123,8 +124,8 @@ FROM (
 ) AS t;
 
 -- name: measure_webhooks
--- Return the number of webhooks that are to be delivered, the seconds since the end of the oldest of their runs, and the
--- number of those that could not be delivered in the last day. Reads at most a number of each.
+-- Return the number of webhooks that are to be delivered, the seconds since the end of the oldest of their runs, and
+-- the number of webhooks that could not be delivered in the last day. Reads at most a number of rows of each.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
     SELECT count(*) FROM (
         SELECT 1 FROM /*schema*/webhooks f

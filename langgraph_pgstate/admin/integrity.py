@@ -35,8 +35,9 @@ class _Segment:
     Attributes:
         size: Bytes of its content.
         count: Number of elements, if its content is an array.
-        why: Its defect.
-        decoded: With a deep check, the decoded places in it and their defects; the key `None` stands for its elements.
+        why: Defect of the segment, if any.
+        decoded: With a deep check, the decoded places in the segment and their defects. The key `None` stands for its
+            elements.
     """
 
     size: int = 0
@@ -86,7 +87,7 @@ _MISSING: Final = "it is missing"
 
 
 class _Check:
-    """Reader of one thread's rows that adds every damage to a report."""
+    """Reader of one thread's rows. It adds every defect to a report."""
 
     def __init__(
         self, db: Connection, queries: Queries, codec: ValueCodec | None, thread_id: str, report: CheckReport
@@ -168,7 +169,7 @@ class _Check:
                 return
 
     async def feedback(self, codec: ValueCodec) -> None:
-        """Decode comments on runs, which a serializer of the caller's own has encoded."""
+        """Decode comments on runs that the caller's own serializer has encoded."""
         run, id = "", ""
         while True:
             keys = {"thread_id": self._thread_id, "cursor_run": run, "cursor_id": id, "page_size": _PAGE}
@@ -181,7 +182,7 @@ class _Check:
                 return
 
     async def requests(self, codec: ValueCodec) -> None:
-        """Decode what enqueued runs are to do."""
+        """Decode the requests of enqueued runs."""
         cursor = ""
         while True:
             rows = await self._db.fetch(
@@ -328,7 +329,7 @@ class _Check:
 
 
 def _places(entry: Entry) -> Iterable[tuple[int, tuple[str, int, int] | None]]:
-    """Return the places of a value's pieces: a segment and `(type, offset, length)`, or `None` for elements of it."""
+    """Return the places of a value's pieces: a segment and `(type, offset, length)`, or `None` for its elements."""
     if isinstance(entry, Slice):
         yield entry.segment_id, (entry.type, entry.offset, entry.length)
     elif isinstance(entry, Elements):

@@ -73,7 +73,7 @@ ORDER BY run_id, feedback_id
 LIMIT :page_size;
 
 -- name: scan_requests
--- Return a page of what a thread's enqueued runs are to do, in key order, after a cursor.
+-- Return a page of the requests of a thread's enqueued runs, in key order, after a cursor.
 SELECT run_id, data, options::text FROM /*schema*/run_requests
 WHERE thread_id = :thread_id AND run_id > :cursor_run::text
 ORDER BY run_id

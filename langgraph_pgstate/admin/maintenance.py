@@ -1,4 +1,4 @@
-"""Regular maintenance: partitions, runs of dead processes, and rows that have had their time."""
+"""Regular maintenance: partitions, runs of dead processes, and expired rows."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ async def maintain(
     drop_older_than: int | None,
     stream_ttl: timedelta,
 ) -> MaintenanceReport:
-    """Make partitions, end the runs of dead processes, and remove what has had its time. Safe to repeat.
+    """Create partitions, end the runs of dead processes, and remove expired rows. Safe to repeat.
 
-    Each part is a transaction of its own. What the journal has of dead processes must be in the tables.
+    Each part is its own transaction. Journal entries of dead processes must have been moved to the tables before.
 
     Args:
-        runner: The database, of no tenant.
-        queries: The queries of its schema.
-        tenants: The databases of the tenants; `None` where they are not kept apart.
+        runner: The database without a tenant.
+        queries: The queries of the schema.
+        tenants: The databases of the tenants; `None` if tenants are not kept apart.
         months: Number of months ahead for which partitions are made.
         drop_older_than: Drop the spans of months that lie entirely more than this many months before the current one.
-        stream_ttl: Time for which events of runs are kept at least. They are dropped by days (UTC).
+        stream_ttl: Least time for which events of runs are kept. Events are dropped by days (UTC).
     """
     begun, run = time.monotonic(), runner.run
     made = await run(partitions.make_months, queries, months, strayed=True)
     await run(partitions.make_days, queries, strayed=True, lock_timeout=_LOCK_TIMEOUT)
     owners = [runner] if tenants is None else tenants
     old = [{*await one.run(partitions.list_old_days, queries, stream_ttl)} for one in owners]
-    # A day is dropped for all tenants.
+    # A day's partition has the events of all tenants.
     days = await run(partitions.drop_days, queries, sorted(set.intersection(*old)) if old else [])
     gone: list[str] = []
     if drop_older_than is not None:
-        # So is a month.
+        # A month's partition has the spans of all tenants.
         months_of = [{*await one.run(partitions.list_old_months, queries, drop_older_than)} for one in owners]
         gone = sorted(set.intersection(*months_of)) if months_of else []
     dropped = await run(partitions.drop_months, queries, gone)
@@ -72,7 +72,7 @@ async def maintain(
 
 
 async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
-    """End the runs of dead processes, and remove rows that have had their time: those of a tenant, or all."""
+    """End the runs of dead processes, and remove expired rows, of one tenant or of all."""
     run = runner.run
     settled = await _settle_dead_runs(runner, queries)
     swept = await run(guards.sweep, queries)
@@ -110,7 +110,7 @@ async def _settle_dead_runs(runner: Runner, queries: Queries) -> int:
 
 
 async def note(db: Connection, queries: Queries, seconds: float, report: MaintenanceReport) -> None:
-    """Store what maintenance did, and how large the tables are now. One statement."""
+    """Store the results of maintenance and the current sizes of the tables. One statement."""
     parameters = {
         "seconds": seconds,
         "report": json.dumps(asdict(report)),

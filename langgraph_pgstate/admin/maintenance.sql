@@ -1,5 +1,5 @@
 -- name: note_maintenance
--- Store what maintenance did, with the bytes of the tables; delete rows that are older than 400 days.
+-- Store the results of maintenance, with the bytes of the tables. Delete rows that are older than 400 days.
 WITH old AS (
     DELETE FROM /*schema*/maintenance WHERE maintained_at < now() - interval '400 days'
 ), measured AS MATERIALIZED (
@@ -18,6 +18,6 @@ SELECT m.at, :seconds::double precision, :report::jsonb, m.sizes FROM measured m
 ON CONFLICT (maintained_at) DO NOTHING;
 
 -- name: list_maintenance
--- Return what maintenance did last, newest first.
+-- Return the latest results of maintenance, newest first.
 SELECT m.maintained_at, m.seconds, m.report, m.sizes FROM /*schema*/maintenance m
 ORDER BY m.maintained_at DESC LIMIT :page_size;

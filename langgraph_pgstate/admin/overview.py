@@ -20,7 +20,7 @@ from langgraph_pgstate.schema.types import AppliedMigration
 
 _NOTES: Final = 400
 _STATEMENTS: Final = 20
-# The view cannot be read, or is of another version.
+# SQLSTATEs if the view cannot be read or has another version.
 _NOT_THERE: Final = ("42501", "55000", "42P01", "42703")
 _STATEMENT_LENGTH: Final = 600
 
@@ -53,14 +53,14 @@ async def _slowest(db: Connection, queries: Queries, schema: str) -> tuple[SlowS
     try:
         rows = await db.fetch(extension_queries(schema).list_slow_statements, parameters)
     except Exception as error:
-        # Operations see the driver's errors.
+        # Operations see the driver's errors, not translated ones.
         if db.is_in_transaction or getattr(error, "sqlstate", None) not in _NOT_THERE:
             raise
         return None
     return tuple(SlowStatement(*row) for row in rows)
 
 
-# Counting reads every row; larger tables are estimated by PostgreSQL.
+# Counting reads every row, so rows of larger tables are PostgreSQL's estimates.
 _COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -75,7 +75,7 @@ async def list_table_sizes(db: Connection, queries: Queries) -> list[TableSize]:
     rows = await db.fetch(queries.list_table_sizes, {"schema": f'"{queries.schema}"'})
     exact: dict[str, int] = {}
     is_small = sum(row[1] for row in rows) < _COUNTED_BYTES and "threads" in {row[0] for row in rows}
-    # Where tenants are kept apart, only a tenant's rows can be counted.
+    # If tenants are kept apart, only a tenant's rows can be counted.
     if is_small and (db.tenant is not None or not await has_walls(db, queries)):
         exact = dict(await db.fetch(queries.count_rows, {}))
     return [

@@ -32,8 +32,8 @@ class Stored:
     """A value that is not in the checkpoint's row.
 
     Attributes:
-        key: Key within its store; equal keys in one namespace mean equal values.
-        size: Its bytes, as far as they are known.
+        key: Key within its store. Equal keys in one namespace mean equal values.
+        size: Bytes of the value, as far as known.
     """
 
     key: Hashable
@@ -75,7 +75,8 @@ class Outline:
 
     Attributes:
         checkpoints: `(checkpoint_ns, checkpoint_id)` of each checkpoint.
-        tasks: The same for pending writes, with the task and the special channel's number (0 for other channels).
+        tasks: `(checkpoint_ns, checkpoint_id)` of pending writes, with the task and the special channel's number (0 for
+            other channels).
         sizes: Bytes of the pending writes, by checkpoint.
     """
 
@@ -98,7 +99,7 @@ class Outline:
 
 
 class Store(Protocol):
-    """Reader and writer of one thread in the tables of one saver: ours, or LangGraph's."""
+    """Reader and writer of one thread in the tables of one saver: this package's or LangGraph's."""
 
     @property
     def db(self) -> Connection:
@@ -125,7 +126,7 @@ class Store(Protocol):
         """Return a value of JSON types.
 
         Raises:
-            TypeError: If it has another type.
+            TypeError: If the value has another type.
         """
         ...
 
@@ -234,7 +235,7 @@ class _Copy:
         self._refused: set[_Key] = set()
 
     async def page(self, namespace: str, ids: Sequence[str]) -> dict[str, Record]:
-        """Copy those of some checkpoints that differ in the target or are missing there. Return the source's."""
+        """Copy the checkpoints that differ in the target or are missing there. Return the source's checkpoints."""
         found = await self._source.records(namespace, ids)
         there = await self._target.records(namespace, ids)
         news = []
@@ -297,7 +298,7 @@ class _Copy:
                     self._differ(namespace, id, f"the value of channel {channel!r} differs")
 
     async def _reads_the_same(self, namespace: str, channel: str, record: Record, known: Record) -> bool:
-        """Return whether a value is equal whose bytes differ, or which is in the row on one side only."""
+        """Return whether two values are equal when read. Their bytes differ, or only one of them is in the row."""
         values = []
         for store, side in ((self._source, record), (self._target, known)):
             stored = side.stored.get(channel)
@@ -316,7 +317,7 @@ class _Copy:
         return _is_same_json(*plain)
 
     def _differences(self, record: Record, known: Record) -> Iterator[str]:
-        """Return the differences between both sides' records, except those of values stored outside the row."""
+        """Return the differences between both sides' records, except in values stored outside the row."""
         yield from self._differences_of_checkpoint(record, known)
         for write in record.writes.keys() | known.writes.keys():
             if self._overwrite and write not in record.writes:

@@ -44,7 +44,7 @@ async def check_tables(db: Connection, queries: Queries) -> None:
 
 
 async def create_tables(db: Connection, queries: Queries) -> None:
-    """Create missing tables as that saver's own `setup()` does. One transaction; safe to repeat.
+    """Create missing tables as LangGraph's own `setup()` does. One transaction; safe to repeat.
 
     Raises:
         ConfigurationError: If there are tables of another saver.
@@ -266,12 +266,12 @@ def _is_exact_in_jsonb(value: Any) -> bool:
     """Return whether jsonb returns a value unchanged.
 
     Raises:
-        TypeError: If it is not of JSON types.
+        TypeError: If the value has other types than JSON's.
     """
     if value is None or isinstance(value, bool | int):
         return True
     if isinstance(value, float):
-        # A large one would come back as an integer, and jsonb has no negative zero.
+        # A large number would come back as an integer, and jsonb has no negative zero.
         return math.isfinite(value) and "e+" not in repr(value) and repr(value) != "-0.0"
     if isinstance(value, str):
         return "\0" not in value and value.encode("utf-8", "replace").decode() == value

@@ -1,7 +1,7 @@
 """Copying of items between the tables of LangGraph's store and those of this package, in portions, with verification.
 
-Both kinds of tables implement `Side`. Of an item that both have, the one that was stored last stays, so an import can
-be repeated while programs write on either side. Values are copied as JSON and their embeddings as they are.
+Both kinds of tables implement `Side`. If both sides have an item, the value that was stored last wins. So an import can
+be repeated while programs write on either side. Values are copied as JSON. Embeddings are copied unchanged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from langgraph_pgstate.schema.queries import (
 
 PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 1024 * 1024
-# Passes at most; of a program that writes on and on none would be the last.
+# Most passes. With a program that never stops writing, there would be no last pass.
 _PASSES: Final = 5
-# A transaction may have begun before the pass, and ended after it.
+# A transaction may begin before a pass and end after it.
 _MARGIN: Final = timedelta(minutes=1)
 _IMPORTED_BY: Final = "import-langgraph"
 _TYPES: Final = ("vector", "halfvec")
@@ -48,14 +48,14 @@ class Item:
     """An item with its embeddings.
 
     Attributes:
-        namespace: Its labels.
-        key: Its key.
-        content: Its value as PostgreSQL writes `jsonb`.
+        namespace: Labels of the namespace.
+        key: Key of the item.
+        content: Value of the item, as PostgreSQL writes `jsonb`.
         created_at: Time it was stored first.
         updated_at: Time it was stored last.
-        expires_at: Time it ends; `None` for never.
-        ttl: Minutes by which a read lets it live; `None` for none.
-        vectors: Its embeddings by field.
+        expires_at: Time it expires; `None` for never.
+        ttl: Minutes by which a read extends its life; `None` for none.
+        vectors: Embeddings by field.
     """
 
     namespace: Namespace
@@ -74,7 +74,7 @@ class Item:
 
 
 class Side(Protocol):
-    """Reader and writer of items in the tables of one store: ours, or LangGraph's."""
+    """Reader and writer of items in the tables of one store: this package's or LangGraph's."""
 
     async def page(
         self, db: Connection, after: Item | None, since: datetime | None, until: datetime | None
@@ -84,8 +84,8 @@ class Side(Protocol):
         Args:
             db: The connection.
             after: Only items after this one.
-            since: Only items that were stored then or later.
-            until: Without those that were stored then or later, and until now.
+            since: Only items that were stored at this time or later.
+            until: Leave out items that were stored between this time and now.
         """
         ...
 
@@ -94,19 +94,22 @@ class Side(Protocol):
         ...
 
     async def stored(self, db: Connection, items: Sequence[Item]) -> dict[Key, Item]:
-        """Return what the items of these names hold here, with embeddings."""
+        """Return the items of some names as this side has them, with embeddings."""
         ...
 
     def refusal(self, item: Item) -> str | None:
-        """Return why an item cannot be stored here, or `None`."""
+        """Return the reason why an item cannot be stored on this side, or `None`."""
         ...
 
     async def write(self, db: Connection, items: Sequence[Item]) -> int:
-        """Store items unless those here were stored later; return how many. One transaction; safe to repeat."""
+        """Store items, unless this side's items were stored later. Return the number stored.
+
+        One transaction; safe to repeat.
+        """
         ...
 
     def takes(self, item: Item) -> bool:
-        """Return whether the embeddings of an item are taken over here."""
+        """Return whether the embeddings of an item are copied to this side."""
         ...
 
 
@@ -125,17 +128,17 @@ class Transfer:
         self._differences: dict[Key, str] = {}
         self._after: Item | None = None
         self._pass, self._written = 0, 0
-        # Number of items that the pass before the last one has written.
+        # Number of items that the pass before the last pass has written.
         self._before: int | None = None
         self._since: datetime | None = None
         self._began: datetime | None = None
 
     def begin(self, now: datetime) -> bool:
-        """Begin the next pass, at a time by the clock of the source; return false if there is none.
+        """Begin the next pass, at a time by the clock of the source. Return false if there is no next pass.
 
-        The first pass reads all items, each other one what changed since the one before it began. What changes during a
-        pass is left to the next one: a pass over items that are stored faster than they are copied would not end. There
-        is no next one if the last pass had no less to write than the one before it.
+        The first pass reads all items. Each later pass reads the items that changed since the pass before it began.
+        Items that change during a pass are left to the next pass; otherwise a pass might never end. There is no next
+        pass if the last pass wrote no fewer items than the pass before it.
         """
         falls_behind = self._before is not None and self._written >= self._before
         if self._pass == _PASSES or (self._pass and not self._written) or falls_behind:
@@ -158,13 +161,13 @@ class Transfer:
         return await self.source.count_since(db, self._began)
 
     async def write(self, db: Connection, items: Sequence[Item]) -> tuple[int, dict[Key, Item]]:
-        """Store items in the target, and return how many, and what the target has then."""
+        """Store items in the target. Return the number stored, and the target's items afterwards."""
         fitting = [one for one in items if self.target.refusal(one) is None]
         written = await self.target.write(db, fitting) if fitting else 0
         return written, await self.target.stored(db, fitting) if fitting else {}
 
     def verify(self, items: Sequence[Item], written: int, found: Mapping[Key, Item], now: datetime) -> None:
-        """Compare items with what the target has, and count them."""
+        """Compare items with the target's items, and count the results."""
         report = self.report
         self._after, self._written = items[-1], self._written + written
         report.written += written
@@ -210,7 +213,7 @@ def _digest(content: str) -> bytes:
 
 
 def _is_near(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether embeddings are equal, but for a precision of half."""
+    """Return whether embeddings are equal within the precision of `halfvec`."""
     return one.keys() == other.keys() and all(
         len(vector) == len(other[name])
         and all(
@@ -221,7 +224,7 @@ def _is_near(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[fl
 
 
 def _ends(items: Sequence[Item]) -> dict[str, Any]:
-    """Return what both statements that store items take."""
+    """Return the parameters that both statements for storing items have."""
     return {
         "contents": [one.content for one in items],
         "created": [one.created_at.isoformat() for one in items],
@@ -310,14 +313,14 @@ class OurSide:
         return None if item.content.startswith("{") else "its value is no mapping"
 
     def takes(self, item: Item) -> bool:
-        """Return whether the embeddings of an item are those of the fields that the index embeds."""
+        """Return whether an item's embeddings are of the same fields as the index embeds."""
         if self.index is None or not item.vectors:
             return False
         texts = texts_of(json.loads(item.content), self.index.index.fields)
         return {text.field for text in texts} == item.vectors.keys()
 
     async def write(self, db: Connection, items: Sequence[Item]) -> int:
-        """Store items, with the embeddings that fit the index; the others are embedded later."""
+        """Store items, with the embeddings that fit the index. Other items are embedded later."""
         takes = [self.takes(one) for one in items]
         texts = [texts_of(json.loads(one.content), self._fields) for one in items]
         lacks = [bool(self._indexes) and not (taken and len(self._indexes) == 1) for taken in takes]
@@ -357,7 +360,7 @@ class TheirVectors:
     Attributes:
         dims: Number of dimensions.
         extension: Schema of pgvector.
-        type_number: The number of its type `vector`.
+        type_number: OID of the type `vector`.
     """
 
     dims: int
@@ -366,7 +369,7 @@ class TheirVectors:
 
 
 class TheirSide:
-    """Items in the tables of LangGraph's store. A namespace is a text there, its labels joined by dots.
+    """Items in the tables of LangGraph's store. There, a namespace is a text of labels joined by dots.
 
     Args:
         queries: The queries on these tables.
@@ -404,7 +407,7 @@ class TheirSide:
     async def _items(self, db: Connection, rows: Rows) -> dict[Key, Item]:
         found = {(one := Item(_labels(prefix), *rest)).name: one for prefix, *rest in rows}
         for one in found.values():
-            # The column is of whole minutes; of less than one it keeps none.
+            # The column has whole minutes. A ttl below one minute is dropped.
             one.ttl = one.ttl or None
         if self._vectors is not None and found:
             vectors = await db.fetch(self._queries.list_item_vectors, _prefixes([*found.values()]))
@@ -481,7 +484,7 @@ async def find_vectors(db: Connection, queries: Queries, theirs: Queries) -> The
 async def make_tables(
     db: Connection, queries: Queries, theirs: Queries, index: OpenIndex | None
 ) -> TheirVectors | None:
-    """Make the tables of LangGraph's store that are missing, and return the one of embeddings. Safe to repeat.
+    """Create missing tables of LangGraph's store. Return the table of embeddings. Safe to repeat.
 
     Raises:
         ConfigurationError: If embeddings of the index cannot be stored there.
@@ -513,10 +516,10 @@ async def make_tables(
 
 
 def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: TheirVectors | None) -> OpenIndex | None:
-    """Return the index that takes embeddings over: the one of the same number of dimensions.
+    """Return the index for copied embeddings: the index with the same number of dimensions.
 
     Raises:
-        ConfigurationError: If the index that was named does not fit, or several fit and none is named.
+        ConfigurationError: If the named index does not fit, or several indexes fit and none is named.
     """
     if name is not None and (index := named_index(indexes, name)) is not None:
         if vectors is None or vectors.dims != index.index.dims:
@@ -536,10 +539,10 @@ def fitting_index(indexes: Sequence[OpenIndex], name: str | None, vectors: Their
 
 
 def named_index(indexes: Sequence[OpenIndex], name: str | None) -> OpenIndex | None:
-    """Return an index by its name; by default the last one that is complete, or none.
+    """Return an index by its name; by default the last complete index, or `None`.
 
     Raises:
-        ConfigurationError: If there is none of the name.
+        ConfigurationError: If there is no index of this name.
     """
     if name is None:
         return next((one for one in reversed(indexes) if one.is_complete), None)

@@ -1,7 +1,7 @@
 -- name: import_memories
--- Store items that were made elsewhere, with their times, unless those here were stored later; keep what they replace as
--- earlier versions. Return those stored. Locks what they replace, in one order. What has expired is stored in place of
--- another value only.
+-- Store items of another store with their times, unless the items here were stored later. Keep replaced values as
+-- earlier versions. Return the stored items. Locks the replaced rows, in a fixed order. An expired item is stored only
+-- in place of another value.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -72,19 +72,20 @@ WHERE (m.updated_at < excluded.updated_at OR m.updated_at = excluded.updated_at
 RETURNING m.namespace, m.key, m.version;
 
 -- name: get_stored_memories
--- Return what items hold, also those that have expired.
+-- Return the contents of items, including expired ones.
 SELECT m.namespace, m.key, m.value::text, m.created_at, m.updated_at, m.expires_at
 FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key;
 
 -- name: count_memories
--- Return the number of items that have not expired, or of those that were stored at a time or later.
+-- Return the number of items that have not expired, or of items that were stored at a time or later.
 SELECT count(*) FROM /*schema*/memories m
 WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS NULL OR m.updated_at >= :since);
 
 -- name: list_memories_to_export
--- Return the next items in the order of their keys, or those of them that changed since a time, without those that changed
--- between another time and now, unless they have expired: as many as there are bytes for, but at least one.
+-- Return the next items that have not expired, in the order of their keys: all, or only items that changed since a
+-- time. Items that changed between another time and now are left out. Returns as many items as fit into a number of
+-- bytes, but at least one.
 SELECT p.namespace, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at,
     extract(epoch FROM p.ttl)::float8 / 60::float8
 FROM (

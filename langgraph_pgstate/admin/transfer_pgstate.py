@@ -25,7 +25,8 @@ from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ConfigurationError, ConflictError, SerializationError
 from langgraph_pgstate.schema.queries import Queries
 
-# Cached manifests, from which later checkpoints are written as differences; branches rarely reach further back.
+# Number of cached manifests, against which later checkpoints are written as differences. Branches rarely reach further
+# back.
 _MANIFESTS: Final = 256
 _HOMES: Final = 20_000
 _DIGEST_BYTES: Final = 8 * 1024 * 1024
@@ -60,7 +61,7 @@ class PGStateStore:
         self.db = db
         self._queries, self._codec, self._thread_id = queries, codec, thread_id
         self._manifests: OrderedDict[tuple[str, str], Manifest] = OrderedDict()
-        # The checkpoint that last stored a channel's version.
+        # By channel and version, the checkpoint that last stored it.
         self._homes: OrderedDict[tuple[str, str, Any], str] = OrderedDict()
         self._digests: dict[Hashable, tuple[str, bytes]] = {}
 
@@ -129,13 +130,13 @@ class PGStateStore:
         for portion in _portions([value for value in stored if value.key not in found]):
             for key, value in (await self.values(namespace, portion)).items():
                 found[key] = digest(value.type, value.data)
-        # The next page has most of these values again.
+        # The next page needs most of these values again.
         self._digests = found
         return found
 
     async def missing(self, namespace: str, records: Sequence[Record]) -> dict[str, list[str]]:
         """Return the channels whose version no known checkpoint has."""
-        # A checkpoint that exists and only differs keeps its values.
+        # An existing checkpoint that only differs keeps its values.
         known = {id for record in records if record.exists for id in (record.checkpoint_id, record.parent_id) if id}
         await self._load(namespace, [id for id in known if (namespace, id) not in self._manifests])
         missing: dict[str, list[str]] = {}
@@ -155,7 +156,7 @@ class PGStateStore:
         """Store checkpoints and pending writes. One transaction; the rows of a task's pending writes are replaced.
 
         Raises:
-            ConflictError: If a checkpoint on which they are based was deleted meanwhile. The caches are then cleared.
+            ConflictError: If a checkpoint on which these are based was deleted meanwhile. The caches are then cleared.
         """
         refused = []
         portion = _Portion()
@@ -198,7 +199,7 @@ class PGStateStore:
                 home, manifest = record.checkpoint_id, mine
             entry = manifest.entry(channel, version) if manifest else None
             if isinstance(entry, Inline) and manifest is mine:
-                # The same row is written again; a value of another checkpoint's row would move to a segment.
+                # The same row is written again. A value in another checkpoint's row would have to move to a segment.
                 given[channel], new[channel] = Encoded(entry.type, entry.data), version
             elif home and manifest and isinstance(entry, Inline | Slice | Elements):
                 others[home] = manifest
@@ -214,7 +215,7 @@ class PGStateStore:
         encoded = {key: self._codec.dumps(key, value) for key, value in exact.items()}
         request = replace(request, metadata=text, exact_metadata=encoded)
         plan = plan_put(self._codec, request, parent, others)
-        # The contents are not read again.
+        # Cached without contents, because these are not read again.
         plan.contents.clear()
         created_at = _time(record.head.get("ts"))
         plan.manifest.revision = new_revision()

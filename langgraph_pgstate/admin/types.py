@@ -112,8 +112,8 @@ class Gauge(NamedTuple):
     """A number that can go up and down.
 
     Attributes:
-        name: Its name.
-        labels: What it is of.
+        name: Name of the gauge.
+        labels: Labels of the number.
         value: The number.
     """
 
@@ -202,8 +202,8 @@ class ItemDifference:
     """An item of a store that was not copied, or is not equal on both sides.
 
     Attributes:
-        namespace: Its labels, joined by dots.
-        key: Its key.
+        namespace: Labels of the namespace, joined by dots.
+        key: Key of the item.
         why: The reason.
     """
 
@@ -218,13 +218,13 @@ class MemoryTransferReport:
 
     Attributes:
         items: Items of the source.
-        written: Items written, those included that changed meanwhile and were written again.
+        written: Items written. Items that changed meanwhile and were written again count twice.
         verified: Items that were equal on both sides afterwards.
-        with_vectors: Those of them whose embeddings were taken over; others are embedded later.
-        newer: Items that were left as they are, because the target's were stored later.
+        with_vectors: Verified items whose embeddings were copied. Other items are embedded later.
+        newer: Items that were not written, because the target's items were stored later.
         expired: Items that had expired and were left out.
-        left: Items that programs have stored in the source since the last pass over it began. Call it again when they
-            have stopped.
+        left: Items that programs have stored in the source since the last pass began. Repeat the call when these
+            programs have stopped.
         differences: Items that differ or could not be copied; empty on success.
     """
 
@@ -357,7 +357,7 @@ class MaintenanceReport:
     policies: tuple[PolicyReport, ...] = ()
 
     def __add__(self, other: MaintenanceReport) -> MaintenanceReport:
-        """Return the changes of both."""
+        """Return the sum of the changes of two reports."""
         mine, others = ([getattr(one, field.name) for field in fields(MaintenanceReport)] for one in (self, other))
         return MaintenanceReport(*map(add, mine, others))
 

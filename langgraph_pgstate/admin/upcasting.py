@@ -70,7 +70,7 @@ async def refuse_newer_state(db: Connection, queries: Queries, thread_id: str) -
     Imported checkpoints are of the first version, and would inherit values of a newer one.
 
     Raises:
-        ConfigurationError: If it has a checkpoint of another version than the first.
+        ConfigurationError: If the thread has a checkpoint of another version than the first.
     """
     first = {"thread_id": thread_id, "cursor_ns": "", "cursor_id": "", "state_version": FIRST_VERSION, "page_size": 1}
     if await db.fetch(queries.scan_outdated, first):
@@ -97,7 +97,7 @@ async def _upcast(
             return
         state = row.decode()
         if is_old_format(state):
-            # Its pending sends are among its parent's writes, and would be stored twice.
+            # The checkpoint's pending sends are among its parent's writes, and would be stored twice.
             report.problems.append(Problem(address.thread_id, str(address), "its format is too old to be written"))
             return
         checkpoint: Any = after.checkpoint
@@ -106,7 +106,7 @@ async def _upcast(
             address, None, checkpoint, checkpoint["channel_versions"], row.metadata, exact, {}, ThreadKeys()
         )
         request.states = states
-        # Elements that its lists share with the stored lists are not written again.
+        # Elements that the new lists share with the stored lists are not written again.
         plan = plan_put(codec, request, manifest, {})
     except PGStateError as error:
         report.problems.append(Problem(address.thread_id, str(address), str(error)))

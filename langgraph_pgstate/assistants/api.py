@@ -22,12 +22,12 @@ Scope = SomeScope | None
 class AsyncAssistants:
     """Assistants, each a graph with a config and a context, in versions. The server runs graphs with them.
 
-    `scope` is metadata that an assistant must contain, and `owner_id` the user of the server whose it must be: what the
-    caller may see or change. An assistant without an owner is seen by all of them.
+    `scope` and `owner_id` limit what the caller may see or change: an assistant must contain the metadata `scope`, and
+    must belong to the server's user `owner_id`. All users see an assistant without an owner.
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         codec: Encodes configs and contexts.
     """
 
@@ -46,16 +46,16 @@ class AsyncAssistants:
         """Store an assistant, and return it. Safe to repeat with an id and `do_nothing`.
 
         Args:
-            assistant_id: Its id; a new one by default.
-            if_exists: `raise` an error if there is one under the id, or `do_nothing` and return that one.
+            assistant_id: Id of the assistant; a new id by default.
+            if_exists: `raise` an error if the id is in use, or `do_nothing` and return the existing assistant.
             scope: See `Assistants`.
-            owner_id: The user of the server who owns a new one; none by default.
+            owner_id: The server's user who owns a new assistant; none by default.
             fields: See `AssistantFields`; with a graph.
 
         Raises:
-            AssistantExistsError: If there is one, and it is refused or out of scope.
+            AssistantExistsError: If the id is in use, and the existing assistant is refused or out of scope.
             ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
         """
         given = assistants.request_fields(self._codec, fields, is_new=True)
         key = assistant_id, given, assistants.request_access(scope, None), if_exists == "raise", owner_id
@@ -74,7 +74,7 @@ class AsyncAssistants:
         owner_id: str | None = None,
         **fields: Unpack[AssistantFields],
     ) -> Assistant:
-        """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
+        """Make a new version of an assistant the current one. Fields that are not named stay. Metadata are merged.
 
         Args:
             assistant_id: The assistant.
@@ -83,9 +83,9 @@ class AsyncAssistants:
             fields: See `AssistantFields`.
 
         Raises:
-            NotFoundError: If there is none, or it is out of scope.
+            NotFoundError: If there is no such assistant in scope.
             ConfigurationError: If an argument is not usable. Nothing was written.
-            SerializationError: If a value cannot be stored; it is named. Nothing was written.
+            SerializationError: If a value cannot be stored; the error names it. Nothing was written.
         """
         given = assistants.request_fields(self._codec, fields)
         key = name_of("assistant_id", assistant_id), given, assistants.request_access(scope, owner_id)
@@ -119,10 +119,10 @@ class AsyncAssistants:
             schedules: Which schedules the caller may delete; by default all.
 
         Returns:
-            Whether it was there.
+            Whether the assistant existed.
 
         Raises:
-            AssistantInUseError: If it has other schedules. Nothing was deleted.
+            AssistantInUseError: If the assistant has schedules that the caller may not delete. Nothing was deleted.
         """
         key = name_of("assistant_id", assistant_id), assistants.request_access(scope, owner_id), _schedules(schedules)
         return await self._database.run(assistants.delete, self._queries, *key)
@@ -157,8 +157,8 @@ class AsyncAssistants:
         Args:
             assistant_id: The assistant.
             metadata: Only versions whose metadata contain this.
-            limit: Number of versions at most, 1,000 at most.
-            offset: Number of versions that are left out.
+            limit: Most versions to return, 1,000 at most.
+            offset: Number of versions to skip.
 
         Raises:
             ConfigurationError: If an argument is invalid.

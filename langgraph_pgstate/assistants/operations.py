@@ -36,8 +36,8 @@ class Access(NamedTuple):
     """Limits of the assistants that a caller may see or change.
 
     Attributes:
-        scope: Metadata that they must contain, as `request_scope` returns it.
-        owner_id: User who must own them; to be seen they may also have no owner.
+        scope: Metadata that the assistants must contain, as `request_scope` returns it.
+        owner_id: User who must own the assistants. Assistants without an owner may be seen, too.
     """
 
     scope: list[str] | None = None
@@ -49,7 +49,7 @@ EVERYBODY: Final = Access()
 
 
 def request_access(scope: Scope | None, owner_id: str | None) -> Access:
-    """Validate what a caller may see.
+    """Validate the limits of what a caller may see.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -58,11 +58,11 @@ def request_access(scope: Scope | None, owner_id: str | None) -> Access:
 
 
 def request_fields(codec: ValueCodec, fields: AssistantFields, *, is_new: bool = False) -> dict[str, Any]:
-    """Validate fields of an assistant, and encode its config and its context. A new one has a graph.
+    """Validate fields of an assistant, and encode its config and its context. A new assistant must have a graph.
 
     Raises:
-        ConfigurationError: If one is not usable.
-        SerializationError: If a value cannot be stored; it is named.
+        ConfigurationError: If a field is not usable.
+        SerializationError: If a value cannot be stored; the error names it.
     """
     if unknown := fields.keys() - AssistantFields.__annotations__.keys():
         raise ArgumentTypeError(f"an assistant has no field {min(unknown)!r}")
@@ -89,20 +89,20 @@ async def create(
     refuses: bool = True,
     owner_id: str | None = None,
 ) -> Assistant:
-    """Insert an assistant, unless there is one under its id, and return it. Two round trips.
+    """Insert an assistant, unless the id is in use, and return it. Two round trips.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        codec: Decodes it.
-        assistant_id: Its id; a new one by default.
-        fields: What `request_fields` returned; with a graph.
-        access: What the caller may see: one that exists is returned only then.
-        refuses: Whether one that exists is refused.
-        owner_id: User of the server whose it is.
+        codec: Decodes the assistant.
+        assistant_id: Id of the assistant; a new id by default.
+        fields: The result of `request_fields`, with a graph.
+        access: What the caller may see. An existing assistant is returned only if it is visible.
+        refuses: Whether an existing assistant is refused.
+        owner_id: The server's user who owns the assistant.
 
     Raises:
-        AssistantExistsError: If there is one, and it is refused or out of scope.
+        AssistantExistsError: If the id is in use, and the existing assistant is refused or out of scope.
     """
     id = str(uuid7()) if assistant_id is None else name_of("assistant_id", assistant_id)
     row = {"name": "Untitled", "description": None, "metadata": {}, **fields}
@@ -121,12 +121,12 @@ async def update(
     fields: dict[str, Any],
     access: Access = EVERYBODY,
 ) -> Assistant:
-    """Make a new version of an assistant the current one; what is not named stays, and metadata are merged.
+    """Make a new version of an assistant the current one. Fields that are not named stay. Metadata are merged.
 
     One transaction.
 
     Raises:
-        NotFoundError: If there is none, or it is out of scope.
+        NotFoundError: If there is no such assistant in scope.
     """
     async with db.transaction():
         current = await _lock(db, queries, assistant_id, access)
@@ -164,17 +164,17 @@ async def delete(
     access: Access = EVERYBODY,
     schedules: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Delete an assistant and its schedules, and return whether it was there. Its runs stay. One transaction.
+    """Delete an assistant and its schedules. Return whether it existed. Its runs stay. One transaction.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         assistant_id: The assistant.
         access: What the caller may delete.
-        schedules: Which of its schedules the caller may delete, as parameters; by default all.
+        schedules: Query parameters for the schedules that the caller may delete; by default all.
 
     Raises:
-        AssistantInUseError: If it has others.
+        AssistantInUseError: If the assistant has other schedules.
     """
     key = {"assistant_id": assistant_id}
     async with db.transaction():
@@ -198,7 +198,7 @@ async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assi
     """Return the current version of an assistant. One round trip.
 
     Raises:
-        NotFoundError: If there is none.
+        NotFoundError: If there is no such assistant.
     """
     found = await get(db, queries, codec, assistant_id)
     if found is None:
@@ -207,7 +207,7 @@ async def get_existing(db: Connection, queries: Queries, codec: ValueCodec, assi
 
 
 def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[tuple[Assistant, ...]]:
-    """Return the reading of assistants from an offset. It reads all.
+    """Return a `Read` of assistants from an offset. It reads all assistants.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -218,7 +218,7 @@ def list_sorted(codec: ValueCodec, **filters: Unpack[SortedAssistants]) -> Read[
 
 
 def count(**filters: Unpack[AssistantSelection]) -> Read[int]:
-    """Return the reading of the number of assistants. It reads all.
+    """Return a `Read` of the number of assistants. It reads all assistants.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -244,7 +244,7 @@ def list_versions(
     limit: int = 20,
     offset: int = 0,
 ) -> Read[tuple[Assistant, ...]]:
-    """Return the reading of versions of an assistant, newest first.
+    """Return a `Read` of versions of an assistant, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -21,10 +21,10 @@ class AssistantSelection(TypedDict, total=False):
         graph: Only assistants of this graph.
         name: Only assistants whose name contains this, in upper or lower case.
         metadata: Only assistants whose metadata contain this, as by jsonb's `@>`.
-        scope: Only assistants whose metadata contain this, too: what the caller may see.
-        owner_id: Only assistants of this user of the server, and those without an owner.
-        others: Assistants that are not stored, but among the others: `assistant_id`, `graph`, `name`, `metadata` and
-            `created_at` of each, as JSON types.
+        scope: Only assistants whose metadata contain this, because the caller may see only these.
+        owner_id: Only assistants of this user of the server, and assistants without an owner.
+        others: Assistants that are not stored but are included in the results: `assistant_id`, `graph`, `name`,
+            `metadata` and `created_at` of each, as JSON types.
     """
 
     assistant_id: str | None
@@ -41,9 +41,9 @@ class SortedAssistants(AssistantSelection, total=False):
 
     Attributes:
         by: The column to sort by: `created_at` by default, `updated_at`, `assistant_id`, `graph` or `name`.
-        ascending: Whether the least comes first; false by default.
-        offset: Number of assistants that are left out.
-        limit: Number of assistants at most, 1,000 at most; 20 by default.
+        ascending: Whether the least value comes first; false by default.
+        offset: Number of assistants to skip.
+        limit: Most assistants to return, 1,000 at most; 20 by default.
     """
 
     by: Literal["created_at", "updated_at", "assistant_id", "graph", "name"]
@@ -57,10 +57,10 @@ class AssistantFields(TypedDict, total=False):
 
     Attributes:
         graph: Name of the graph.
-        name: Its name, for people; need not be unique.
-        description: Its description.
-        config: Config of its runs.
-        context: Context of its runs.
+        name: Name for people; need not be unique.
+        description: Description of the assistant.
+        config: Config of the assistant's runs.
+        context: Context of the assistant's runs.
         metadata: The caller's metadata.
     """
 
@@ -81,12 +81,12 @@ class Assistant:
         graph: Name of the graph.
         name: Its name, for people.
         description: Its description.
-        config: Config of its runs, under what each of them gives.
-        context: Context of its runs, in the same way; `None` for none.
-        metadata: The caller's metadata, those of its runs, too.
+        config: Default config of the assistant's runs.
+        context: Default context of the assistant's runs; `None` for none.
+        metadata: The caller's metadata, which the assistant's runs get, too.
         version: Number of the version, from 1.
-        created_at: Time it was made.
-        updated_at: Time of its last change.
+        created_at: Time of creation.
+        updated_at: Time of the last change.
         owner_id: User of the server who made it; `None` if it has no owner.
     """
 

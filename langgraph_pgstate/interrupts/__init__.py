@@ -1,4 +1,4 @@
-"""Interrupts of threads, their answers, and the resumption of what waits for them."""
+"""Interrupts of threads, their answers, and the resumption of interrupted runs."""
 
 from typing import TYPE_CHECKING
 

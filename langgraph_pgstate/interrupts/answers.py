@@ -1,4 +1,4 @@
-"""Answers to interrupts: of a person or by default, and the commands that resume a graph with them."""
+"""Answers to interrupts, given by a person or by default, and the commands that resume a graph with answers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class AnswerRequest:
     Attributes:
         value: The answer as `(type, bytes)`.
         answered_by: Name of the answerer.
-        interrupt_id: The interrupt; `None` for the only one.
-        answer_id: Random id of this call, with which a retry recognizes its own answer; also the id of the run that
-            resumes the thread with it.
+        interrupt_id: The interrupt; `None` for the only interrupt.
+        answer_id: Random id of this call. A retry recognizes its own answer by it. The run that resumes the thread also
+            has this id.
         plain: The answer as it was given.
-        is_default: Whether it is given because no other answer came in time.
+        is_default: Whether this is the default answer, because no other answer came in time.
     """
 
     value: tuple[str, bytes]
@@ -64,9 +64,10 @@ def request_answer(
     """Validate and encode an answer.
 
     Raises:
-        ConfigurationError: If it is `None`, which LangGraph cannot tell from no answer, or an id cannot be stored.
+        ConfigurationError: If the answer is `None`, which LangGraph cannot distinguish from no answer, or an id cannot
+            be stored.
         SerializationError: If the value cannot be stored.
-        UnsafeTypeError: If it could not be read again when the graph is resumed.
+        UnsafeTypeError: If the value could not be read when the graph is resumed.
     """
     if value is None:
         raise ConfigurationError("the answer must not be None, which means no answer: use False, {} or a string")
@@ -95,7 +96,7 @@ async def answer(
     Raises:
         NotFoundError: If the thread has no such interrupt.
         AlreadyAnsweredError: If the interrupt is answered already.
-        ConfigurationError: If there are several interrupts and none is named; with `must_enqueue`, also if the
+        ConfigurationError: If there are several interrupts and none is named. With `must_enqueue`, also if the
             interrupted run was not enqueued.
     """
     interrupted = await read_interrupted(db, queries, codec, thread_id)
@@ -126,9 +127,11 @@ async def resume(
     configurable: Mapping[str, Any],
     queue: str,
 ) -> EnqueuedRun:
-    """Enqueue a run that resumes an interrupted thread with its answers; without any, it goes on as with no input.
+    """Enqueue a run that resumes an interrupted thread with its answers.
 
-    One transaction. If the interrupted run was enqueued, the run has its graph, its queue, its config and its options.
+    Without answers, the run continues without input.
+
+    One transaction. If the interrupted run was enqueued, the new run has the same graph, queue, config and options.
 
     Args:
         db: The connection.
@@ -136,9 +139,9 @@ async def resume(
         codec: Reads the answers, and encodes the run.
         thread_id: The thread.
         checkpoint_id: The newest checkpoint of the thread, as the caller has seen it.
-        graph: The graph of a thread whose interrupted run was not enqueued.
-        configurable: Its config.
-        queue: Its queue.
+        graph: The graph, if the interrupted run was not enqueued.
+        configurable: The config of such a run.
+        queue: The queue of such a run.
 
     Raises:
         StaleHeadError: If the thread has advanced from the checkpoint.
@@ -162,7 +165,7 @@ async def resume(
             rows = await db.fetch(queries.get_newest_run, {"thread_id": thread_id})
             asked_by = rows[0][0] if rows else None
         run_id = str(uuid4())
-        # The run of the only answer has its id, by which it is found.
+        # If there is only one answer, the run has the answer's id, so that the answer leads to the run.
         if len(answers) == 1 and interrupted is not None and answers[0].run_id is None:
             run_id = interrupted.answer_ids[answers[0].interrupt_id]
         command = command_of(answers)
@@ -190,10 +193,10 @@ async def find_due_defaults(
 async def answer_by_default(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, run_id: str
 ) -> list[Answer]:
-    """Give a run's default answer to those of its interrupts that were not answered in time. One transaction.
+    """Give a run's default answer to the interrupts that were not answered in time. One transaction.
 
-    As `answer` does, it enqueues runs that resume the thread, and records events, which say that it is the default.
-    Safe to repeat and in many processes. Nothing is done if another transaction has locked the thread. An answer that
+    Like `answer`, this enqueues runs that resume the thread. The events say that the answer is the default. Safe to
+    repeat and in many processes. If another transaction has locked the thread, no answer is given. An answer that
     cannot be read is tried again after an hour.
 
     Returns:
@@ -224,7 +227,7 @@ async def answer_by_default(
                 if await _put_answer(db, queries, codec, interrupted.place, interrupt, request):
                     place = (*interrupted.place, interrupt.interrupt_id)
                     given.append(Answer(*place, value, None, now, True, request.answer_id))
-            # The others are raised again by the run that resumes, and are its own then.
+            # The resuming run raises the other interrupts again. They are then interrupts of that run.
             later = None if given else min((one.asked_at + after for one in asked if one.error is None), default=None)
             await db.execute(queries.set_answer_at, {**key, "answer_at": later})
     except PGStateError:
@@ -245,7 +248,10 @@ async def _put_answer(
     *,
     must_enqueue: bool = False,
 ) -> bool:
-    """Store an answer and its event, and enqueue the run that resumes with it. Return false if it is not the first."""
+    """Store an answer and its event, and enqueue the run that resumes with it.
+
+    Return false if there was an answer before.
+    """
     thread_id, checkpoint_id = place
     check_key_size("thread_id, checkpoint_id and interrupt_id", thread_id, checkpoint_id, interrupt.interrupt_id)
     type_, data = request.value
@@ -261,7 +267,7 @@ async def _put_answer(
         "is_default": request.is_default,
     }
     given = Answer(thread_id, checkpoint_id, interrupt.interrupt_id, request.plain, request.answered_by, _UNKNOWN)
-    # The id of the call, so that a call that is repeated enqueues the same run.
+    # The id of the call, so that a repeated call enqueues the same run.
     resuming = await resumption(db, queries, codec, thread_id, interrupt.run_id, request.answer_id, command_for(given))
     if resuming is None:
         if must_enqueue:
@@ -271,7 +277,7 @@ async def _put_answer(
             )
         return bool(await insert_events(db, queries, queries.put_answer, parameters))
     async with db.transaction():
-        # Locked before the answer, in the same order as `answer_by_default`.
+        # Locked before the answer, in the same order as in `answer_by_default`.
         await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
         if not await insert_events(db, queries, queries.put_answer, parameters):
             return False
@@ -280,7 +286,7 @@ async def _put_answer(
 
 
 def _chosen(interrupted: Interrupted | None, thread_id: str, request: AnswerRequest) -> PendingInterrupt:
-    """Return the interrupt that an answer is for."""
+    """Return the interrupt to which an answer belongs."""
     if interrupted is None:
         raise NotFoundError(f"thread {thread_id!r} has no pending interrupt")
     if request.interrupt_id is not None:
@@ -320,12 +326,12 @@ def command_for(answer: Answer) -> Command[Any]:
     """Return the command that resumes a graph with one answer."""
     if _is_digest(answer.interrupt_id):
         return Command(resume={answer.interrupt_id: answer.value})
-    # An interrupt without an id of its own.
+    # The interrupt has no id of its own.
     return Command(resume=answer.value)
 
 
 def command_of(answers: Sequence[Answer]) -> Command[Any] | None:
-    """Return the command that resumes a graph with some answers, or `None` if there are none."""
+    """Return the command that resumes a graph with some answers; `None` if there are no answers."""
     if not answers:
         return None
     if len(answers) == 1:

@@ -6,7 +6,7 @@ SELECT a.thread_id, a.checkpoint_id, a.interrupt_id, a.answer_id, a.answered_at,
 FROM unnest(:thread_ids::text[], :checkpoint_ids::text[]) AS h (thread_id, checkpoint_id)
     JOIN /*schema*/answers a
         ON a.thread_id = h.thread_id AND a.checkpoint_ns = '' AND a.checkpoint_id = h.checkpoint_id
-    -- A run that resumes with an answer has the id of the answer.
+    -- A run that resumes with an answer has the answer's id.
     LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
 WHERE a.thread_id = ANY(:thread_ids)
 ORDER BY a.answered_at, a.interrupt_id;
@@ -53,7 +53,7 @@ ON CONFLICT (thread_id, event_id) DO NOTHING
 RETURNING thread_id, event_id;
 
 -- name: find_due_answers
--- Return interrupted runs of some graphs whose interrupts are to get the default answer now, the longest due first.
+-- Return interrupted runs of some graphs whose default answer is due, the longest due first.
 SELECT due.thread_id, due.run_id FROM unnest(:graphs::text[]) AS g (graph) CROSS JOIN LATERAL (
     SELECT d.thread_id, d.run_id, d.answer_at FROM /*schema*/run_requests d
     WHERE d.options ->> 'graph' = g.graph AND d.answer_at <= now()

@@ -32,9 +32,9 @@ class AsyncInterrupts:
 
     Args:
         database: The database.
-        queries: The queries of its schema.
-        runs: The queue, which makes the handles of runs that resume.
-        codec: Reads interrupts, and stores answers; by default with LangGraph's own serializer.
+        queries: The queries of the schema.
+        runs: The queue, which makes the handles of resuming runs.
+        codec: Reads interrupts and encodes answers; by default with LangGraph's own serializer.
     """
 
     def __init__(
@@ -68,19 +68,20 @@ class AsyncInterrupts:
     async def answer(
         self, thread_id: str, value: Any, *, by: str | None = None, interrupt_id: str | None = None
     ) -> Command[Any]:
-        """Record the answer to an interrupt, and an event that names the answerer. Atomic; each interrupt takes one
-        answer.
+        """Record the answer to an interrupt, and an event that names the answerer.
+
+        Atomic; each interrupt takes one answer.
 
         The interrupt is no longer listed. If the interrupted run was enqueued, a run that resumes it is enqueued in the
-        same transaction, and a worker runs it. Otherwise the graph does not run yet: invoke it with the returned
-        command, or let any process get the command with `resume`. A call repeated after a lost connection finds its own
-        answer.
+        same transaction, and a worker runs it. Otherwise the graph does not run yet. Invoke it with the returned
+        command, or get the command in any process with `resume`. A call that is repeated after a lost connection finds
+        its own answer.
 
         Args:
             thread_id: The thread.
             value: The answer; any value except `None` that the serializer can store.
             by: Name of the answerer.
-            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+            interrupt_id: The interrupt; needed if the thread has several unanswered interrupts.
 
         Returns:
             The command that resumes the graph with this answer: `graph.invoke(command, config)`.
@@ -91,7 +92,7 @@ class AsyncInterrupts:
             ConfigurationError: If there are several interrupts and none is named. The message lists them. Nothing was
                 written.
             SerializationError: If the value cannot be stored. Nothing was written.
-            UnsafeTypeError: If its type may not be built when it is read. Nothing was written.
+            UnsafeTypeError: If the value has a type that may not be built when it is read. Nothing was written.
         """
         request = await self._database.compute(value, answers.request_answer, self._codec, value, by, interrupt_id)
         found = await self._database.run(answers.answer, self._queries, self._codec, thread_id_of(thread_id), request)
@@ -106,12 +107,12 @@ class AsyncInterrupts:
             thread_id: The thread.
             value: The answer; any value except `None` that the serializer can store.
             by: Name of the answerer.
-            interrupt_id: The interrupt; needed if the thread has several unanswered ones.
+            interrupt_id: The interrupt; needed if the thread has several unanswered interrupts.
 
         Raises:
             ConfigurationError: If the interrupted run was not enqueued, or there are several interrupts and none is
                 named. Nothing was written.
-            PGStateError: As `answer` does.
+            PGStateError: Like `answer`.
         """
         return self._runs.handle(*await self._answer_run(thread_id, value, by, interrupt_id))
 
@@ -133,17 +134,18 @@ class AsyncInterrupts:
         config: Mapping[str, Any] | None = None,
         queue: str = DEFAULT_QUEUE,
     ) -> AsyncRunHandle:
-        """Enqueue a run that resumes an interrupted thread with its answers. Without any, after a breakpoint for
-        example, it goes on as with no input.
+        """Enqueue a run that resumes an interrupted thread with its answers.
 
-        If the interrupted run was enqueued, the run has its graph, queue, config and options.
+        Without answers, for example after a breakpoint, the run continues without input.
+
+        If the interrupted run was enqueued, the new run has the same graph, queue, config and options.
 
         Args:
             thread_id: The thread.
-            checkpoint_id: Its newest checkpoint, as the caller has seen it.
+            checkpoint_id: The thread's newest checkpoint, as the caller has seen it.
             graph: The graph, if the interrupted run was not enqueued.
-            config: Its config, likewise.
-            queue: Its queue, likewise.
+            config: The config, if the interrupted run was not enqueued.
+            queue: The queue, if the interrupted run was not enqueued.
 
         Raises:
             StaleHeadError: If the thread has advanced from the checkpoint.
@@ -169,10 +171,10 @@ class AsyncInterrupts:
         return found.answers if found else ()
 
     async def answered(self, thread_id: str, interrupt_id: str) -> AnsweredInterrupt | None:
-        """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+        """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
 
-        `None` if it has no answer, or a prune has removed its checkpoint. Types that may not be built are returned as
-        plain data.
+        Returns `None` if the interrupt has no answer, or a prune has removed its checkpoint. Types that may not be
+        built are returned as plain data.
         """
         key = thread_id_of(thread_id), identifier("interrupt_id", interrupt_id)
         return await self._database.run(interrupts.find_answered, self._queries, self._codec, *key)
@@ -180,21 +182,21 @@ class AsyncInterrupts:
     async def decisions(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, most_bytes: int = 100_000
     ) -> tuple[AnsweredInterrupt, ...]:
-        """Return the interrupts of some checkpoints that were answered, with their answers, oldest first.
+        """Return the answered interrupts of some checkpoints with their answers, oldest first.
 
-        Also after the thread has gone on, until a prune removes the checkpoints. One round trip. Types that may not be
-        built are returned as plain data.
+        They can be read until a prune removes the checkpoints, even if the thread has continued. One round trip. Types
+        that may not be built are returned as plain data.
 
         Args:
             thread_id: The thread.
-            checkpoint_ids: The interrupted checkpoints; an event of the kind `answer` names its own.
+            checkpoint_ids: The interrupted checkpoints, as events of the kind `answer` name them.
             most_bytes: Larger answers are left out, and larger interrupts are `None`.
         """
         key = thread_id_of(thread_id), checkpoint_ids, most_bytes
         return await self._database.run(interrupts.list_answered, self._queries, self._codec, *key)
 
     async def resume(self, thread_id: str) -> Command[Any] | None:
-        """Return the command that resumes a thread with all its answers so far, or `None` if there are none.
+        """Return the command that resumes a thread with all its answers so far; `None` if there are no answers.
 
         The graph raises unanswered interrupts again. The call changes nothing: after a crash it returns the same
         answers, until the interrupted tasks have stored their results.

@@ -46,7 +46,7 @@ ORDER BY checkpoint_id DESC LIMIT 1;
 SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,
     w.run_id, w.created_at, w.data
 FROM /*schema*/answers a
-    -- A run that resumes with an answer has the id of the answer.
+    -- A run that resumes with an answer has the answer's id.
     LEFT JOIN /*schema*/runs r ON r.thread_id = a.thread_id AND r.run_id = a.answer_id
     LEFT JOIN /*schema*/writes w
         ON w.thread_id = a.thread_id AND w.checkpoint_ns = a.checkpoint_ns AND w.checkpoint_id = a.checkpoint_id

@@ -1,7 +1,7 @@
-"""Interrupted threads: their interrupts, and the answers that these have so far.
+"""Interrupted threads: their interrupts, and the answers so far.
 
-A task's interrupts are among its pending writes, in the root namespace even for those of a subgraph. An interrupt is
-pending as long as its checkpoint has no successor and its task has written no result. LangGraph decides likewise.
+A task's interrupts are among its pending writes. Interrupts of subgraphs are in the root namespace, too. An interrupt
+is pending as long as its checkpoint has no successor and its task has written no result. LangGraph uses the same rule.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from langgraph_pgstate.paging import LAST, Page, check_filters, decode_cursor, e
 from langgraph_pgstate.schema.queries import Queries
 
 _KIND: Final = "interrupted"
-# Pages of interrupts read for one result page, including answered interrupts, which are skipped.
+# Most pages of interrupts that are read for one result page, including skipped, answered interrupts.
 _SCAN_PAGE: Final = 200
 _SCAN_PAGES: Final = 25
 _NO_OWNER: Final[dict[str, Any]] = {"user_id": None, "tenant_id": None, "agent": None, "scope": None}
@@ -48,9 +48,9 @@ class InterruptedRequest:
     Attributes:
         owner: User, tenant, agent, and the metadata of threads that the caller may see.
         answered: Threads with answers not picked up yet; otherwise threads with unanswered interrupts.
-        cursor: Time, thread and task of the last one read.
+        cursor: Time, thread and task of the last interrupt read.
         size: Page size.
-        scans: Number of pages of interrupts that are read at most.
+        scans: Most pages of interrupts to read.
         scan_size: Size of these pages.
     """
 
@@ -175,7 +175,7 @@ async def _read_places(
     ):
         interrupted_here = found.get((thread_id, checkpoint_id))
         if interrupted_here is None or all(one.interrupt_id != interrupt_id for one in interrupted_here.interrupts):
-            # The answer was picked up, and its task has continued.
+            # A run has used the answer, and its task has continued.
             continue
         where = f"the answer to {interrupt_id} of thread {thread_id!r}"
         value = (codec if strict else reader).loads(type_, data, where)
@@ -187,7 +187,7 @@ async def _read_places(
 def _interrupts_in(
     codec: ValueCodec, place: Place, task_id: str, run_id: str | None, asked_at: datetime, data: bytes
 ) -> list[PendingInterrupt]:
-    """Return the interrupts in a task's row. One that cannot be read has an `error`, and does not hide the others."""
+    """Return the interrupts in a task's row. An unreadable interrupt has an `error`, and does not hide the others."""
     where = f"an interrupt of task {task_id!r} at checkpoint {place[1]!r} of thread {place[0]!r}"
     interrupts = []
     try:
@@ -228,9 +228,10 @@ async def read_interrupted(db: Connection, queries: Queries, codec: ValueCodec, 
 async def find_answered(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, interrupt_id: str
 ) -> AnsweredInterrupt | None:
-    """Return an interrupt that was answered, with its answer, also after the thread has gone on. One round trip.
+    """Return an answered interrupt with its answer, even if the thread has continued. One round trip.
 
-    Types that may not be built are returned as plain data. `None` if it has no answer, or a prune has removed it.
+    Types that may not be built are returned as plain data. Returns `None` if the interrupt has no answer, or a prune
+    has removed it.
     """
     key = {"thread_id": thread_id, "interrupt_id": interrupt_id}
     for checkpoint_id, task_id, at, by, type_, data, is_default, run_id, asked_in, asked_at, asked in await db.fetch(
@@ -247,7 +248,7 @@ async def find_answered(
 async def list_answered(
     db: Connection, queries: Queries, codec: ValueCodec, thread_id: str, checkpoint_ids: Sequence[str], most_bytes: int
 ) -> tuple[AnsweredInterrupt, ...]:
-    """Return the interrupts of some checkpoints that were answered, with their answers, oldest first. One round trip.
+    """Return the answered interrupts of some checkpoints with their answers, oldest first. One round trip.
 
     Types that may not be built are returned as plain data. Answers of more than `most_bytes` are left out.
     """
@@ -269,7 +270,7 @@ async def list_answered(
     ) in await db.fetch(queries.list_answered, key):
         place = (thread_id, checkpoint_id)
         value = reader.loads(type_, data, f"the answer to {id} of thread {thread_id!r}")
-        # A task that has asked again since has another question there.
+        # A task that has asked again has a new question there.
         is_known = asked is not None and asked_at <= at
         interrupts = _interrupts_in(reader, place, task_id, asked_in, asked_at, asked) if is_known else []
         interrupt = next((one for one in interrupts if one.interrupt_id == id), None)

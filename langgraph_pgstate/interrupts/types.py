@@ -17,10 +17,10 @@ class InterruptFilter(OwnerFilter, total=False):
     """Filters of interrupted threads.
 
     Attributes:
-        answered: Threads with answers with which no graph was resumed yet, instead of those with unanswered interrupts.
-        scope: Only threads whose metadata contain this: what the caller may see.
-        scan: Read this many interrupts at most, answered ones included, in three round trips; 1,000 at most. By default
-            5,000 in pages of 200.
+        answered: Return threads with answers that no run has used yet, instead of threads with unanswered interrupts.
+        scope: Only threads whose metadata contain this, because the caller may see only these.
+        scan: Most interrupts to read, including answered ones, in three round trips; 1,000 at most. By default 5,000 in
+            pages of 200.
     """
 
     answered: bool
@@ -33,7 +33,7 @@ class PendingInterrupt:
     """An interrupt that has no answer yet.
 
     Attributes:
-        interrupt_id: LangGraph's id of the interrupt. An answer names it when several are pending.
+        interrupt_id: LangGraph's id of the interrupt. An answer must name it if several interrupts are pending.
         value: The argument of `interrupt()`. Types that may not be built are returned as plain data.
         asked_at: Time of the interrupt, by the database's clock.
         response_schema: JSON Schema of the answer, if the graph gave one.
@@ -67,8 +67,8 @@ class Answer:
         value: The answer.
         answered_by: Name of the answerer, if it was given.
         answered_at: Time of the answer, by the database's clock.
-        is_default: Whether this is the run's default answer, because no other was given in time.
-        run_id: The run that resumes the thread with it; `None` if the interrupted run was not enqueued.
+        is_default: Whether this is the run's default answer, because no other answer came in time.
+        run_id: The run that resumes the thread with the answer; `None` if the interrupted run was not enqueued.
     """
 
     thread_id: str
@@ -122,12 +122,12 @@ class InterruptedThread:
 
 
 def question_of(value: Any) -> str | None:
-    """Return the beginning of the question in the value of an interrupt, where it has one in a field."""
+    """Return the beginning of the question in an interrupt's value, if a field has a question."""
     return split_question(value)[0][:1000] or None
 
 
 def split_question(value: Any) -> tuple[str, Any]:
-    """Return the question in a field of an interrupt's value, or nothing, and the value without it."""
+    """Return the question in a field of an interrupt's value, and the value without it. The question may be empty."""
     if not isinstance(value, Mapping):
         return "", value
     name = next((one for one in _QUESTIONS if isinstance(value.get(one), str) and value[one]), None)

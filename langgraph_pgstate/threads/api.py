@@ -47,7 +47,7 @@ class AsyncThreads:
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         codec: Reads states; by default with LangGraph's own serializer.
         versions: Upcasts states before they are compared; by default they are compared as stored.
     """
@@ -119,8 +119,9 @@ class AsyncThreads:
             return await self._database.read(self._queries, search_operations.count_threads(**filters))
 
     async def create(self, thread_id: str | int | UUID | None = None, **options: Unpack[ThreadOptions]) -> Thread:
-        """Create a thread without checkpoints. The first checkpoint would, too: only metadata and a time to live need
-        it earlier. Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
+        """Create a thread without checkpoints, to give it metadata or a time to live before its first checkpoint.
+
+        Atomic; safe to repeat without a `thread_id`, and with `do_nothing`.
 
         Args:
             thread_id: The thread's id; a new one by default.
@@ -128,7 +129,7 @@ class AsyncThreads:
 
         Raises:
             ThreadExistsError: If there is such a thread.
-            ThreadDeletedError: If it was deleted and may not be created again yet.
+            ThreadDeletedError: If the thread was deleted and may not be created again yet.
             ConfigurationError: If an argument is invalid. Nothing was written.
         """
         request = rows.request_thread(thread_id, **options)
@@ -152,14 +153,14 @@ class AsyncThreads:
         Args:
             thread_id: The thread.
             metadata: The keys to merge. Each replaces the whole value of that key.
-            expected_version: The version that the change is based on; any other version is refused.
+            expected_version: The version on which the change is based. Any other version is refused.
 
         Returns:
             The changed thread.
 
         Raises:
             NotFoundError: If there is no such thread.
-            StaleVersionError: If the version is another one. Nothing was written.
+            StaleVersionError: If the thread has another version. Nothing was written.
             ConfigurationError: If the metadata cannot be represented as JSON. Nothing was written.
         """
         change = search_operations.request_change(metadata, expected_version)
@@ -173,17 +174,18 @@ class AsyncThreads:
     async def set_status(self, thread_id: str, status: str) -> bool:
         """Set the status of a thread whose state was changed by `graph.update_state`. One statement; safe to repeat.
 
-        The status follows from the runs of a thread; a state that another caller has changed may wait for nothing more.
+        The status normally follows from the runs of a thread. A state that was changed without a run may no longer wait
+        for anything.
 
         Args:
             thread_id: The thread.
             status: `idle`, or `interrupted` if the state has nodes that are to run next.
 
         Returns:
-            Whether it is changed. A thread that does not exist, or that a run is on, keeps its own.
+            Whether the status was changed. A missing thread, or a thread with a run, is not changed.
 
         Raises:
-            ConfigurationError: If the status is neither. Nothing was written.
+            ConfigurationError: If the status is another one. Nothing was written.
         """
         wanted = search_operations.request_status(status)
         return await self._database.run(search_operations.settle_thread, self._queries, thread_id_of(thread_id), wanted)
@@ -244,7 +246,7 @@ class AsyncThreads:
         return await self._database.read(self._queries, tree)
 
     async def find_step(self, thread_id: str, step: int, *, checkpoint_ns: str = "") -> str | None:
-        """Return the newest checkpoint of a superstep, or of the last one before it. One query; reads no state.
+        """Return the newest checkpoint of a superstep, or of the last superstep before it. One query; reads no state.
 
         Args:
             thread_id: The thread.
@@ -252,7 +254,8 @@ class AsyncThreads:
             checkpoint_ns: Namespace of a subgraph; by default the root's.
 
         Returns:
-            Its id; that of the first checkpoint if all are of later supersteps, `None` if there are none.
+            The checkpoint's id. If all checkpoints are of later supersteps, the id of the first one. `None` if there is
+            no checkpoint.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -262,18 +265,18 @@ class AsyncThreads:
     async def state_at(self, config: Mapping[str, Any]) -> CheckpointState:
         """Return a checkpoint with its state, by default the newest. One round trip, two more with DeltaChannels.
 
-        For people who look at it: types of the application are plain data, and none is imported. A DeltaChannel's value
-        is rebuilt as by `diff`.
+        The state is for display. Types of the application are returned as plain data, and none is imported. A
+        DeltaChannel's value is rebuilt as by `diff`.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
-            CorruptStateError: If it is damaged.
+            CorruptStateError: If the checkpoint is damaged.
         """
         codec = self._codec.without_types()
         return await self._database.run(trees.read_checkpoint, self._queries, codec, address_of(config), self._versions)
 
     async def lineage(self, config: Mapping[str, Any]) -> tuple[LineageStep, ...]:
-        """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query.
+        """Return the ancestors of a checkpoint (by default the newest), root first, and the checkpoint last. One query.
 
         Raises:
             NotFoundError: If the config names a checkpoint that does not exist.
@@ -296,16 +299,16 @@ class AsyncThreads:
         Args:
             config: Config of the checkpoint.
             text: The label.
-            by: Name of the person who does it, for an event of the kind `action`.
-            unless_done_within: Refuse it if a person has labelled the checkpoint within this time: since the caller
-                looked at it. `None`: label it in any case.
+            by: Name of the person who labels it, for an event of the kind `action`.
+            unless_done_within: Refuse the label if a person has labelled the checkpoint within this time, since the
+                caller looked. `None`: never refuse.
 
         Returns:
             The checkpoint's config.
 
         Raises:
             NotFoundError: If there is no such checkpoint.
-            AlreadyDoneError: If a person has labelled it within that time.
+            AlreadyDoneError: If a person has labelled the checkpoint within that time.
             ConfigurationError: If the text is empty, longer than 200 characters, or has several lines.
         """
         request = branches.request_label(config, text)
@@ -314,7 +317,7 @@ class AsyncThreads:
     async def unlabel(
         self, config: Mapping[str, Any], *, by: str | None = None, unless_done_within: timedelta | None = None
     ) -> bool:
-        """Remove the label of a checkpoint. Safe to repeat. The options are those of `label`.
+        """Remove the label of a checkpoint. Safe to repeat. Takes the options of `label`.
 
         Returns:
             Whether the checkpoint had a label.
@@ -331,16 +334,16 @@ class AsyncThreads:
         return await self._database.run(branches.list_labels, self._queries, thread_id_of(thread_id))
 
     async def hold(self, thread_id: str, reason: str, *, by: str) -> Hold:
-        """Hold a thread (a legal hold): nothing of it is deleted until all its holds have ended. Safe to repeat.
+        """Hold a thread (a legal hold): none of its rows are deleted until all its holds have ended. Safe to repeat.
 
-        Its deletion, and that of its runs, is refused with `ThreadHeldError`; prunes and times to live leave it as it
-        is. A run that is to be rolled back ends as `interrupted`. It goes on otherwise, and its graph may remove
-        messages from its state, of which the older checkpoints still have them. Events of streams are dropped after
-        their day. Copies and forks are not held.
+        Deleting the thread or its runs is refused with `ThreadHeldError`. Prunes and times to live do not change the
+        thread. A run that would be rolled back ends as `interrupted`. The thread can still run. Its graph may remove
+        messages from the state, but older checkpoints still have them. Events of streams are dropped after their day.
+        Copies and forks are not held.
 
         Args:
             thread_id: The thread.
-            reason: Why, like the number of a case; a thread has one hold for each.
+            reason: Reason of the hold, like the number of a case. A thread has one hold for each reason.
             by: Name of the person, for an event of the kind `action`.
 
         Returns:
@@ -412,18 +415,18 @@ class AsyncThreads:
         Copies the checkpoint's ancestors with their subgraphs, writes, messages, labels and tool executions (so that
         results are reused), under the same ids. Other branches, runs, spans and events are not copied. Pending writes
         and interrupted subgraphs of the checkpoint itself are copied while the thread has not advanced from it.
-        Otherwise the fork begins its superstep again. The fork expires as its source does: after the same time without
-        access, or at the same date. The cost is that of the copied rows plus a read of the metadata of the thread's
+        Otherwise the fork begins its superstep again. The fork expires like its source: after the same time without
+        access, or at the same date. The cost is writing the copied rows and reading the metadata of the thread's
         subgraph checkpoints.
 
         Args:
             thread_id: The thread.
             checkpoint_id: The checkpoint in the root namespace; by default the newest.
             to: The new thread's id; by default a random one.
-            by: Name of the person who does it, for an event of the kind `action` of both threads.
-            unless_done_within: Refuse it if a person has forked the checkpoint to another thread within this time:
-                since the caller looked at it. `None`: fork it in any case.
-            owner: Whose the new thread is, with all its metadata; by default the source's owner, with the source's.
+            by: Name of the person who forks it, for an event of the kind `action` on both threads.
+            unless_done_within: Refuse the fork if a person has forked the checkpoint to another thread within this
+                time, since the caller looked. `None`: never refuse.
+            owner: Owner and metadata of the new thread; by default those of the source.
 
         Returns:
             The checkpoint's config in the new thread. `Thread.forked_from_thread_id` and an event of both threads
@@ -444,9 +447,9 @@ class AsyncThreads:
         LangGraph's own reducer merges messages, and other values are appended.
 
         Args:
-            first: Config of the first checkpoint; the thread's newest if it names none.
+            first: Config of the first checkpoint; the thread's newest if the config names no checkpoint.
             second: Config of the second checkpoint.
-            plain: Whether types of the application are compared as plain data, and none is built.
+            plain: Whether types of the application are compared as plain data instead of being built.
 
         Raises:
             NotFoundError: If a checkpoint does not exist.
@@ -461,16 +464,17 @@ class AsyncThreads:
     async def set_ttl(
         self, thread_id: str, ttl: timedelta | None, *, strategy: TtlStrategy = "delete"
     ) -> datetime | None:
-        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry. One
-        statement.
+        """Set a thread's time to live, counted from now and again from each access; `None` for no expiry.
+
+        One statement.
 
         Replaces the time set by `expire` and the default `thread_ttl`.
 
         Args:
             thread_id: The thread.
             ttl: The time.
-            strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints, as
-                `prune` does.
+            strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints,
+                as `prune` does.
 
         Returns:
             The time at which the thread expires unless it is accessed.
@@ -517,7 +521,7 @@ class AsyncThreads:
             dry_run: Only count.
 
         Returns:
-            The number of removed rows, and of threads: of those pruned also if nothing was to be removed.
+            The numbers of removed rows and of threads. A pruned thread counts even if no row was removed.
 
         Raises:
             ConfigurationError: If `limit` is not positive.

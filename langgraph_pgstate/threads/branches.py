@@ -35,7 +35,7 @@ _SHORTEST_PART: Final = 4
 
 
 def list_branches(thread_id: str, checkpoint_ns: str, limit: int) -> Read[tuple[Branch, ...]]:
-    """Return the reading of a namespace's leaves, newest first, each with the path to its root. It reads no state.
+    """Return a `Read` of a namespace's leaves, newest first, each with the path to its root. It reads no state.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -84,7 +84,9 @@ def _path_to(checkpoint_id: str, parents: Mapping[str, str | None]) -> tuple[str
 
 
 async def get_lineage(db: Connection, queries: Queries, address: Address) -> tuple[LineageStep, ...]:
-    """Return the ancestors of a checkpoint, root first, and itself last; by default of the newest. One query, no state.
+    """Return the ancestors of a checkpoint (by default the newest), root first, and the checkpoint last.
+
+    One query, no state.
 
     Raises:
         NotFoundError: If the named checkpoint does not exist.
@@ -95,7 +97,7 @@ async def get_lineage(db: Connection, queries: Queries, address: Address) -> tup
             raise NotFoundError(f"there is no {address}")
         return ()
     parents = {id: row[1] for id, row in rows.items()}
-    # If none was named, the newest is the only one that has no child.
+    # If no checkpoint was named, the newest is the only one without a child.
     last = address.checkpoint_id or next(iter(parents.keys() - {*parents.values()}), max(parents))
     path = _path_to(last, parents)
     return tuple(LineageStep(address.thread_id, address.checkpoint_ns, *rows[id]) for id in path)
@@ -105,11 +107,13 @@ def request_label(config: Mapping[str, Any], text: str) -> tuple[Address, str]:
     """Validate a label.
 
     Raises:
-        ConfigurationError: If it is empty, too long, or cannot be stored.
+        ConfigurationError: If the label is empty, too long, or cannot be stored.
     """
     label = identifier("label", text).strip()
     if not label or len(label) > _LONGEST_LABEL or not label.isprintable():
-        raise ConfigurationError(f"a label has 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}")
+        raise ConfigurationError(
+            f"a label must have 1 to {_LONGEST_LABEL} printable characters on one line, not {text!r}"
+        )
     return address_of(config), label
 
 
@@ -133,15 +137,17 @@ async def put_label(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat. With the
-    name of a person, an event records who did it. With a time, it is refused if a person has done it within that.
+    """Label a checkpoint, by default the newest; replaces an earlier label. One transaction; safe to repeat.
+
+    With the name of a person, an event has this name. With a time, the label is refused if a person has labelled it
+    within that time.
 
     Returns:
         The checkpoint's config.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
-        AlreadyDoneError: If a person has labelled it within the time.
+        AlreadyDoneError: If a person has labelled the checkpoint within the time.
     """
     async with db.transaction():
         if within is not None:
@@ -182,8 +188,8 @@ async def find_checkpoint(db: Connection, queries: Queries, thread_id: str, name
     """Return the checkpoint of the root namespace with an id, else a label, else a part of an id. One query.
 
     Raises:
-        NotFoundError: If there is none.
-        ConfigurationError: If several match.
+        NotFoundError: If there is no such checkpoint.
+        ConfigurationError: If several checkpoints match.
     """
     rows = await db.fetch(queries.get_branches, {"thread_id": thread_id, "checkpoint_ns": ""})
     by_part = [row[0] for row in rows if len(name) >= _SHORTEST_PART and name in row[0]]
@@ -207,7 +213,7 @@ class ForkRequest:
         target_id: The new thread.
         by: Name of the person who forks it, for an event of both threads.
         within: Time in which no person may have forked the same checkpoint.
-        owner: The owner of the new thread, as `request_owner` returns it; that of the source by default.
+        owner: The owner of the new thread, as `request_owner` returns it; by default the source's owner.
     """
 
     source_id: str
@@ -226,7 +232,7 @@ def request_fork(
     within: timedelta | None = None,
     owner: ThreadOwner | None = None,
 ) -> ForkRequest:
-    """Validate a fork. Without a target id it gets a random one, which stays the same when it is retried.
+    """Validate a fork. Without a target id, the fork gets a random one, which stays the same in retries.
 
     Raises:
         ConfigurationError: If an id cannot be stored, or both threads are the same.

@@ -126,7 +126,8 @@ WITH RECURSIVE lineage AS (
     FROM lineage d JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = '' AND c.checkpoint_id = d.parent_checkpoint_id
 ), past AS (
-    -- Those whose superstep belongs to the fork's past: not its own, if the thread has continued from it.
+    -- Checkpoints whose superstep belongs to the fork's past. The fork's own superstep does not, if the thread has
+    -- continued.
     SELECT d.checkpoint_id FROM lineage d
     WHERE d.checkpoint_id <> :checkpoint_id OR NOT EXISTS (
         SELECT 1 FROM /*schema*/checkpoints k
@@ -138,7 +139,7 @@ WITH RECURSIVE lineage AS (
             AND o.next_checkpoint_id IS NOT NULL
     )
 ), pruned AS (
-    -- The checkpoints before this one no longer exist, but their records do.
+    -- Earlier checkpoints no longer exist, but their records do.
     SELECT d.parent_checkpoint_id AS newest FROM lineage d
     WHERE d.parent_checkpoint_id IS NOT NULL AND d.parent_checkpoint_id NOT IN (SELECT checkpoint_id FROM lineage)
 ), members AS (
@@ -152,7 +153,7 @@ WITH RECURSIVE lineage AS (
         )
     )
     UNION
-    -- A subgraph with a history of its own may have continued from a checkpoint of another branch.
+    -- A subgraph with its own history may have continued from a checkpoint of another branch.
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id
     FROM members m JOIN /*schema*/checkpoints c
         ON c.thread_id = :source_id AND c.checkpoint_ns = m.checkpoint_ns AND c.checkpoint_id = m.parent_checkpoint_id

@@ -43,7 +43,7 @@ class ExpiryHook:
     Args:
         queries: The queries of the schema.
         ttl: Time for which a thread is kept after its last access.
-        strategy: What happens then: `delete` or `keep_latest`.
+        strategy: What happens at expiry: `delete` or `keep_latest`.
 
     Raises:
         ConfigurationError: If `ttl` is not positive, or there is no such strategy.
@@ -75,7 +75,7 @@ class Expiry:
         ttl: Time after the last access.
         at: Fixed time.
         after: Time from now.
-        strategy: What happens then: `delete` or `keep_latest`.
+        strategy: What happens at expiry: `delete` or `keep_latest`.
     """
 
     ttl: timedelta | None = None
@@ -88,7 +88,7 @@ def request_ttl(ttl: timedelta | None, strategy: str = "delete") -> Expiry:
     """Validate a time to live.
 
     Raises:
-        ConfigurationError: If it is not a positive timedelta, or there is no such strategy.
+        ConfigurationError: If `ttl` is not a positive timedelta, or there is no such strategy.
     """
     found = check_ttl_strategy("strategy", strategy)
     return Expiry(None if ttl is None else check_ttl("ttl", ttl), strategy=found)
@@ -111,7 +111,7 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
     """Set the expiry of a thread; no attribute set means never. One statement; safe to repeat.
 
     Returns:
-        The time at which it expires.
+        The time at which the thread expires.
 
     Raises:
         NotFoundError: If there is no such thread.
@@ -125,8 +125,9 @@ async def set_expiry(db: Connection, queries: Queries, thread_id: str, expiry: E
 
 
 async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False) -> PruneResult:
-    """Delete or prune expired threads, the earliest expired first. One transaction each; safe to repeat and to run
-    concurrently.
+    """Delete or prune expired threads, the earliest expired first.
+
+    One transaction each; safe to repeat and to run concurrently.
 
     A thread that cannot be deleted or pruned is logged, and left out. Threads in use stay until a later sweep: those
     accessed in the last half minute, run by a live process, or leased.
@@ -134,12 +135,12 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: Maximum number of threads, besides those that are left out; by default all.
+        limit: Most threads to delete or prune; by default all.
         dry_run: Only count.
 
     Returns:
-        The removed rows, or those that would be removed, and the number of threads, of those pruned also if nothing was
-        to be removed. After a lost connection, those removed since.
+        The numbers of removed rows (with `dry_run`, of rows to remove) and of threads. A pruned thread counts even if
+        no row was removed. After a lost connection, only later removals count.
 
     Raises:
         ConfigurationError: If `limit` is not positive.
@@ -186,7 +187,7 @@ async def end_expired(
     Returns:
         The removed rows; none if the thread was kept.
     """
-    # The start of a run may be in the journal only.
+    # The start of a run may be only in the journal.
     await journal.write(db, queries, [thread_id])
     key = {"thread_id": thread_id}
     taking = {**key, "holder_id": f"sweep-{new_entry_id()}", "ttl": _LEASE_SECONDS, "free_tokens": []}

@@ -1,6 +1,6 @@
 -- name: set_expiry
--- Set a thread's time to live since its last update, or a fixed expiry time, or neither, with what happens then, and return
--- the expiry time.
+-- Set a thread's time to live since its last update, or a fixed expiry time, or neither, and the strategy. Return the
+-- expiry time.
 WITH due AS MATERIALIZED (
     SELECT coalesce(:at::timestamptz, now() + coalesce(:ttl::interval, :after::interval)) AS at
 )
@@ -37,8 +37,8 @@ ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
 -- name: hold_expired
--- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked. Return what
--- happens to it, and whether it is leased.
+-- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked. Return
+-- its strategy, and whether it is leased.
 SELECT t.ttl_strategy, EXISTS (
     SELECT 1 FROM /*schema*/leases l
     WHERE l.thread_id = :thread_id AND l.holder_id IS NOT NULL AND l.expires_at > now()
@@ -55,5 +55,5 @@ WHERE t.thread_id = :thread_id::text AND t.expires_at <= now() AND t.archived_at
 FOR UPDATE SKIP LOCKED;
 
 -- name: end_expiry
--- Let a thread that was pruned not expire before it is accessed again.
+-- Prevent a pruned thread from expiring before its next access.
 UPDATE /*schema*/threads SET expires_at = NULL WHERE thread_id = :thread_id::text;

@@ -36,7 +36,7 @@ class ThreadSearch(ThreadFilter, total=False):
         state: Only threads whose projected channels contain this, like `{"booking": {"hotel": "Astoria"}}`.
         where: A condition on the projected channels, as a JSON path of PostgreSQL:
             `$.booking.check_in >= "2027-03-01" && $.booking.check_in < "2027-04-01"`.
-        scope: Only threads whose metadata contain this, too: what the caller may see.
+        scope: Only threads whose metadata contain this, because the caller may see only these.
     """
 
     metadata: Mapping[str, Any] | None
@@ -49,7 +49,8 @@ class ThreadTextSearch(ThreadSearch, total=False):
     """Filters of threads by their content and their messages.
 
     Attributes:
-        text: Only threads with a message that contains these words, as for `messages.search`, or whose id begins so.
+        text: Only threads with a message that contains these words, as for `messages.search`, or whose id begins with
+            `text`.
     """
 
     text: str | None
@@ -70,8 +71,8 @@ class SortedThreads(ThreadSelection, total=False):
 
     Attributes:
         by: The column to sort by: `updated_at` by default, `created_at`, `thread_id` or `status`.
-        ascending: Whether the least comes first; false by default.
-        offset: Number of threads that are left out.
+        ascending: Whether the least value comes first; false by default.
+        offset: Number of threads to skip.
     """
 
     by: Literal["updated_at", "created_at", "thread_id", "status"]

@@ -1,7 +1,7 @@
-"""Legal holds: threads of which nothing is deleted until whoever holds them lets go.
+"""Legal holds: threads whose rows must not be deleted until the hold ends.
 
-Whoever deletes rows of a thread locks the thread's row, and then asks who holds it. Whoever holds it locks the row
-against all of these. So a hold begins before a deletion, which is refused, or after it.
+A deletion locks the thread's row, and then checks for holds. A hold also locks the thread's row. So a hold begins
+either before a deletion, which is then refused, or after it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ def reason_of(reason: str) -> str:
     """Return a validated reason.
 
     Raises:
-        ConfigurationError: If it is empty, too long, or has several lines.
+        ConfigurationError: If the reason is empty, too long, or has several lines.
     """
     text = identifier("reason", reason).strip()
     if not text or len(text) > _LONGEST_REASON or not text.isprintable():
         raise ConfigurationError(
-            f"a reason has 1 to {_LONGEST_REASON} printable characters on one line, not {reason!r}"
+            f"a reason must have 1 to {_LONGEST_REASON} printable characters on one line, not {reason!r}"
         )
     return text
 
 
 async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> Hold:
-    """Hold a thread. One transaction; safe to repeat: of several calls with one reason, the first counts."""
+    """Hold a thread. One transaction; safe to repeat. Of several calls with the same reason, the first counts."""
     key = {"thread_id": thread_id, "reason": reason}
     async with db.transaction():
-        # Spans that are dropped by months have no row to lock.
+        # The deletion of a month of spans has no thread's row to lock.
         await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
         if not await db.fetch(queries.lock_thread_for_update, {"thread_id": thread_id}):
             raise NotFoundError(f"there is no thread {thread_id!r}")
@@ -61,7 +61,7 @@ async def release(db: Connection, queries: Queries, thread_id: str, reason: str,
 
 
 def list_holds(thread_id: str | None, limit: int, cursor: str | None) -> Read[Page[Hold]]:
-    """Return the reading of a page of holds, of one thread or of all, by thread.
+    """Return a `Read` of a page of holds, of one thread or of all, by thread.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -76,16 +76,16 @@ def list_holds(thread_id: str | None, limit: int, cursor: str | None) -> Read[Pa
 
 
 async def holds_of(db: Connection, queries: Queries, thread_id: str) -> tuple[Hold, ...]:
-    """Return who holds a thread, longest first. Call it in a transaction that has locked the thread's row."""
+    """Return the holds of a thread, longest first. Call this in a transaction that has locked the thread's row."""
     return tuple(Hold(*row) for row in await db.fetch(queries.list_holds_of, {"thread_id": thread_id}))
 
 
 async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Refuse the deletion of rows of a thread that is held, or archived. Call it first in its transaction.
+    """Refuse to delete rows of a thread that is held or archived. Call this first in the deleting transaction.
 
     Raises:
-        ThreadHeldError: If it is held.
-        ThreadArchivedError: If its rows are in an archive, from which the deletion would not delete them.
+        ThreadHeldError: If the thread is held.
+        ThreadArchivedError: If the thread's rows are in an archive, which the deletion would not reach.
     """
     rows = await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     if rows and rows[0][2] is not None:
@@ -95,7 +95,7 @@ async def refuse_held(db: Connection, queries: Queries, thread_id: str) -> None:
 
 
 async def is_kept(db: Connection, queries: Queries, thread_id: str, what: str) -> bool:
-    """Return whether a thread is held, and log what is therefore not done. Call it as `holds_of`."""
+    """Return whether a thread is held, and log the refused action. Call this like `holds_of`."""
     holds = await holds_of(db, queries, thread_id)
     if holds:
         _log.warning("%s: thread %r is held by %s (%s)", what, thread_id, holds[0].held_by, holds[0].reason)

@@ -9,7 +9,7 @@ ON CONFLICT (thread_id, reason) DO NOTHING;
 DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text;
 
 -- name: list_holds_of
--- Return who holds a thread and why, longest first.
+-- Return the holds of a thread with persons and reasons, longest first.
 SELECT h.thread_id, h.reason, h.held_by, h.created_at
 FROM /*schema*/holds h
 WHERE h.thread_id = :thread_id::text

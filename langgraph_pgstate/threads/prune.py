@@ -126,13 +126,14 @@ async def prune_threads(
 async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     """Prune one thread, in one transaction; safe to repeat, and while runs append to it.
 
-    With `"keep_latest"`, the following stay in each namespace: the `keep_last` newest checkpoints; those younger than
-    `older_than`; labelled ones, with the state their subgraphs had then; every leaf with pending writes, because an
-    interrupt may be half-answered or a run may continue from it; and the ancestors that a kept checkpoint needs to
-    rebuild its DeltaChannels. The namespace of a subgraph call is removed with the root checkpoint it was made from.
-    Messages stay as long as a branch that has them. Pending writes without a checkpoint are removed after a day.
+    With `"keep_latest"`, the following stay in each namespace: the `keep_last` newest checkpoints; checkpoints younger
+    than `older_than`; labelled checkpoints, with the state of their subgraphs at that time; every leaf with pending
+    writes, because an interrupt may be half-answered or a run may continue from it; and the ancestors that a kept
+    checkpoint needs to rebuild its DeltaChannels. The namespace of a subgraph call is removed with the root checkpoint
+    of the call. Messages stay as long as a branch has them. Pending writes without a checkpoint are removed after a
+    day.
 
-    A thread is left unchanged if a checkpoint is damaged that decides what stays. The result and the log name it.
+    A thread is left unchanged if a damaged checkpoint decides what stays. The result and the log name the thread.
     """
     if not request.dry_run:
         # Most journal entries are moved before the transaction, so that its locks are held for a shorter time.
@@ -147,10 +148,10 @@ async def prune_thread(db: Connection, queries: Queries, request: PruneRequest, 
 async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest, thread_id: str) -> PruneResult:
     key = {"thread_id": thread_id}
     async with db.transaction():
-        # Prevents that a checkpoint is labelled, or the thread held, while rows are being removed.
+        # This lock prevents new labels and holds while rows are being removed.
         found = await db.fetch(queries.keep_labels, key)
         if found and found[0][2] is not None:
-            # Only its row is here.
+            # Only the thread's own row is in the database.
             return PruneResult(dry_run=request.dry_run)
         if await is_kept(db, queries, thread_id, "not pruned"):
             return PruneResult(dry_run=request.dry_run, held=(thread_id,))
@@ -172,7 +173,7 @@ async def _prune_thread(db: Connection, queries: Queries, request: PruneRequest,
         kept = await _kept(db, queries, request, outline, thread_id)
         going = [row for row in outline if (row.namespace, row.id) not in kept]
         if going and not request.dry_run and any(row.metadata.get(DELTA_COUNTERS) for row in outline):
-            # A concurrent put may build on one of them, and need it to rebuild its DeltaChannels.
+            # A concurrent put may build on one of these checkpoints, and need it to rebuild its DeltaChannels.
             await db.fetch(queries.lock_checkpoints, {**key, **_listed(going)})
             locked = {(row.namespace, row.id) for row in going}
             outline = await _read_outline(db, queries, thread_id, request.older_than)
@@ -236,7 +237,7 @@ async def _prune_record(
 ) -> None:
     """Remove the messages of pruned checkpoints, and record an event of the prune.
 
-    Messages of a subgraph stay as long as a branch that went through it.
+    Messages of a subgraph stay as long as a branch that went through the subgraph.
     """
     stays = kept | {key for key in _ancestors(outline, kept) if key[0]}
     lost = [row for row in outline if (row.namespace, row.id) not in stays]
@@ -327,8 +328,8 @@ async def _kept(
 def _labelled(outline: Sequence[_Row]) -> set[tuple[str, str]]:
     """Return labelled checkpoints, their root checkpoints, and the state of their subgraphs.
 
-    A subgraph compiled with checkpointer=True continues from its newest checkpoint older than the replayed one; on a
-    fork, from those of the fork's ancestors.
+    A subgraph compiled with `checkpointer=True` continues from its newest checkpoint before the replayed one; in a
+    fork, from checkpoints of the fork's ancestors.
     """
     kept = {(row.namespace, row.id) for row in outline if row.is_labelled}
     kept |= {("", root) for row in outline if row.is_labelled and row.namespace and (root := _root_of(row))}

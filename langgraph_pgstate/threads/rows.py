@@ -40,17 +40,17 @@ async def delete_thread(
 ) -> PruneResult:
     """Remove every row of a thread from every table. One transaction; an unknown thread is not an error.
 
-    What its model calls cost today is kept, without its id, if there are budgets.
+    If there are budgets, today's cost of its model calls is kept, without the thread's id.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
         tombstones_for: Time for which guarded writes to the thread are refused.
-        by: Name of the person who deletes it: the event that records it stays. Of several, the first has one.
-        keeps_ends: Whether ends of its runs stay that are to be sent to a URL, and runs that are deleted later, with
-            their events.
-        why: Why the chain of its events ends, if they are chained.
+        by: Name of the person who deletes it, for an event that stays. If several persons delete the thread, only the
+            first has an event.
+        keeps_ends: Whether undelivered webhooks of its runs stay, and runs that are deleted later, with their events.
+        why: Why the chain of its events ends, if the events are chained.
 
     Returns:
         The removed rows.
@@ -61,7 +61,7 @@ async def delete_thread(
     """
     key = {"thread_id": thread_id}
     result = PruneResult()
-    # Apart, because it locks the thread's row before its checkpoints are locked, and a put does so after that.
+    # In a separate statement: a put locks checkpoints after the thread's row, so this must do so in the same order.
     has_budgets = await gather_costs(db, queries, thread_id)
     async with db.transaction():
         await refuse_held(db, queries, thread_id)
@@ -73,18 +73,20 @@ async def delete_thread(
             result = replace(result, threads=result.threads or gone)
             if not checkpoints:
                 break
-            # While the statement waited, a put that held its parent may have been committed. Only the next statement
-            # sees that checkpoint, and can tell which segments are unreferenced.
+            # While the statement waited, a put on its parent may have been committed. Only the next statement sees that
+            # checkpoint, and can tell which segments are unreferenced.
         segments, size = (await db.fetch(queries.delete_unreferenced_segments, key))[0]
-        # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
+        # Deleted apart from the record, because a claim holds a row of the queue while it waits for a row of the
+        # record.
         await db.execute(queries.delete_queued, {**key, "run_ids": None})
         await db.execute(queries.delete_streams, {**key, "run_ids": None, "keeps_ends": keeps_ends})
-        # Before the record, because a writer may be moving a journal entry; this statement waits for it.
+        # Deleted before the record, because a writer may be moving a journal entry. This statement waits for the
+        # writer.
         await db.execute(queries.delete_entries, {**key, "run_ids": None})
         if has_budgets:
             await keep_costs(db, queries, thread_id)
         await db.execute(queries.delete_record, {**key, "keeps_ends": keeps_ends, "was_there": result.threads > 0})
-        # Their next runs would be on a thread that another user may make under the same id.
+        # Later runs of these schedules would be on a thread that another user may create under the same id.
         await db.execute(queries.delete_schedules_of, key)
         await end_chain(db, queries, thread_id, why)
         if by is not None and result.threads:
@@ -97,19 +99,19 @@ async def delete_for_runs(
 ) -> list[str]:
     """Remove checkpoints and records of some runs, in one transaction per thread; safe to repeat.
 
-    What was copied or forked from where a run wrote it stays.
+    Copies and forks of a run's rows stay.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         run_ids: The runs.
-        thread_id: The only thread in which it is done; by default all in which they wrote.
+        thread_id: The only thread from which to remove the runs; by default all their threads.
 
     Returns:
         The threads that may have had such rows.
 
     Raises:
-        ThreadHeldError: If a person holds one of them. The runs stay there, and in those that come after it.
+        ThreadHeldError: If a person holds one of the threads. The runs stay in this thread and in later threads.
     """
     if thread_id is not None:
         threads = [thread_id]
@@ -120,7 +122,7 @@ async def delete_for_runs(
             await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [one]})
             await refuse_held(db, queries, one)
             if await delete_runs_of(db, queries, one, run_ids):
-                # Another run of the thread may have waited for one of these.
+                # Another run of the thread may have waited for one of the deleted runs.
                 await db.execute(queries.promote_next, {"thread_ids": [one]})
     return threads
 
@@ -133,14 +135,14 @@ async def delete_runs_of(db: Connection, queries: Queries, thread_id: str, run_i
     """
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     has_budgets = await gather_costs(db, queries, thread_id)
-    # Apart from the record, because a claim holds a row of the queue while it waits for one of the record.
+    # Deleted apart from the record, because a claim holds a row of the queue while it waits for a row of the record.
     may_be_queued = await db.execute(queries.delete_queued, key) > 0
     await db.execute(queries.delete_streams, {**key, "keeps_ends": False})
-    # No label may be given to a checkpoint that is about to be deleted.
+    # Prevents a new label on a checkpoint that is about to be deleted.
     await db.fetch(queries.keep_labels, {"thread_id": thread_id})
     going = [row[0] for row in await db.fetch(queries.find_run_checkpoints, key)]
     await release_messages(db, queries, thread_id, going)
-    # Before the record, because a writer may be moving a journal entry; this statement waits for it.
+    # Deleted before the record, because a writer may be moving a journal entry. This statement waits for the writer.
     await db.execute(queries.delete_entries, key)
     if has_budgets:
         await keep_costs(db, queries, thread_id, run_ids)
@@ -162,12 +164,12 @@ async def copy_thread(
         queries: The queries of the schema.
         source_id: The thread.
         target_id: The copy.
-        owner: The owner of the copy, as `request_owner` returns it; that of the source by default.
+        owner: The owner of the copy, as `request_owner` returns it; by default the source's owner.
 
     Raises:
         ConfigurationError: If the target has checkpoints that the source does not have, or is the source.
         ThreadDeletedError: If the target was deleted and has a tombstone.
-        ThreadArchivedError: If one of them is archived.
+        ThreadArchivedError: If one of the threads is archived.
     """
     if source_id == target_id:
         raise ConfigurationError(f"thread {source_id!r} cannot be copied onto itself")

@@ -24,7 +24,7 @@ SORT_KEYS = ("updated_at", "created_at", "thread_id", "status")
 
 
 def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
-    """Return the reading of a page of threads, most recently updated first. It reads no checkpoint.
+    """Return a `Read` of a page of threads, most recently updated first. It reads no checkpoint.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -34,8 +34,8 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
-    # Every mapping contains an empty one, so that is no condition, and an index would not help.
-    # The first that is given finds the candidates; only that of the text does not filter those of others.
+    # Every mapping contains the empty mapping, so an empty one is no condition. The first given condition finds the
+    # candidates through its index; the others filter them.
     content = {
         "text": text_of("text", filters.get("text") or None),
         "metadata": json_of("metadata", filters.get("metadata") or None),
@@ -61,7 +61,7 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
 
 
 def list_sorted(**filters: Unpack[SortedThreads]) -> Read[tuple[Thread, ...]]:
-    """Return the reading of threads from an offset. It reads no checkpoint.
+    """Return a `Read` of threads from an offset. It reads no checkpoint.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -72,7 +72,7 @@ def list_sorted(**filters: Unpack[SortedThreads]) -> Read[tuple[Thread, ...]]:
 
 
 def count_threads(**filters: Unpack[ThreadSelection]) -> Read[int]:
-    """Return the reading of the number of threads. It reads all that an index does not exclude.
+    """Return a `Read` of the number of threads. It reads all threads that an index does not exclude.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -107,7 +107,7 @@ class ThreadChange:
         metadata: Metadata to merge, as JSON text.
         has_title: Whether the title changes.
         title: The new title.
-        expected_version: The version that the change is based on; `None` for any.
+        expected_version: The version on which the change is based; `None` for any.
     """
 
     metadata: str
@@ -120,7 +120,7 @@ def request_change(metadata: Mapping[str, Any], expected_version: int | None, *t
     """Validate a change of metadata, and of the title if one is given.
 
     Raises:
-        ConfigurationError: If it cannot be stored.
+        ConfigurationError: If the change cannot be stored.
     """
     return ThreadChange(
         json_of("metadata", metadata) or "{}",
@@ -135,7 +135,7 @@ async def change_thread(db: Connection, queries: Queries, thread_id: str, change
 
     Raises:
         NotFoundError: If there is no such thread.
-        StaleVersionError: If its version is not the expected one, and the change is not made already.
+        StaleVersionError: If the thread has another version, unless the change is made already.
     """
     parameters = {
         "thread_id": thread_id,
@@ -183,15 +183,16 @@ def request_status(status: str) -> str:
     """Validate a status that a thread may be given.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If the status cannot be set.
     """
     if status not in ("idle", "interrupted"):
-        raise ConfigurationError(f"status is 'idle' or 'interrupted', not {status!r}")
+        raise ConfigurationError(f"status must be 'idle' or 'interrupted', not {status!r}")
     return status
 
 
 async def settle_thread(db: Connection, queries: Queries, thread_id: str, status: str) -> bool:
-    """Set the status of a thread that no run is on, and return whether it had another one. One statement; safe to
-    repeat.
+    """Set the status of a thread without a run. Return whether the status has changed.
+
+    One statement; safe to repeat.
     """
     return bool(await db.fetch(queries.settle_thread, {"thread_id": thread_id, "status": status}))

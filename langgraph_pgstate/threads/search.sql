@@ -91,7 +91,7 @@ FROM /*schema*/threads t
 WHERE t.thread_id = :thread_id::text AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: update_thread
--- Merge metadata and set a title, unless the version is another than expected or nothing would change; return the
+-- Merge metadata and set a title, unless the version is not the expected one or the thread would not change. Return the
 -- version.
 -- seals: threads.title
 -- seals: threads.metadata

@@ -109,7 +109,7 @@ LIMIT 1;
 -- leaves: tool_executions.error_message
 WITH source AS MATERIALIZED (
     SELECT agent,
-        -- From the first moment: who may see the source need not see the copy.
+        -- The owner is set at once, because users who may see the source may not see the copy.
         CASE WHEN :owner::text::jsonb IS NULL THEN user_id ELSE :owner::text::jsonb ->> 'user_id' END,
         CASE WHEN :owner::text::jsonb IS NULL THEN tenant_id ELSE :owner::text::jsonb ->> 'tenant_id' END,
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
@@ -216,8 +216,8 @@ SELECT count(*) FROM (
 ) AS visited;
 
 -- name: list_thread_ids
--- Return a page of thread ids, in order, after a cursor, for jobs that visit every thread, including those that only
--- have pending writes.
+-- Return a page of thread ids, in order, after a cursor. Threads with only pending writes are included. For jobs that
+-- visit every thread.
 (SELECT thread_id FROM /*schema*/threads WHERE thread_id > :cursor_id::text ORDER BY thread_id LIMIT :page_size)
 UNION
 (SELECT DISTINCT thread_id FROM /*schema*/writes WHERE thread_id > :cursor_id ORDER BY thread_id LIMIT :page_size)
@@ -228,7 +228,7 @@ ORDER BY thread_id LIMIT :page_size;
 SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::text FOR UPDATE;
 
 -- name: settle_thread
--- Set the status of a thread that no run is on after its state was updated.
+-- Set the status of a thread without a run, after an update of its state.
 UPDATE /*schema*/threads SET status = :status::text
 WHERE thread_id = :thread_id::text AND status NOT IN (:status, 'busy')
 RETURNING 1;

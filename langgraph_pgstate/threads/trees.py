@@ -1,4 +1,4 @@
-"""The part of a thread's tree of checkpoints around one of them, and the state there."""
+"""The part of a thread's tree around a checkpoint, and the state of a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langgraph_pgstate.threads.types import CheckpointState, CheckpointTree, Tre
 
 
 def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, limit: int) -> Read[CheckpointTree]:
-    """Return the reading of the checkpoints around one, newest first. It reads no state.
+    """Return a `Read` of the checkpoints around a checkpoint, newest first. It reads no state.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -29,7 +29,7 @@ def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, lim
         "checkpoint_ns": identifier("checkpoint_ns", checkpoint_ns),
         "checkpoint_id": middle,
         "page_size": size + 1,
-        # Namespaces of subgraphs are between these.
+        # Between these limits are the namespaces of subgraphs.
         "first_ns": f"{checkpoint_ns}|" if checkpoint_ns else "",
         "last_ns": f"{checkpoint_ns}}}" if checkpoint_ns else MAX_ID,
         "pull": PULL_PATH,
@@ -41,7 +41,7 @@ def list_tree(thread_id: str, checkpoint_id: str | None, checkpoint_ns: str, lim
 def _tree_of(rows: Rows, limit: int, middle: str) -> CheckpointTree:
     newer = sum(row[0] > middle for row in rows)
     older = len(rows) - newer
-    # Half of them on each side, unless there are fewer on one.
+    # Half of the checkpoints on each side, unless one side has fewer.
     first = newer - min(newer, max(limit // 2, limit - older))
     shown = rows[first : first + limit]
     nodes = []
@@ -52,7 +52,7 @@ def _tree_of(rows: Rows, limit: int, middle: str) -> CheckpointTree:
 
 
 def find_step(thread_id: str, step: int, checkpoint_ns: str) -> Read[str | None]:
-    """Return the reading of the newest checkpoint of a superstep or of the last one before it.
+    """Return a `Read` of the newest checkpoint of a superstep, or of the last superstep before it.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -66,12 +66,13 @@ def find_step(thread_id: str, step: int, checkpoint_ns: str) -> Read[str | None]
 async def read_checkpoint(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
 ) -> CheckpointState:
-    """Return one checkpoint with its state, its interrupts and the errors of its tasks. One round trip, two more with
-    DeltaChannels.
+    """Return one checkpoint with its state, its interrupts and the errors of its tasks.
+
+    One round trip, two more with DeltaChannels.
 
     Raises:
-        NotFoundError: If there is none.
-        PGStateError: As `differences.read_states`.
+        NotFoundError: If there is no such checkpoint.
+        PGStateError: Like `differences.read_states`.
     """
     loaded, values = await read_state(db, queries, codec, address, versions)
     parent = (loaded.parent_config or {}).get("configurable", {})

@@ -96,7 +96,8 @@ FROM shown s LEFT JOIN /*schema*/labels l
 ORDER BY s.checkpoint_id DESC;
 
 -- name: find_step
--- Return the newest checkpoint of a superstep of a namespace, or of the last one before it; the first if there is none.
+-- Return the newest checkpoint of a superstep of a namespace, or of the last superstep before it; otherwise the first
+-- checkpoint.
 SELECT coalesce(
     (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c

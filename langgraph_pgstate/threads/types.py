@@ -1,4 +1,4 @@
-"""Types of threads: their branches, checkpoints and labels, what a prune removed, options and filters."""
+"""Types of threads: branches, checkpoints, labels, results of prunes, and options."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from langgraph_pgstate.scopes import Scope
 
 
 class ThreadOwner(TypedDict, total=False):
-    """The owner of a copy or a fork, which is otherwise that of the source.
+    """The owner of a copy or a fork. By default, the source's owner.
 
     Attributes:
-        metadata: All its metadata.
+        metadata: All metadata of the new thread.
         user_id: The user.
         tenant_id: The tenant.
     """
@@ -30,15 +30,16 @@ class ThreadOptions(TypedDict, total=False):
 
     Attributes:
         metadata: The caller's metadata.
-        title: Its title.
+        title: The title.
         user_id: The user.
         tenant_id: The tenant.
         agent: The graph or agent.
-        ttl: Time for which it is kept after it was accessed last; for ever by default.
-        ttl_strategy: What happens then: `delete`, the default, or `keep_latest`, which prunes all but its newest
+        ttl: Time for which the thread is kept after its last access; for ever by default.
+        ttl_strategy: What happens at expiry: `delete`, the default, or `keep_latest`, which prunes all but its newest
             checkpoints.
-        if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return that one.
-        scope: Metadata that a thread which exists must contain to be returned.
+        if_exists: `raise` an error if there is a thread under the id, the default, or `do_nothing` and return the
+            existing thread.
+        scope: Metadata that an existing thread must contain to be returned.
     """
 
     metadata: Mapping[str, Any] | None
@@ -125,13 +126,13 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A legal hold: nothing is deleted of the thread until it ends.
+    """A legal hold. Rows of the thread are not deleted until the hold ends.
 
     Attributes:
         thread_id: The thread.
-        reason: Why, like the number of a case.
+        reason: Reason of the hold, like the number of a case.
         held_by: Name of the person.
-        created_at: Time since which it is held.
+        created_at: Start of the hold.
     """
 
     thread_id: str
@@ -180,14 +181,14 @@ class TreeNode:
         created_at: Creation time by the database's clock.
         run_id: The run that made the checkpoint.
         label: The checkpoint's label, if it has one.
-        tasks: The nodes of the tasks that have written something after this checkpoint; empty for one that was sent and
-            not recorded.
+        tasks: The nodes of the tasks that have written after this checkpoint; empty text for a sent task that was not
+            recorded.
         interrupts: Number of tasks that were interrupted after this checkpoint.
-        pending: Number of those that have not gone on.
+        pending: Number of interrupted tasks that have not continued.
         answered: Ids of the interrupts of this checkpoint that were answered.
         interrupted_run_id: The run that was interrupted last after this checkpoint; `None` if it was not recorded.
         subgraphs: Namespaces of the subgraphs that ran after this checkpoint and have checkpoints, of at most 500 of
-            the thread; of a subgraph with a memory of its own only its last checkpoint counts.
+            the thread; of a subgraph with its own memory, only the last checkpoint counts.
     """
 
     checkpoint_id: str
@@ -211,8 +212,8 @@ class CheckpointTree:
 
     Attributes:
         nodes: The checkpoints, newest first.
-        has_newer: Whether there are newer ones.
-        has_older: Whether there are older ones.
+        has_newer: Whether there are newer checkpoints.
+        has_older: Whether there are older checkpoints.
     """
 
     nodes: tuple[TreeNode, ...]
@@ -228,13 +229,13 @@ class CheckpointState:
         thread_id: The thread.
         checkpoint_ns: The namespace.
         checkpoint_id: The checkpoint.
-        parent_checkpoint_id: The parent checkpoint; `None` if there is none any more.
-        metadata: Its metadata.
-        values: Its channels' values, without those in which LangGraph keeps what to run next.
-        schedule: The values of those.
+        parent_checkpoint_id: The parent checkpoint; `None` if it no longer exists.
+        metadata: Metadata of the checkpoint.
+        values: Values of the channels, without the channels in which LangGraph stores the next tasks.
+        schedule: Values of the channels with the next tasks.
         next: The nodes that run next.
-        interrupts: The interrupts of tasks that ran after it.
-        errors: The errors of tasks that ran after it.
+        interrupts: The interrupts of tasks that ran after the checkpoint.
+        errors: The errors of tasks that ran after the checkpoint.
     """
 
     thread_id: str
@@ -320,10 +321,11 @@ class Thread:
         version: Number of updates of title and metadata, starting at 1.
         expires_at: Time after which maintenance deletes or prunes the thread unless it is in use; `None` for never, or
             not before it is accessed again.
-        ttl_strategy: What happens then: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
+        ttl_strategy: What happens at expiry: `delete`, or `keep_latest`, which prunes all but its newest checkpoints.
         forked_from_thread_id: The thread it was forked from, if any.
-        forked_from_checkpoint_id: The checkpoint of that thread it starts from.
-        archived_at: Time at which it was archived: only this row of it is in the database; `None` if all is.
+        forked_from_checkpoint_id: The checkpoint of that thread from which it starts.
+        archived_at: Time at which it was archived, so that only this row is in the database; `None` if it is not
+            archived.
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
         state: Projected channels. Set only when a single thread is read.
     """
