@@ -219,11 +219,25 @@ async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Rol
         raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or take it back first")
     found = begun or rule
     assert found is not None
+    await _refuse_shared(db, queries, found.tenant)
     if begun is None:
         async with db.transaction():
             await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
             await db.script(wall_tenants(queries.schema))
     return found
+
+
+async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
+    """Raise if rows that serve threads of all tenants would be of one.
+
+    Raises:
+        TenantError: If they would.
+    """
+    if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
+        raise TenantError(
+            f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: all rows can be moved "
+            "to one, by tenant=... or --to"
+        )
 
 
 async def _get_rule(db: Connection, queries: Queries) -> Rule | None:
@@ -369,6 +383,7 @@ async def _switch(db: Connection, queries: Queries, rule: dict[str, object], rol
         if await _list_unprepared(db, queries) or any(not key.is_complete and key.size > _SMALL_BYTES for key in keys):
             return False
         if rule["tenant"] is None:
+            await _refuse_shared(db, queries, None)
             left = {}
             for relation, _ in await _list_tables(db, queries):
                 _, count = await _move_rows(db, queries, rule, _Place(relation), is_last=True)

@@ -8,6 +8,12 @@ WHERE a.attrelid = to_regclass(:threads::text) AND a.attname = 'pgstate_tenant' 
 SELECT n.name FROM unnest(:names::text[]) AS n (name)
 WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = n.name);
 
+-- name: find_shared_rows
+-- Return tables with rows that serve threads of several tenants, and cannot be divided.
+SELECT 'data_keys' WHERE EXISTS (SELECT 1 FROM /*schema*/data_keys)
+UNION ALL SELECT 'archives' WHERE EXISTS (SELECT 1 FROM /*schema*/archives)
+UNION ALL SELECT 'event_chaining' WHERE EXISTS (SELECT 1 FROM /*schema*/event_chaining);
+
 -- name: list_unprepared
 -- Return the tables without a tenant column, that of threads first.
 SELECT c.relname::text FROM pg_catalog.pg_class c

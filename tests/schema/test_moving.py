@@ -256,6 +256,9 @@ def test_a_rule_must_be_usable(plain: Walled) -> None:
         ):
             with pytest.raises(ConfigurationError, match=reason):
                 state.move_to_tenants(**given)  # type: ignore[arg-type]
+        plain.rows("INSERT INTO {}.event_chaining DEFAULT VALUES")
+        with pytest.raises(TenantError, match="rows of event_chaining serve all threads"):
+            state.move_to_tenants(tenant_from="user_id", otherwise="rest")
     assert "pgstate_tenant" not in str(catalogue(plain))
 
 
