@@ -235,7 +235,7 @@ async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -
     """
     if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
         raise TenantError(
-            f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: all rows can be moved "
+            f"rows of {', '.join(shared)} serve all threads, and cannot be divided among tenants: move all rows "
             "to one, by tenant=... or --to"
         )
 
