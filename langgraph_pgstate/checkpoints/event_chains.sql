@@ -78,13 +78,15 @@ RETURNING number;
 
 -- name: end_chain
 -- End the chain of a thread whose events are deleted: its entries go, and a row without the thread's id stays.
-WITH gone AS (
+WITH clock AS MATERIALIZED (
+    SELECT now() AS at
+), gone AS (
     DELETE FROM /*schema*/event_hashes WHERE thread_id = :thread_id::text
 ), ended AS (
     DELETE FROM /*schema*/event_chains WHERE thread_id = :thread_id RETURNING chain_id, number, hash
 )
-INSERT INTO /*schema*/event_chain_ends (chain_id, number, hash, reason)
-SELECT e.chain_id, e.number, e.hash, :reason::text FROM ended e WHERE e.number > 0
+INSERT INTO /*schema*/event_chain_ends (chain_id, number, hash, reason, ended_at)
+SELECT e.chain_id, e.number, e.hash, :reason::text, c.at FROM ended e CROSS JOIN clock c WHERE e.number > 0
 RETURNING chain_id;
 
 -- name: list_unchained

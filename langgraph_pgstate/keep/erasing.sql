@@ -139,7 +139,7 @@ WITH gone_schedules AS (
     WHERE thread_id = :thread_id
 ), keys AS (
     UPDATE /*schema*/data_keys SET
-        wrapped = NULL, is_current = false, destroyed_at = coalesce(destroyed_at, now()), scope = 'erased:' || key_id
+        wrapped = NULL, is_current = false, destroyed_at = least(destroyed_at, now()), scope = 'erased:' || key_id
     WHERE scope = 'thread:' || :thread_id
 ), executions AS (
     UPDATE /*schema*/tool_executions SET origin_thread_id = NULL WHERE origin_thread_id = :thread_id
@@ -202,7 +202,7 @@ DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
 -- name: destroy_data_keys_of_user
 -- Destroy the data keys of a user: what is encrypted under them, also in dumps, can never be read again.
 UPDATE /*schema*/data_keys SET
-    wrapped = NULL, is_current = false, destroyed_at = coalesce(destroyed_at, now()), scope = 'erased:' || key_id
+    wrapped = NULL, is_current = false, destroyed_at = least(destroyed_at, now()), scope = 'erased:' || key_id
 WHERE scope = 'user:' || :user_id::text;
 
 -- name: erase_budgets_of_user

@@ -197,8 +197,13 @@ def test_an_insert_names_its_columns(statements: dict[str, Any]) -> None:
     assert unnamed == set()
 
 
-# They look for the first position of a queue, which has runs of many threads.
-ACROSS_THREADS = {"recover_run": {"queue o"}, "requeue_run": {"queue o"}}
+# They look for the first position of a queue, which has runs of many threads, or for what has come from a thread.
+ACROSS_THREADS = {
+    "recover_run": {"queue o"},
+    "requeue_run": {"queue o"},
+    "list_heirs": {"checkpoints c", "threads t"},
+    "erase_thread_rest": {"tool_executions tool_executions", "threads threads"},
+}
 
 
 def level_of(node: Any, is_top: bool = True) -> Iterator[Any]:
