@@ -1,4 +1,4 @@
-"""The act between an intent that is committed and its outcome: one attempt of a tool to take effect.
+"""The act between a committed intent and its outcome: one attempt of a tool to take effect.
 
 Blocking and async callers share this code. It awaits only its executor and a connection.
 """
@@ -34,7 +34,7 @@ from langgraph_pgstate.tools.executor import Abandoned, Executor, Overdue, Rest
 from langgraph_pgstate.tools.intents import Execution, ToolCall, running_execution
 from langgraph_pgstate.tools.results import ParentAnswer, is_error
 
-# The server's timeout exceeds that of this process by this much; it only applies if this process cannot act.
+# Seconds by which the server's timeout exceeds this process's timeout. It applies only if this process cannot act.
 _SERVERS_GRACE = 1.0
 # Time limit for the server to end a transaction whose COMMIT was not confirmed.
 _COMMIT_SECONDS = 5.0
@@ -49,8 +49,8 @@ class Raised(Exception):
     Attributes:
         error: The exception.
         is_begun: Whether the tool was called.
-        is_rolled_back: Whether the database rolled the tool back, so that the error is not the tool's failure.
-        rest: The tool itself, if the exception is that of a caller who has stopped waiting for it.
+        is_rolled_back: Whether the database rolled the tool back. The error is then not the tool's failure.
+        rest: The tool itself, if its caller stopped waiting and raised the exception.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
     """Call a tool, and return its result.
 
     Raises:
-        Raised: If it raises, takes too long, or was not allowed to begin, or if its caller is cancelled.
+        Raised: If the tool raises, takes too long, or was not allowed to begin, or if its caller is cancelled.
     """
     seconds, connection = call.policy.timeout, execution.connection
     token, starts_token = running_execution.set(execution), tool_starts.set(call.starts)
@@ -89,7 +89,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         if not isinstance(abandoned.error, Overdue):
             raise Raised(abandoned.error, rest=abandoned.rest) from abandoned.error
         overdue = call.intent.error(ToolTimeoutError, seconds)
-        # Unless it may be repeated, its unknown outcome must end the run.
+        # Unless the tool may be repeated, its unknown outcome must end the run.
         overdue.is_final = not call.policy.may_repeat
         raise Raised(overdue, rest=abandoned.rest) from None
     except Exception as error:
@@ -102,7 +102,7 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
         running_execution.reset(token)
     refusal = call.refusal
     if refusal is not None:
-        # The tool did not begin, even if middleware within the ledger's has made an answer of this error.
+        # The tool did not begin, even if middleware inside the ledger's has turned this error into a message.
         say(refusal, f"{call.intent.tool} was not started, it had no effect")
         raise Raised(refusal)
     return result
@@ -111,7 +111,8 @@ async def act(executor: Executor, call: ToolCall, execution: Execution) -> Any:
 async def act_in_transaction(
     executor: Executor, call: ToolCall, execution: Execution, outcome_of: Callable[[Any], Outcome]
 ) -> Any:
-    """Call a tool in a transaction that also writes its outcome, so that both are committed or neither.
+    """Call a tool in a transaction that also writes its outcome, so that the tool's writes and the outcome are
+    committed together.
 
     Args:
         executor: The executor.
@@ -186,7 +187,7 @@ async def _act_and_record(
         # The tool left the transaction in a failed state; it is rolled back.
         raise Raised(error) from error
     if not is_mine:
-        raise intent.error(ToolOvertakenError, "was taken over by another process; its writes here are rolled back")
+        raise intent.error(ToolOvertakenError, "was taken over by another process; its writes are rolled back")
     return result
 
 
@@ -212,13 +213,15 @@ def undone(error: DatabaseError, tool: str) -> DatabaseError:
 
 
 def caused(error: E, cause: BaseException) -> E:
-    """Return an error with its cause set, for errors that are raised elsewhere."""
+    """Return an error with its cause set, for an error that other code raises."""
     error.__cause__ = cause
     return error
 
 
 def with_connection(function: F, name: str, schema: str) -> F:
-    """Return a function that passes the connection of the present attempt as `connection`, which its signature lacks.
+    """Return a function that passes the current attempt's connection as `connection`.
+
+    Its signature lacks this parameter.
 
     Raises:
         ConfigurationError: If the function has no parameter `connection`.

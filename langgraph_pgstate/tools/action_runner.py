@@ -54,7 +54,7 @@ _unrecorded: dict[str, Outcome] = {}
 
 
 class ActionRunner:
-    """The way of an action, on top of an executor.
+    """Runner of actions on top of an executor.
 
     Attributes:
         executor: The executor.
@@ -65,18 +65,18 @@ class ActionRunner:
         self.executor = executor
         self.recorded = RecordedActions(executor, codec, settings)
         self._codec, self._settings = codec, settings
-        # Namespaces whose checkpoints seem not to be stored, by their graphs' names.
+        # Namespaces without stored checkpoints, by the names of their graphs.
         self._unsaved: set[str] = set()
 
     async def perform(self, call: ToolCall) -> Any:
         """Run a tool, or return the recorded result if the same action was run before.
 
         Raises:
-            ToolOutcomeUnknownError: If its outcome is unknown, and its policy leaves the decision to a person.
-            ToolFailedError: If it failed before, and its policy does not run it again.
-            ToolBusyError: If another live process runs it for longer than this call waits.
-            ToolTimeoutError: If it takes too long.
-            ToolOvertakenError: If another process took it over while it ran.
+            ToolOutcomeUnknownError: If the action's outcome is unknown, and its policy leaves the decision to a person.
+            ToolFailedError: If the action failed before, and its policy does not run it again.
+            ToolBusyError: If another live process runs the action for longer than this call waits.
+            ToolTimeoutError: If the action takes too long.
+            ToolOvertakenError: If another process took the action over while it ran.
             ToolSetupError: If the setup of the tool does not match its ledger or graph.
         """
         if call.policy.transactional and call.policy.timeout is not None and self.executor.is_borrowed:
@@ -89,7 +89,7 @@ class ActionRunner:
         except BaseException as error:
             is_over = isinstance(error, Exception) and not (isinstance(error, PGStateError) and error.is_final)
             if call.is_counted and not is_over:
-                # Code of the task may call again, and must not act beside or after this attempt.
+                # Code of the task may call the action again. It must not act during or after this attempt.
                 repeat_next(call.intent.idempotency_key)
             raise
 
@@ -104,14 +104,14 @@ class ActionRunner:
             if answer is not None:
                 limit = self._settings.result_limit if call.policy.result_limit is None else call.policy.result_limit
                 return present(answer.result, call.intent, limit, self._settings)
-            # It failed, and its policy runs it again.
+            # The action failed, and its policy runs it again.
             call = replace(call, intent=replace(call.intent, intent_id=new_intent_id()))
 
     async def _intend(self, call: ToolCall) -> tuple[ToolCall, int, Happened | None]:
         """Commit the intent of a call, unless the action has a recorded outcome.
 
         Returns:
-            The call, which may be another action than it seemed; the number of the attempt that may begin now; the
+            The call, which may turn out to be another action; the number of the attempt that may begin now; the
             recorded outcome.
         """
         waited, pause = 0.0, _FIRST_PAUSE
@@ -158,11 +158,11 @@ class ActionRunner:
         return await self._before(intent, self._unless_stopped(intent, taken))
 
     async def _is_alive(self, intent: Intent, asked_at: float) -> bool:
-        """Return whether others still take an attempt for alive, however late its intent was confirmed.
+        """Return whether other processes still consider an attempt alive, however late its intent was confirmed.
 
         Args:
-            intent: The attempt, which was recorded.
-            asked_at: When that was asked for, at the earliest, by `lease_clock`.
+            intent: The recorded attempt.
+            asked_at: Earliest time at which the recording was asked for, by `lease_clock`.
         """
         while lease_clock() - asked_at > self._settings.ttl_seconds / 2:
             asked_at = lease_clock()
@@ -210,8 +210,8 @@ class ActionRunner:
     async def _catch_up(self, intent: Intent, is_saved: bool) -> None:
         """Wait until the checkpoint from which a call was made is stored.
 
-        If the process died before that, the model would be called again, and would repeat the tool call under another
-        id. A task would be another one, too.
+        If the process died before, the model would be called again and would repeat the tool call under another id. The
+        task's id would also change.
 
         Raises:
             UnavailableError: If a checkpoint that will be stored has not been stored after `wait_seconds`, or two
@@ -233,7 +233,7 @@ class ActionRunner:
             elif names in self._unsaved:
                 return
             elif waited >= _LONGEST_CATCH_UP:
-                # A subgraph without a checkpointer, or a checkpointer on another database.
+                # A subgraph has no checkpointer, or the checkpointer is on another database.
                 self._unsaved.add(names)
                 _log.warning(
                     "%s runs although checkpoint %r of thread %r is not stored: if this process dies, the call may be "
@@ -245,14 +245,14 @@ class ActionRunner:
                 return
             await self.executor.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, _FIRST_PAUSE * 5)
-        # It was only late before.
+        # The checkpoint was only stored late before.
         self._unsaved.discard(names)
 
     async def _attempt(self, call: ToolCall, attempt: int) -> Happened | None:
         """Run a tool whose intent is committed, and write the outcome.
 
         Returns:
-            The result; `None` if it failed and may be tried again at once.
+            The result; `None` if the tool failed and may be retried at once.
         """
         intent = call.intent
         execution = Execution(
@@ -308,7 +308,10 @@ class ActionRunner:
         raise intent.error(ToolOvertakenError, why)
 
     async def _write(self, intent: Intent, outcome: Outcome) -> bool:
-        """Write an outcome, or keep it for the action's next call in this process. False if it was taken over."""
+        """Write an outcome, or keep it for the action's next call in this process.
+
+        Return false if the action was taken over.
+        """
         try:
             seconds = self._settings.ttl_seconds / 6
             return await self.executor.run_apart(
@@ -321,7 +324,7 @@ class ActionRunner:
             raise
 
     def _outcome_of(self, call: ToolCall, raised: Raised) -> Outcome:
-        """Return the outcome of a tool that raised, or whose caller has stopped waiting, once all of it has ended."""
+        """Return the outcome of a tool that raised or whose caller stopped waiting, after all its code has ended."""
         if call.refusal is not None or not raised.is_begun:
             return Outcome("pending")
         if raised.rest is not None and not call.policy.transactional:
@@ -333,25 +336,25 @@ class ActionRunner:
                 return self._outcome_of(call, Raised(own))
             except BaseException:
                 if call.is_blocking and raised.rest.was_refused:
-                    # It waited for a thread that was free. Without a thread, other code has replaced it.
+                    # The tool waited for a free OS thread. Without a thread, other code has replaced it.
                     return Outcome("pending")
         error = raised.error
         is_stopped = isinstance(error, PGStateError) and (error.is_final or _is_refused_run(error, call.intent))
         if raised.is_rolled_back or (isinstance(error, GraphBubbleUp) and not is_stopped):
-            # It waits for a person or another graph, and starts again after that.
+            # The tool waits for a person or another graph, and starts again afterwards.
             return Outcome("pending")
         if isinstance(error, ToolTimeoutError):
             return failure("timeout", error, self._settings)
         if isinstance(error, Exception) and not is_stopped:
             return replace(failure("error", error, self._settings), answers=answers_used())
-        # Stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown outcome: its
-        # progress is unknown, unless it was rolled back.
+        # The tool was stopped midway, by a cancellation, by the end of its run, or by a nested action of unknown
+        # outcome. Its progress is unknown, unless it was rolled back.
         return failure("pending" if call.policy.transactional else "unknown", error, self._settings)
 
     async def _note_abandoned(self, call: ToolCall, raised: Raised) -> None:
-        """Keep an attempt alive in the background until all of its code has ended, and record its outcome then.
+        """Keep an attempt alive in the background until all of its code has ended. Then record its outcome.
 
-        Only an attempt that took too long and may be repeated does not keep others from beginning.
+        Meanwhile no other attempt may begin, except after a timeout if the action may be repeated.
         """
         intent, rest = call.intent, raised.rest
         assert rest is not None
@@ -381,7 +384,7 @@ def _refuse_itself(intent: Intent) -> None:
     """Refuse a tool that calls itself as the action that it is running.
 
     Raises:
-        ToolSetupError: If it does.
+        ToolSetupError: If the tool calls itself.
     """
     outer = running_execution.get()
     if outer is not None and (outer.thread_id, outer.key) == (intent.thread_id, intent.idempotency_key):
@@ -396,7 +399,7 @@ def _keep_outcome(intent_id: str, outcome: Outcome) -> None:
 
 
 def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
-    """Return whether a failed attempt may be followed by another at once. One of unknown outcome may not."""
+    """Return whether another attempt may follow a failed one at once. After an unknown outcome it may not."""
     error = None if raised is None else raised.error
     if raised is not None and not raised.is_begun:
         return False
@@ -412,7 +415,7 @@ def _may_retry(call: ToolCall, attempt: int, raised: Raised | None) -> bool:
 
 
 def _is_refused_run(error: PGStateError, intent: Intent) -> bool:
-    """Return whether an error says that the run of an action may write nothing more."""
+    """Return whether an error says that an action's run may not write any more."""
     return isinstance(error, StaleHeadError | CheckpointOrderError | ThreadDeletedError) and (
         error.thread_id == intent.thread_id
     )

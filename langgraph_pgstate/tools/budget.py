@@ -83,7 +83,7 @@ class Budget(BaseCallbackHandler):
         self._end(run_id)
 
     def on_tool_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Record the root run of a tool, so that models called by the tool count against its budget."""
+        """Record the root run of a tool, so that models called by the tool count against the run's budget."""
         self._begin(run_id, parent_run_id)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ class Budget(BaseCallbackHandler):
         self._end(run_id)
 
     def on_retriever_start(self, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
-        """Record the root run of a retriever, so that models called by it count against its budget."""
+        """Record the root run of a retriever, so that models called by the retriever count against the run's budget."""
         self._begin(run_id, parent_run_id)
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:

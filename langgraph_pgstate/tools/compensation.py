@@ -25,7 +25,7 @@ class Compensator:
     """A compensation registered for a tool.
 
     Attributes:
-        name: Its name in the ledger.
+        name: Name in the ledger.
         function: Called with the `ToolExecution` to compensate and its recorded result, or `None` if the result could
             not be stored.
         policy: Its tool policy.
@@ -87,7 +87,7 @@ async def _compensate(
     try:
         result = restore(codec, recorded)
     except NotFoundError:
-        # The result could not be stored; the effect can be compensated nevertheless.
+        # The result could not be stored. The effect can still be compensated.
         result = None
     intent = Intent(
         thread_id,
@@ -105,6 +105,6 @@ async def _compensate(
     try:
         await runner.perform(call)
     except ToolFailedError:
-        # It failed in an earlier call; this call tries again.
+        # The compensation failed in an earlier call, so this call tries again.
         await runner.recorded.settle(thread_id, intent.idempotency_key, "retry", None)
         await runner.perform(call)

@@ -40,7 +40,7 @@ class Intent:
         thread_id: The thread.
         idempotency_key: Identifies the action.
         fingerprint: Fingerprint of the model's request; `None` if the key alone identifies the action.
-        intent_id: Random id of this attempt; needed to write its outcome.
+        intent_id: Random id of this attempt, needed to write the outcome.
         tool: The tool.
         arguments: The arguments as JSON text.
         tool_call_id: The model's tool call.
@@ -90,7 +90,7 @@ class Outcome:
         preview: The beginning of the result, as text.
         error_type: Qualified name of the exception.
         error_message: Message of the exception.
-        answers: Number of its task's resume values used up with it; 0 keeps the recorded number.
+        answers: Number of the task's resume values that are used up after the attempt; 0 keeps the recorded number.
     """
 
     status: str
@@ -110,7 +110,7 @@ class Recorded:
         execution: The public part.
         fingerprint: Fingerprint of the model's request.
         intent_id: Id of the last attempt.
-        answers: Number of its task's resume values used up with it.
+        answers: Number of the task's resume values that are used up after the action.
         is_expired: Whether the holder's liveness has expired.
         result_type: Type of the encoded result.
         result: The encoded result.
@@ -130,7 +130,7 @@ async def begin(
 ) -> tuple[int, Recorded | None]:
     """Record an intent, unless the action is known already. One statement; a second one if it is known.
 
-    Safe to repeat: an intent that was recorded although no response arrived is recognized by its `intent_id`.
+    Safe to repeat: if an intent was recorded but the response was lost, its `intent_id` identifies it.
 
     Returns:
         The number of the attempt that may begin now, or 0 and the recorded action.
@@ -150,7 +150,7 @@ async def begin(
             return 1, None
         recorded = await get(db, queries, intent.thread_id, intent.idempotency_key)
         if recorded is None:
-            # Deleted in the meantime, together with its thread.
+            # The action was deleted meanwhile, together with its thread.
             await refuse_deleted(db, queries, intent.thread_id)
             continue
         if recorded.intent_id != intent.intent_id:
@@ -160,7 +160,7 @@ async def begin(
             return recorded.execution.attempt, None
         if recorded.execution.status == "pending":
             return 0, recorded
-        # Other processes count it as an attempt of a dead process, although it has not begun.
+        # Other processes count this as an attempt of a dead process, although it has not begun.
         await finish(db, queries, intent, Outcome("pending"))
 
 
@@ -280,7 +280,7 @@ async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_g
     """Set an action whose process is gone to `unknown`. One statement. A late outcome is still accepted.
 
     Returns:
-        Whether it is unknown; false if it ended, was renewed or was taken over since it was read.
+        Whether the outcome is unknown now; false if the action ended, was renewed or was taken over since it was read.
     """
     if seen.execution.status != "running":
         return True
@@ -290,8 +290,9 @@ async def mark_unknown(db: Connection, queries: Queries, seen: Recorded, *, is_g
 
 
 async def finish(db: Connection, queries: Queries, intent: Intent, outcome: Outcome) -> bool:
-    """Write the outcome of an attempt; of a compensation also that its effect is compensated. One statement; safe to
-    repeat.
+    """Write the outcome of an attempt. For a compensation, mark its effect as compensated.
+
+    One statement; safe to repeat.
 
     Returns:
         False if the action was taken over or deleted with its thread.
@@ -310,7 +311,7 @@ async def is_committed(db: Connection, queries: Queries, intent: Intent, seconds
     Waits for the end of that transaction, as the server may still be committing it. Safe to repeat.
 
     Raises:
-        DatabaseError: If it has not ended after `seconds`.
+        DatabaseError: If the transaction has not ended after `seconds`.
     """
     key = {"thread_id": intent.thread_id, "idempotency_key": intent.idempotency_key}
     async with db.transaction():
@@ -367,7 +368,7 @@ async def list_effects(
     """Return executions that are not compensated, last outcome first: of a run, from a checkpoint on, or all.
 
     Returns:
-        Each execution, and whether a fork or a copy brought it from the thread on which it was made.
+        Each execution, and whether it was made on another thread and came here by a fork or a copy.
 
     Raises:
         NotFoundError: If the thread's root namespace has no such checkpoint.
@@ -398,9 +399,9 @@ def execution_of(row: Row) -> ToolExecution:
 
 
 def open_result(type_: str, data: bytes, where: str) -> tuple[str, bytes]:
-    """Return the serializer's type and bytes of a recorded result, taken out of its frame.
+    """Return the serializer's type and bytes of a recorded result, without its frame.
 
-    The type keeps the prefix that marks an exception which the tool raised.
+    If the tool raised the result as an exception, the type keeps the prefix that says so.
 
     Raises:
         CorruptStateError: If the stored result was altered.
@@ -447,7 +448,7 @@ def list_recent(
     limit: int = 20,
     cursor: str | None = None,
 ) -> Read[Page[ToolExecution]]:
-    """Return the reading of a page of the executions of all threads, newest first.
+    """Return a `Read` of a page of the executions of all threads, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -135,13 +135,13 @@ WITH ended AS (
 SELECT attempt FROM ended;
 
 -- name: release_tool_execution
--- Let an action whose attempt has no outcome begin again; waits for a transaction that may be writing the outcome.
+-- Allow an action whose attempt has no outcome to begin again. Waits for a transaction that may be writing the outcome.
 UPDATE /*schema*/tool_executions SET status = 'pending', ended_at = now()
 WHERE thread_id = :thread_id AND idempotency_key = :idempotency_key AND intent_id = :intent_id AND status = 'running';
 
 -- name: limit_transaction
--- Make the server end a transaction that is stuck in a statement or between two; a shorter timeout that is already set
--- is kept.
+-- Make the server end a transaction that is stuck in a statement or between two statements. A shorter timeout that is
+-- already set is kept.
 SELECT set_config(s.name, ceil(least(
     :milliseconds::float8,
     nullif(extract(epoch FROM current_setting(s.name)::interval) * 1000::numeric, 0::numeric)::float8

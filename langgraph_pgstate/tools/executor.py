@@ -37,7 +37,7 @@ from langgraph_pgstate.tools.executions import Intent, renew_all
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Seconds that a cancelled tool has to end before its caller stops waiting for it, and its connection is closed.
+# Seconds that a cancelled tool has to end. Then its caller stops waiting, and its connection is closed.
 _GRACE = 1.0
 
 _log = logging.getLogger(__name__)
@@ -48,16 +48,16 @@ class Overdue(Exception):
 
 
 class Rest(Protocol):
-    """A tool whose caller does not wait for it any more."""
+    """A tool for which no caller waits any more."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all of its code has ended."""
+        """Whether all code of the tool has ended."""
         ...
 
     @property
     def was_refused(self) -> bool:
-        """Whether it has only asked for a thread, and no thread has begun to run its code."""
+        """Whether the tool only asked for an OS thread, and no thread has begun to run its code."""
         ...
 
     def outcome(self) -> Any:
@@ -69,7 +69,7 @@ class Abandoned(Exception):
     """The caller of a tool stopped waiting before the tool returned, because it was cancelled or the time was over.
 
     Attributes:
-        error: Why: `Overdue`, or what cancelled the caller.
+        error: The reason: `Overdue`, or the caller's cancellation.
         rest: The tool, which may still run.
     """
 
@@ -113,25 +113,26 @@ class Executor(Runner, Protocol):
         """Call a tool that works on a borrowed connection. Raise `Abandoned` as `act` does.
 
         The timeout is wall-clock time. If this process was suspended for that long, the server may have ended the
-        transaction. On return the tool cannot use the connection any more: it has ended, or the connection is closed.
+        transaction. After the return, the tool cannot use the connection any more: the tool has ended, or the
+        connection is closed.
         """
         ...
 
     def when_over(
         self, rest: Rest, tool: str, conclude: Callable[[], Coroutine[Any, Any, Any]], let_go: Callable[[], Any]
     ) -> None:
-        """Run `conclude` and then `let_go` when an abandoned tool is over, in the background.
+        """Run `conclude` and then `let_go` in the background when an abandoned tool has ended.
 
-        If the event loop is closed before that, `conclude` is not run.
+        If the event loop is closed before, `conclude` is not run.
         """
         ...
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile, any number of times."""
+        """Wait for an awaitable, even if the caller is cancelled meanwhile any number of times."""
         ...
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended."""
+        """Wait until an awaitable has ended. If the caller is cancelled, cancel the awaitable once."""
         ...
 
     def raise_if_cancelled(self) -> None:
@@ -172,7 +173,7 @@ def is_under_way(intent_id: str | None) -> bool:
 
 
 class _Pulse:
-    """The attempts of one ledger in progress: by thread, intent id to key; and the tools that were abandoned."""
+    """The attempts of one ledger in progress (by thread, from intent id to key), and the abandoned tools."""
 
     def __init__(self, ttl_seconds: float) -> None:
         self.ttl_seconds = ttl_seconds
@@ -216,7 +217,7 @@ class _Pulse:
     def abandoned(self, seconds: float = 0) -> list[str]:
         """Return the abandoned tools of this process that still run, after waiting up to `seconds` for their end."""
         if self._process != os.getpid():
-            # They run in the process that was forked.
+            # In a forked child, these tools run only in the parent.
             return []
         with self._changed:
             self._changed.wait_for(lambda: not self._abandoned, seconds)
@@ -240,7 +241,7 @@ class _Pulse:
 
 
 class _RestOfThread:
-    """An abandoned tool in a thread of its own."""
+    """An abandoned tool in its own OS thread."""
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
@@ -258,7 +259,7 @@ class _RestOfThread:
 
 
 class _RestOfTask:
-    """An abandoned tool in a task, with the threads and tasks that it started."""
+    """An abandoned tool in a task, with the OS threads and tasks that it started."""
 
     def __init__(self, task: asyncio.Task[Any], work: StartedWork) -> None:
         self.work = work
@@ -275,22 +276,22 @@ class _RestOfTask:
 
     def outcome(self) -> Any:
         if self._is_cancelled and (self._task.cancelled() or self._task.exception() is not None):
-            # An exception of its own may be how it ends when it is cancelled.
+            # A cancelled tool may end by raising its own exception.
             raise asyncio.CancelledError
         return self._task.result()
 
     async def stop(self) -> None:
-        """Cancel the task, and give it a while to end."""
+        """Cancel the task, and wait a while for its end."""
         if not self._task.done():
             self._is_cancelled = True
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_GRACE)
 
     async def end(self) -> None:
-        """Wait until everything has ended. The task is cancelled if it has more to do than to wait for a thread."""
+        """Wait until the task and its OS threads have ended. Cancel the task if it does more than wait for a thread."""
         if not self._is_cancelled:
             await self.work.threads_ended()
-            # It has the thread's result now, and may return it.
+            # The task has the thread's result now, and may return it.
             await asyncio.wait({self._task}, timeout=_GRACE)
             await self.stop()
         await asyncio.wait({self._task})
@@ -318,21 +319,24 @@ class BlockingExecutor(BlockingRunner, Executor):
         return answer
 
     async def act(self, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool; with a timeout in a thread, which continues after the timeout."""
+        """Call a tool. With a timeout, it runs in an OS thread that continues after the timeout."""
         if seconds is None:
             return await self.call(function)
         future = self._start(function)
         try:
             wait([future], seconds)
         except BaseException as error:
-            # A signal's.
+            # The exception of a signal handler.
             raise Abandoned(error, _RestOfThread(future)) from error
         if not future.done():
             raise Abandoned(Overdue(), _RestOfThread(future))
         return future.result()
 
     async def act_on(self, connection: Any, function: Callable[[], Any], seconds: float | None) -> Any:
-        """Call a tool that works on a connection; with a timeout in a thread, whose connection is closed after it."""
+        """Call a tool that works on a connection. With a timeout, it runs in an OS thread.
+
+        After the timeout, its connection is closed.
+        """
         if seconds is None:
             return await self.call(function)
         deadline = time.monotonic() + seconds
@@ -345,7 +349,7 @@ class BlockingExecutor(BlockingRunner, Executor):
         else:
             if future.done() and time.monotonic() <= deadline:
                 return future.result()
-        # A tool that continues must not use a connection that others will use.
+        # A tool that continues must not use a connection that other calls will use.
         if not future.done() and interrupt(connection):
             wait([future], _GRACE)
         if not future.done():
@@ -355,7 +359,7 @@ class BlockingExecutor(BlockingRunner, Executor):
     def when_over(
         self, rest: Rest, tool: str, conclude: Callable[[], Coroutine[Any, Any, Any]], let_go: Callable[[], Any]
     ) -> None:
-        """Run `conclude` and then `let_go` in the thread of an abandoned tool, at its end."""
+        """Run `conclude` and then `let_go` in the OS thread of an abandoned tool, at the tool's end."""
         assert isinstance(rest, _RestOfThread)
         end = self._pulse.abandon(tool)
         context = contextvars.copy_context()
@@ -370,7 +374,7 @@ class BlockingExecutor(BlockingRunner, Executor):
         rest.future.add_done_callback(lambda _: work())
 
     def _start(self, function: Callable[[], Any]) -> Future[Any]:
-        """Call a tool in a thread of its own."""
+        """Call a tool in its own OS thread."""
         future: Future[Any] = Future()
         context = contextvars.copy_context()
 
@@ -463,7 +467,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         if not work.stop():
             await rest.stop()
         if isinstance(error, Overdue) and task.done() and not task.cancelled() and task.exception() is None:
-            # It ended just before it was cancelled.
+            # The tool ended just before it was cancelled.
             return task.result()
         raise Abandoned(error, rest)
 
@@ -484,7 +488,7 @@ class AsyncExecutor(AsyncRunner, Executor):
             if done and (deadline is None or time.monotonic() <= deadline):
                 return task.result()
         work.stop()
-        # psycopg cancels the statement of a task that is cancelled.
+        # psycopg cancels the statement of a cancelled task.
         await rest.stop()
         if not rest.is_over:
             await arevoke(connection)
@@ -507,7 +511,7 @@ class AsyncExecutor(AsyncRunner, Executor):
                 await conclude()
             except asyncio.CancelledError:
                 _log.warning("the event loop of %s is closed while it runs: its outcome will be unknown", tool)
-                # Nothing else in this process may begin it before that.
+                # No other call in this process may begin the action before that.
                 rest.work.when_threads_ended(have_ended)
                 raise
             except BaseException:
@@ -520,11 +524,11 @@ class AsyncExecutor(AsyncRunner, Executor):
         task.add_done_callback(self._background.discard)
 
     async def to_the_end(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something even if the caller is cancelled meanwhile, any number of times."""
+        """Wait for an awaitable, even if the caller is cancelled meanwhile any number of times."""
         return await _join(asyncio.ensure_future(awaitable), cancels=False)
 
     async def cancelled_once(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something that is cancelled with the caller, but only once, and wait until it has ended.
+        """Wait until an awaitable has ended. If the caller is cancelled, cancel the awaitable once.
 
         anyio cancels a task in every iteration of the event loop until it ends. A second cancellation makes psycopg
         close the connection during a statement, which the server may still commit.
@@ -542,7 +546,7 @@ class AsyncExecutor(AsyncRunner, Executor):
         """Renew the liveness of an attempt while it is in progress. The blocks of one attempt may overlap."""
         with self._pulse.beating(intent):
             if self._beater is None or self._beater.done():
-                # The task outlives this call, so it gets a context of its own.
+                # The task outlives this call, so it gets its own context.
                 context = contextvars.Context()
                 self._beater = asyncio.get_running_loop().create_task(self._beat(), context=context)
             yield
@@ -582,14 +586,14 @@ class OffloadingExecutor(AsyncExecutor):
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether the only connection is one of the caller's."""
+        """Whether the only connection belongs to the caller."""
         return self._blocking.is_borrowed
 
     async def run(
         self, operation: Callable[Concatenate[Connection, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run an operation on the database in a worker thread. It cannot be cancelled; the caller waits for it."""
-        # A tool that was stopped may write the outcome of one that it called.
+        # A tool that was stopped may write the outcome of a tool that it called.
         with not_followed():
             return await self.to_the_end(asyncio.to_thread(self._blocking.database.run, operation, *args, **kwargs))
 
@@ -620,7 +624,7 @@ class OffloadingExecutor(AsyncExecutor):
 
 
 async def _join(task: asyncio.Future[T], *, cancels: bool) -> T:
-    """Wait until a task has ended, and only then raise the caller's cancellation."""
+    """Wait until a task has ended. Only then raise the caller's cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The end of the default `repr` of an object.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _MAX_DEPTH = 100
-# The methods of a tool that are called before its handlers are.
+# Methods of a tool that are called before its handlers.
 _STARTING: Final = ("invoke", "ainvoke", "run", "arun")
 
 
@@ -64,7 +64,7 @@ class Execution:
     def token(self) -> str:
         """A UUID that is the same for every attempt at this action, for use as an external API's idempotency key.
 
-        An attempt on a fork at an action started before the fork has the same token.
+        If an action was started before a fork, its attempts on the fork have the same token.
         """
         return action_token(self.origin_thread_id or self.thread_id, self.tool, self.key)
 
@@ -116,7 +116,7 @@ class ToolCall:
 
     @property
     def refusal(self) -> LeaseLostError | None:
-        """The error of the check of a lease that has kept the tool from beginning in this attempt, else `None`."""
+        """The error of the lease check that kept the tool from beginning in this attempt; `None` if it was allowed."""
         return self.starts.refusal if self.is_announced else None
 
 
@@ -125,7 +125,7 @@ class CallReader:
 
     Args:
         database: The database of the ledger.
-        schema: Its schema.
+        schema: The schema.
         settings: The settings of the ledger.
         run_of: Returns the run of a config that does not name it.
     """
@@ -178,8 +178,8 @@ class CallReader:
     ) -> ToolCall:
         """Return a function call in a node.
 
-        Without a key function the action is the n-th call with these arguments in this task, or in the action that
-        calls it. A task that is run again after a crash has the same id and makes the same calls.
+        Without a key function, the action is the n-th call with these arguments in the task or in the calling action. A
+        task that is run again after a crash has the same id and makes the same calls.
 
         Raises:
             ToolSetupError: If this is not called in a graph on a thread.
@@ -196,12 +196,12 @@ class CallReader:
         if policy.key is not None:
             key = _own_key(tool, policy, arguments)
         else:
-            # Several actions of a task run beside each other, and each counts the calls of its own attempt.
+            # Several actions of a task run at the same time, and each counts the calls of its own attempt.
             outer = running_execution.get()
             fingerprint = _digest([tool, _lasting(arguments), *([] if outer is None else [outer.key])])
             call = f"{tool}:{_task_of(config)}:{fingerprint[:16]}"
             key = f"{call}:{_ordinal(config, call)}"
-            # The task is the same again only if its checkpoint is stored.
+            # The task keeps its id only if its checkpoint is stored.
             ahead = _saver_ahead_of(config)
         return ToolCall(
             self._intent(config, tool, key, None, arguments, None),
@@ -254,7 +254,9 @@ class CallReader:
 
 
 def _saver_ahead_of(config: Mapping[str, Any]) -> Any:
-    """Return the saver that may still be storing the checkpoint from which a running task started; `None` if it has."""
+    """Return the saver that may still be storing the checkpoint of a running task; `None` if the checkpoint is
+    stored.
+    """
     configurable = configurable_of(config)
     return configurable.get(CHECKPOINTER) or None if configurable.get(DURABILITY) in (None, "async") else None
 
@@ -306,8 +308,8 @@ def _asked_for(state: Any, tool: str, call_id: str | None, arguments: Any) -> tu
 def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the name and arguments that a person gave a call through LangChain's `HumanInTheLoopMiddleware`.
 
-    The message that requested the call keeps its own arguments. The edit is in the state, or, if each call asks for
-    itself, an answer of the task.
+    The message that requested the call keeps its own arguments. The edit is in the state. With one interrupt per call,
+    the edit is an answer of the task.
     """
     edits = state.get(EDITED_CALLS) if isinstance(state, Mapping) else getattr(state, EDITED_CALLS, None)
     if isinstance(edits, Mapping) and call.get("id") in edits:
@@ -321,7 +323,7 @@ def _edit_by_person(state: Any, config: Mapping[str, Any], call: Mapping[str, An
 
 
 def repeat_next(key: str) -> None:
-    """Let the next equal call of this task be this action again, as the outcome of this call is not known.
+    """Make the next equal call of this task the same action, because the outcome of this call is unknown.
 
     Args:
         key: The key of a function call without a key function.
@@ -332,7 +334,7 @@ def repeat_next(key: str) -> None:
 
 
 def _ordinal(config: Mapping[str, Any], call: str) -> int:
-    """Return the number of equal calls that this task has made before, in this run of it and of the outer action."""
+    """Return the number of equal calls that this execution of the task or of the outer action made before."""
     with _ordinals_lock:
         left = _ordinals_left(config, call)
         left.sort()
@@ -343,7 +345,7 @@ def _ordinal(config: Mapping[str, Any], call: str) -> int:
 
 
 def _ordinals_left(config: Mapping[str, Any], call: str) -> list[int]:
-    """Return the numbers of a task's next equal calls: those to be repeated, and that of the next new one."""
+    """Return the numbers of a task's next equal calls: the numbers to repeat, and the next new number."""
     pad, outer = scratchpad_of(config), running_execution.get()
     if pad is None:
         return [0]
@@ -353,13 +355,16 @@ def _ordinals_left(config: Mapping[str, Any], call: str) -> list[int]:
     return _ordinals.setdefault(pad.get_null_resume, {}).setdefault(place, [0])
 
 
-# LangGraph makes a new scratchpad for each run of a task; one of its functions supports weak references.
+# LangGraph makes a new scratchpad for each execution of a task. One of the scratchpad's functions supports weak
+# references.
 _ordinals: WeakKeyDictionary[Any, dict[tuple[int, int, str], list[int]]] = WeakKeyDictionary()
 _ordinals_lock = threading.Lock()
 
 
 def _lasting(value: Any, depth: int = 0) -> Any:
-    """Return what `to_json` does, but equal in every process: sets are sorted, and memory addresses removed."""
+    """Return the JSON of `to_json` in a form that is equal in every process: sets are sorted, and memory addresses
+    removed.
+    """
     if depth > _MAX_DEPTH:
         return None
     kind = type(value)

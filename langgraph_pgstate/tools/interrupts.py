@@ -26,7 +26,7 @@ _EXPLAINED = {
     "retry": "it did not take effect; run it",
     "fail": "do not run it again",
 }
-# Tools of one task may run in several threads, and must not read its answers at the same time.
+# Tools of one task may run in several OS threads, and must not read the task's answers at the same time.
 _turns = threading.Lock()
 _skipping = threading.Lock()
 
@@ -37,10 +37,10 @@ def ask(execution: ToolExecution, used: int, open_ids: Sequence[str]) -> tuple[s
     Args:
         execution: The execution of unknown outcome.
         used: Number of the task's answers that are used up.
-        open_ids: Ids of all the task's executions without outcome; this one's is `key#attempt`.
+        open_ids: Ids of all the task's executions without outcome. This execution's id is `key#attempt`.
 
     Returns:
-        The decision, the result it names if any, and the number of the task's answers used up including this one.
+        The decision, the result that it names, if any, and the number of the task's used answers, including this one.
 
     Raises:
         GraphInterrupt: If there is no answer yet.
@@ -90,7 +90,7 @@ def skip_answers(count: int) -> None:
         return
     with _skipping:
         while len(pad.resume) < count:
-            # The latest answer is lost with a process that dies; LangGraph may or may not hand it out again.
+            # The latest answer is lost with a process that dies. LangGraph may return it again or not.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
         # As in `interrupt()`: answers that are not sent are lost at the end of this run.
@@ -149,7 +149,7 @@ _reached: ContextVar[list[int] | None] = ContextVar("pgstate_reached", default=N
 
 
 def _read(answer: Any, own: str, may_be_plain: bool) -> tuple[str, Any] | None:
-    """Return the decision in an answer, if it is an answer to the interrupt `own`."""
+    """Return the decision in an answer, if the answer belongs to the interrupt `own`."""
     if isinstance(answer, Mapping) and own in answer:
         return _decision(answer[own])
     return _decision(answer) if may_be_plain else None

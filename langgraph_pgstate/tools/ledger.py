@@ -70,7 +70,7 @@ class _Ledger:
         self._default = default or ToolPolicy()
         self._calls = CallReader(database, queries.schema, self._settings, run_of)
         self._policies: dict[str, ToolPolicy] = {}
-        # Tool name to function name, where they differ.
+        # Tool name to function name, if they differ.
         self._functions: dict[str, str] = {}
         self._compensators: dict[str, Compensator] = {}
 
@@ -104,8 +104,7 @@ class _Ledger:
         return register
 
     def transactional(self, function: F) -> F:
-        """Give a tool a connection whose transaction also stores the tool's outcome, so that both are committed or
-        neither.
+        """Give a tool a connection whose transaction also stores the tool's outcome.
 
         The function takes the connection as its keyword parameter `connection` (psycopg's, async in an async ledger).
         The parameter is hidden from callers and from the model. Effects in the same database happen exactly once. If
@@ -249,7 +248,7 @@ class AsyncToolLedger(_Ledger):
         return await self(request, execute)
 
     async def get(self, thread_id: str, key: str) -> ToolExecution | None:
-        """Return one action without its result, or `None` if there is none with this key."""
+        """Return one action without its result; `None` if there is no action with this key."""
         recorded = await self._executor.run(tool_executions.get, self._queries, thread_id_of(thread_id), key)
         return recorded.execution if recorded else None
 
@@ -329,11 +328,11 @@ class AsyncToolLedger(_Ledger):
         Args:
             thread_id: The thread.
             key: The action.
-            decision: `done`: it took effect and returned `result`. `retry`: it did not, and its next call runs it.
-                `fail`: it is not run again.
-            result: Its result: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
-            by: Name of the person who decides. An event of the kind `action` names it.
-            seen: The action as `get` has returned it. If it has changed since, the decision is refused.
+            decision: `done`: the action took effect and returned `result`. `retry`: it had no effect, and its next call
+                runs it. `fail`: it is not run again.
+            result: Result of the action: any storable value; for a tool of a `ToolNode`, a text or a `ToolMessage`.
+            by: Name of the person who decides. An event of the kind `action` has this name.
+            seen: The action as `get` returned it. If the action has changed since, the decision is refused.
 
         Raises:
             NotFoundError: If there is no such action.
@@ -381,7 +380,7 @@ class ToolLedger(_Ledger):
 
     Args:
         database: The database.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         codec: Serializer of results; by default LangGraph's own.
         settings: Settings for all tools.
         default: Policy of tools without one.
@@ -469,11 +468,11 @@ class ToolLedger(_Ledger):
         return run_blocking(self._compensate(what, run_id, to_checkpoint))
 
     def close(self) -> None:
-        """Wait up to `ToolSettings.wait_seconds` for tools whose callers have stopped waiting, and stop renewing.
+        """Wait up to `ToolSettings.wait_seconds` for abandoned tools, and stop renewing.
 
-        On the thread of an event loop it does not wait.
+        On the thread of an event loop, this does not wait.
         """
-        # The end of its tools could not be noticed while the loop is blocked.
+        # The loop could not notice the end of its tools while this call blocks it.
         self._executor.close(0 if _has_loop() else self._settings.wait_seconds)
 
     def _wrapped(self, function: F, name: str, terms: Mapping[str, Any]) -> F:

@@ -1,4 +1,4 @@
-"""Long results of tools, shown to a model by their beginning, their end and a reference, which a tool opens.
+"""Masking of long tool results. A model sees the beginning, the end and a reference that a tool can open.
 
 State, checkpoints and ledger keep the whole results.
 """
@@ -28,7 +28,7 @@ from langgraph_pgstate.tools.ledger import AsyncToolLedger, ToolLedger
 from langgraph_pgstate.tools.results import parse_reference, readable, reference_to
 
 READ_RESULT: Final = "read_result"
-# In a message's metadata, the reference to the whole result.
+# Key in a message's metadata for the reference to the whole result.
 _MASKED: Final = "pgstate_masked"
 _MAX_LIMIT: Final = 20_000
 _MATCHES: Final = 20
@@ -36,14 +36,14 @@ _AROUND: Final = 200
 
 
 class MaskOptions(TypedDict, total=False):
-    """Which results are masked, and what of them is shown.
+    """Options for masking results.
 
     Attributes:
         above: Number of tokens above which a result is masked; 2,000 by default.
-        head: Number of tokens, about, that are shown of its beginning; 300 by default.
-        tail: Number of tokens, about, that are shown of its end; 300 by default.
+        head: Approximate number of tokens to show from the beginning; 300 by default.
+        tail: Approximate number of tokens to show from the end; 300 by default.
         except_tools: Tools whose results are never masked; by default `read_result`.
-        token_counter: As for `window`. It is given each long text as a message of its own.
+        token_counter: As for `window`. It gets each long text as a separate message.
     """
 
     above: int
@@ -54,10 +54,10 @@ class MaskOptions(TypedDict, total=False):
 
 
 def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> list[BaseMessage]:
-    """Return messages for a model, in which long results of tools have only beginning, end and a reference.
+    """Return messages for a model in which long tool results are replaced by beginning, end and a reference.
 
-    The messages themselves are not changed. Give the model the tool of `read_result_tool`. Images and other parts that
-    are no text stay. Applied twice, it changes nothing the second time.
+    The given messages are not changed. Give the model the tool of `read_result_tool`. Images and other parts that are
+    not text stay. A second call changes nothing.
 
     Raises:
         ConfigurationError: If an option is not usable.
@@ -69,7 +69,7 @@ def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> lis
             raise ConfigurationError(f"{name} must be a number from 0 on, not {limit!r}")
     above, head, tail = (cast(int, limit) for limit in limits.values())
     if head + tail > above:
-        raise ConfigurationError(f"head and tail must be at most above together, which is {above}, not {head + tail}")
+        raise ConfigurationError(f"head + tail must be at most above ({above}), not {head + tail}")
     spared = options.get("except_tools", (READ_RESULT,))
     if isinstance(spared, str):
         raise ArgumentTypeError(f"except_tools must be a list of names, not {spared!r}")
@@ -84,10 +84,10 @@ def mask_results(messages: Sequence[Any], **options: Unpack[MaskOptions]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class MaskResults:
-    """The same as an edit of LangChain's `ContextEditingMiddleware`: `edits=[MaskResults(above=2000)]`.
+    """`mask_results` as an edit of LangChain's `ContextEditingMiddleware`: `edits=[MaskResults(above=2000)]`.
 
     Attributes:
-        above: See `MaskOptions`; the middleware counts.
+        above: See `MaskOptions`. The middleware counts the tokens.
         head: See `MaskOptions`.
         tail: See `MaskOptions`.
         except_tools: See `MaskOptions`.
@@ -150,15 +150,15 @@ def _is_text(part: Any) -> bool:
 def read_result_tool(state: Any = None) -> BaseTool:
     """Return the tool `read_result`, for `ToolNode` and `create_agent`.
 
-    It opens the references of `mask_results`, which name messages of the agent's state, and, given a state or its
-    ledger, those of results that the ledger has kept out of the state (`ToolSettings.result_limit`). It finds results
-    of the run's own thread only, whatever the reference says.
+    The tool opens references of `mask_results`, which name messages of the agent's state. With a state or its ledger,
+    it also opens references to results that the ledger has kept out of the state (`ToolSettings.result_limit`). It
+    finds only results of the run's own thread, whatever the reference says.
 
     Args:
         state: A state, or its ledger.
 
     Raises:
-        ConfigurationError: If it has no ledger.
+        ConfigurationError: If `state` has no ledger.
     """
     ledger = getattr(state, "tools", state)
     if not isinstance(ledger, ToolLedger | AsyncToolLedger | None):
@@ -194,7 +194,7 @@ def read_result_tool(state: Any = None) -> BaseTool:
     is_async = isinstance(ledger, AsyncToolLedger)
     return StructuredTool.from_function(
         None if is_async else blocking,
-        # With a blocking ledger, an async graph runs it in a thread.
+        # With a blocking ledger, an async graph runs this in a thread.
         coroutine=read_result if is_async else None,
         name=READ_RESULT,
         parse_docstring=True,
@@ -203,7 +203,7 @@ def read_result_tool(state: Any = None) -> BaseTool:
 
 
 def _in_state(state: Any, reference: str) -> str | None:
-    """Return the text of the newest result with an id, or of a call with it; `None` if there is none."""
+    """Return the text of the newest result with a message id or a call id; `None` if there is none."""
     for messages in lists_of(state):
         results = [message for message in reversed(messages) if isinstance(message, ToolMessage)]
         for message in (*(one for one in results if one.id == reference), *results):
@@ -213,19 +213,19 @@ def _in_state(state: Any, reference: str) -> str | None:
 
 
 async def _in_ledger(ledger: Any, config: Mapping[str, Any], reference: str) -> str | None:
-    """Return a result that the ledger has under a reference's key, on the run's own thread."""
+    """Return the ledger's result for a reference's key, on the run's own thread."""
     thread_id = configurable_of(config).get("thread_id")
     if ledger is None or thread_id is None:
         return None
     with suppress(ConfigurationError, NotFoundError):
-        # A fork has the reference of the thread that it was made of, and a row of its own.
+        # The reference in a fork names the source thread, but the fork has its own row.
         result = ledger.result(reference_to(str(thread_id), parse_reference(reference)[1]))
         return readable(await result if inspect.isawaitable(result) else result)
     return None
 
 
 def _places(text: str, wanted: str) -> str:
-    """Return where a text is, with what is around it."""
+    """Return the places of a text, each with the surrounding text."""
     places = [*re.finditer(re.escape(wanted), text, re.IGNORECASE)]
     found = [
         f"[at character {place.start():,}]\n{text[max(0, place.start() - _AROUND) : place.end() + _AROUND]}"

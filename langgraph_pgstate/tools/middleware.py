@@ -61,11 +61,11 @@ def middleware_of(ledger: Any) -> Any:
 def _outside_of_approval(request: ToolCallRequest) -> Iterator[None]:
     """Refuse a `HumanInTheLoopMiddleware` that asks about this call within the ledger's action.
 
-    The action would be what the model asked for: a rejection would be recorded as its failure, and an edit would act
-    under its key.
+    The action would be the model's request: a rejection would be recorded as a failure of the request, and an edited
+    call would act under the request's key.
 
     Raises:
-        ToolSetupError: If one does. The tool was not called.
+        ToolSetupError: If there is such a middleware. The tool was not called.
     """
     try:
         yield
@@ -89,7 +89,7 @@ def _names(approval: Mapping[str, Any]) -> tuple[Any, Any]:
 def _past_other_middleware() -> Iterator[None]:
     """Pass a final error through middleware that retries tools or reports their errors to the model.
 
-    LangChain's own middleware passes only the exceptions with which LangGraph itself stops a graph.
+    LangChain's own middleware lets only those exceptions pass with which LangGraph stops a graph.
     """
     try:
         yield

@@ -29,7 +29,7 @@ class ToolRetry:
 
     Attributes:
         attempts: Maximum number of attempts, the first included, counted in the ledger across processes.
-        delay: Seconds before the second attempt; doubles with each further one.
+        delay: Seconds before the second attempt; doubles with each further attempt.
         max_delay: Maximum seconds between two attempts.
     """
 
@@ -55,7 +55,8 @@ class ToolPolicy:
             tool is idempotent, or passes its token to the external system), `check`, or `ask` a person through an
             interrupt.
         check: For `on_unknown="check"`, a function that takes the `ToolExecution` and queries the external system. It
-            returns `Happened(result)` or `True`, `False` if the effect did not happen, `None` if it cannot tell.
+            returns `Happened(result)` or `True` if the effect happened, `False` if it did not, and `None` if this is
+            unknown.
         on_replay: For a run repeated from another checkpoint, whether the same call reuses the recorded outcome
             (`reuse`) or is a new action (`rerun`).
         timeout: Seconds after which a call raises `ToolTimeoutError`. A blocking tool cannot be stopped. It continues
@@ -109,8 +110,8 @@ class ToolSettings:
     """The settings of a ledger for all its tools.
 
     Attributes:
-        ttl_seconds: Seconds for which a process is considered alive after its last renewal. It renews every third of
-            it.
+        ttl_seconds: Seconds for which a process is considered alive after its last renewal. It renews after each third
+            of this time.
         wait_seconds: Seconds for which a call waits while the same action is running, before `ToolBusyError`; and for
             which `close` waits for tools whose callers have stopped waiting.
         result_limit: Bytes, artifact included, above which the state gets a summary with a reference; `None` for no

@@ -1,4 +1,4 @@
-"""Actions that are recorded already: what follows from the record of one, and a person's decision about it.
+"""Actions that are recorded already: the next step that follows from the record, and a person's decision.
 
 Blocking and async callers share this code. It awaits only its executor and a connection.
 """
@@ -35,8 +35,8 @@ class TakeOver:
     """The next step of an action that neither succeeded nor is running: another attempt may begin.
 
     Attributes:
-        seen: Its record, from which nothing may have changed.
-        answers: Number of its task's resume values used up so far.
+        seen: The action's record, which must not have changed.
+        answers: Number of the task's resume values used so far.
     """
 
     seen: Recorded
@@ -50,14 +50,14 @@ class RecordedActions:
         self._executor, self._codec, self._settings = executor, codec, settings
 
     async def next_step(self, call: ToolCall, recorded: Recorded) -> TakeOver | Happened | None:
-        """Return what follows from the record of an action that nothing runs.
+        """Return the next step from the record of an action that no process runs.
 
         Returns:
             Another attempt, or the recorded outcome; `None` if the record has changed and must be read again.
 
         Raises:
-            ToolOutcomeUnknownError: If its outcome is unknown, and its policy leaves the decision to a person.
-            ToolFailedError: If it failed before, and its policy does not run it again.
+            ToolOutcomeUnknownError: If the action's outcome is unknown, and its policy leaves the decision to a person.
+            ToolFailedError: If the action failed before, and its policy does not run it again.
         """
         execution, policy, answers = recorded.execution, call.policy, answers_of(recorded, call.intent)
         if execution.status == "success":
@@ -65,7 +65,7 @@ class RecordedActions:
             result = self._restore(recorded)
             return Happened(result if isinstance(result, ParentAnswer) else call.as_answer(result))
         if execution.status == "pending":
-            # It stopped at an interrupt of its own and starts again. Its interrupts are counted from here.
+            # The action stopped at its own interrupt and starts again. Its interrupts are counted from here.
             skip_answers(answers)
             return TakeOver(recorded, answers)
         if execution.status == "error":
@@ -89,7 +89,7 @@ class RecordedActions:
         raise call.intent.error(ToolOutcomeUnknownError)
 
     def _restore(self, recorded: Recorded) -> Any:
-        """Return a recorded result. An error in reading it ends the run: a model must not repeat the action."""
+        """Return a recorded result. An error in reading it ends the run, because a model must not repeat the action."""
         try:
             return restore(self._codec, recorded)
         except PGStateError as error:
@@ -115,7 +115,7 @@ class RecordedActions:
             raise call.intent.error(ToolOutcomeUnknownError, why)
         happened = answer if isinstance(answer, Happened) else Happened()
         if recorded.execution.attempt > 1 and recorded.execution.task_id == call.intent.task_id:
-            # The task never passed this action, so the answers so far belong to it or to actions before it.
+            # The task never passed this action, so the answers so far belong to this action or to earlier ones.
             answers = max(answers, answers_given())
             skip_answers(answers)
         return await self._conclude(call, recorded, happened, answers)
@@ -128,7 +128,7 @@ class RecordedActions:
             used, found = await self._executor.run_or_stop(
                 tool_executions.task_interrupts, execution.thread_id, call.intent.task_id
             )
-            # An execution of another task, from before a fork, is not among this task's own.
+            # An execution of another task, from before a fork, is not among this task's executions.
             open_ids = sorted({*found, *open_ids})
         try:
             decision, result, answers = ask(execution, used, open_ids)
@@ -200,12 +200,12 @@ class RecordedActions:
 
 
 def is_gone(recorded: Recorded) -> bool:
-    """Return whether the process that ran an action is dead or its liveness has expired, so that nothing runs it."""
+    """Return whether no process runs an action, because its process is dead or its liveness has expired."""
     return is_known_gone(recorded) or (recorded.execution.holder_id != holder_id() and recorded.is_expired)
 
 
 def is_known_gone(recorded: Recorded) -> bool:
-    """Return whether it is certain that nothing runs an action, without waiting for the liveness to expire."""
+    """Return whether it is certain that no process runs an action, even before the liveness expires."""
     execution = recorded.execution
     if execution.status != "running":
         return True
@@ -215,12 +215,12 @@ def is_known_gone(recorded: Recorded) -> bool:
 
 
 def answers_of(recorded: Recorded, intent: Intent) -> int:
-    """Return the number of this task's answers used up by an action. Those of a forked task do not count."""
+    """Return the number of this task's answers that an action has used. Answers of a forked task do not count."""
     return recorded.answers if recorded.execution.task_id == intent.task_id else 0
 
 
 def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
-    """Return an intent under a key of its own if the recorded action is a different one, else `None`.
+    """Return an intent under a new key if the recorded action is a different action, else `None`.
 
     Some providers number their tool calls from 0 in every response, and a fork may edit the requested call.
     """
@@ -228,7 +228,7 @@ def other_action(call: ToolCall, recorded: Recorded) -> Intent | None:
     if None not in (intent.fingerprint, recorded.fingerprint) and intent.fingerprint != recorded.fingerprint:
         return _under(intent, f"{intent.idempotency_key}@{str(intent.fingerprint)[:12]}")
     if execution.status == "success" and execution.compensated_at is not None:
-        # Its effect was compensated, so the recorded result is no longer valid.
+        # The recorded effect was compensated, so the recorded result is no longer valid.
         return _under(intent, f"{intent.idempotency_key}@{execution.compensated_at.timestamp():.6f}")
     is_over = execution.status in ("success", "error")
     is_elsewhere = (intent.checkpoint_ns, intent.checkpoint_id) != (execution.checkpoint_ns, execution.checkpoint_id)

@@ -48,7 +48,7 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
         kind, data = _encode(codec, f"result of {tool}", value)
         prefix, data = FRAMED_RESULT + prefix, pack(data)
     except PGStateError:
-        # The tool took effect, which must be recorded even if its result cannot be stored.
+        # The tool took effect, which must be recorded even if the result cannot be stored.
         kind, data, prefix = type(value).__qualname__, b"", UNSTORABLE_RESULT
     failed = is_error(result)
     return Outcome(
@@ -62,7 +62,7 @@ def success(codec: ValueCodec, settings: ToolSettings, tool: str, result: Any) -
 
 
 def _encode(codec: ValueCodec, name: str, value: Any) -> tuple[str, bytes]:
-    """Return a result as bytes that are read type for type, or as near to it as the serializer comes."""
+    """Return a result as bytes that keep all types, or as many types as the serializer can keep."""
     try:
         return codec.dumps_exactly(name, value)
     except PGStateError:
@@ -80,7 +80,7 @@ def restore(codec: ValueCodec, recorded: Recorded) -> Any:
     """Return the result of a recorded execution.
 
     Raises:
-        UnsafeTypeError: If the serializer may not build its type.
+        UnsafeTypeError: If the serializer may not build the result's type.
         NotFoundError: If the result could not be stored.
         CorruptStateError: If the stored result was altered.
     """
@@ -134,7 +134,7 @@ def as_answer(result: Any, tool: str, tool_call_id: str | None) -> Any:
         return result
     if isinstance(result, list) and result and all(isinstance(item, ToolMessage | Command) for item in result):
         return result
-    # With a `ToolNode`, the module is there.
+    # If there is a `ToolNode`, the module is imported already.
     from langgraph.prebuilt.tool_node import msg_content_output
 
     return ToolMessage(content=cast(Any, msg_content_output(result)), name=tool, tool_call_id=tool_call_id or "")
@@ -152,7 +152,7 @@ def for_call(result: Any, tool_call_id: str | None) -> Any:
 
 
 def present(result: Any, intent: Intent, limit: int | None, settings: ToolSettings) -> Any:
-    """Return the result of an action in the form that a call of it needs, shortened to a limit of bytes.
+    """Return the result of an action in the form that a call needs, shortened to a limit of bytes.
 
     Raises:
         ParentCommand: If the result is a command for the parent graph.
@@ -195,7 +195,7 @@ def parse_reference(reference: str) -> tuple[str, str]:
     """
     thread_id, slash, key = reference.removeprefix(_SCHEME).partition("/")
     if not reference.startswith(_SCHEME) or not slash or not thread_id or not key:
-        raise ConfigurationError(f"{reference!r} is not a reference to a tool's result; those begin with {_SCHEME}")
+        raise ConfigurationError(f"{reference!r} must be a reference to a tool's result, which begins with {_SCHEME}")
     return unquote(thread_id), unquote(key)
 
 
@@ -205,7 +205,7 @@ def _size(message: ToolMessage) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """Return the size of a value: that of its byte strings and buffers, plus that of the rest as text."""
+    """Return the size of a value: the size of its byte strings and buffers, plus the size of the rest as text."""
     found: list[int] = []
     rest = _without_buffers(value, found)
     if rest is None and found:
