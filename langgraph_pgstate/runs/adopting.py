@@ -28,8 +28,8 @@ async def adopt(
 ) -> list[EnqueuedRun]:
     """Enqueue crashed runs under their own ids, to go on from their newest checkpoints. Safe to repeat.
 
-    A run is crashed if its process has died, or has not said for a while that it is alive. Runs of threads that went on
-    since, and runs that have stored no checkpoint, are left out. One transaction for each run. Threads that another
+    A run is crashed if its process has died, or has not renewed its liveness in time. Runs without a checkpoint are
+    left out, and so are runs whose threads have continued since. One transaction for each run. Threads that another
     transaction has locked are left to the next call.
 
     Args:
@@ -37,7 +37,7 @@ async def adopt(
         queries: The queries of the schema.
         codec: Encodes requests.
         is_dead: Returns whether a process is known to be dead.
-        graphs: Only runs of these graphs, by the name that the record has for them; all by default.
+        graphs: Only runs of these graphs, by their names in the record; all by default.
         queue: The queue.
     """
     adopted: list[EnqueuedRun] = []
@@ -63,7 +63,7 @@ async def adopt(
                             continue
                         found = await enqueue(db, queries, [request])
                 except Exception as error:
-                    # Its thread was deleted meanwhile, or another process was first.
+                    # The run's thread was deleted meanwhile, or another process adopted the run first.
                     if is_of_one_row(error) or is_locked(error):
                         continue
                     raise

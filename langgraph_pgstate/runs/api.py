@@ -48,7 +48,7 @@ class EnqueueRequest(EnqueueOptions, total=False):
     Attributes:
         graph: Name of the graph.
         input: The graph's input.
-        command: A command instead of it.
+        command: A command instead of an input.
     """
 
     graph: Required[str]
@@ -67,13 +67,13 @@ class AsyncRuns(AsyncRunQueue):
 
     Args:
         database: The database, in which what is recorded can be read.
-        queries: The queries of its schema.
+        queries: The queries of the schema.
         queue: The database for the queue; by default the same.
         codec: Encodes inputs and reads states; by default with LangGraph's own serializer.
         versions: Upcasts states.
         keys: Keys of the config that name a thread's owner.
         graphs: The graphs that may be enqueued; any by default.
-        run_key: Source of the key of runs that are given none.
+        run_key: Source of the key for runs without a given key.
 
     Attributes:
         encoder: Encodes runs.
@@ -115,18 +115,18 @@ class AsyncRuns(AsyncRunQueue):
             graph: Name of the graph, as the workers know it.
             input: The graph's input; `None` to go on from the thread's newest checkpoint.
             command: A command instead of an input.
-            connection: A connection of the caller's. The run is enqueued in its transaction, which the caller commits;
-                a connection in autocommit mode without a transaction commits it at once.
+            connection: A connection of the caller. The run is enqueued in the connection's transaction, which the
+                caller commits. In autocommit mode without a transaction, the run is committed at once.
             options: See `EnqueueOptions`.
 
         Raises:
             ConfigurationError: If an argument is not usable, or the `run_id` is that of another run.
-            SerializationError: If a value cannot be stored; it is named.
+            SerializationError: If a value cannot be stored; the error names it.
             NotFoundError: If the checkpoint from which the run starts does not exist.
             ThreadBusyError: If the strategy is `reject` and the thread has another run.
             ThreadDeletedError: If the thread was deleted.
-            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If that is so when the run
-                begins, the run ends with this error.
+            StaleHeadError: If the thread's newest checkpoint is not the `expected_head`. If it is another one when the
+                run begins, the run ends with this error.
         """
         weighed = (input, command, [*options.values()])
         request = await heavy.compute(weighed, self.encoder.one, graph, input, command, options)
@@ -190,18 +190,18 @@ class AsyncRuns(AsyncRunQueue):
         Args:
             thread_id: The thread.
             run_id: The run.
-            timeout: Seconds to wait; without it as long as it takes.
-            is_known: Whether the run has existed: if it does not any more, it was rolled back, or deleted.
+            timeout: Seconds to wait; no limit by default.
+            is_known: Whether the run is known to have existed. If it no longer exists, it was rolled back or deleted.
 
         Returns:
             The values of the state's channels, and `__interrupt__`, a list of interrupts, if it was interrupted.
-            `graph.invoke` returns them likewise, without the channels that the graph's output schema leaves out.
-            Empty if the run has deleted its thread. Of an `@entrypoint`, what it returned.
+            `graph.invoke` returns the same, but without channels that the graph's output schema leaves out. Empty if
+            the run has deleted its thread. For an `@entrypoint`, its return value.
 
         Raises:
             RunFailedError: If the run ended with an error or took too long.
-            RunCancelledError: If it was cancelled, or rolled back meanwhile.
-            RunTimeoutError: If it has not ended in time. It goes on.
+            RunCancelledError: If the run was cancelled, or rolled back meanwhile.
+            RunTimeoutError: If the run has not ended in time. The run goes on.
             NotFoundError: If there is no such run.
         """
         key, pauses, ended = _key(thread_id, run_id), PollPauses(thread_id, run_id, timeout), asyncio.Event()
@@ -226,8 +226,8 @@ class AsyncRuns(AsyncRunQueue):
     def join(self, run: RunIds, *, last_event_id: str | int | None = None) -> AsyncIterator[StreamEvent]:
         """Yield a run's events, past and live, each once and in order, from any process; the last one is `end`.
 
-        A run that another worker goes on with, after a crash, a drain or an error, goes on here, too. While a thread or
-        task waits, one of those that wait reads for all of this state, every 50 ms. The iterator can be abandoned.
+        If another worker resumes the run after a crash, a drain or an error, the events go on here, too. One of the
+        waiting OS threads or tasks reads for all readers of this state, every 50 ms. The iterator can be abandoned.
 
         Args:
             run: The run: a handle, or anything with a `thread_id` and a `run_id`.
@@ -242,17 +242,16 @@ class AsyncRuns(AsyncRunQueue):
     def join_thread(
         self, thread_id: str, *, last_event_id: str | None = None, since: datetime | None = None
     ) -> AsyncIterator[ThreadEvent]:
-        """Yield the events of a thread's runs, past and live, one run after another; without end. As `join` does.
+        """Yield the events of a thread's runs, past and live, one run after another, without end; see `join`.
 
-        Without `last_event_id`, they begin with the first event of the runs that have not ended, or else of the run
-        that ended last.
+        Without `last_event_id`, the events begin with the first unfinished run, or else with the run that ended last.
 
         Args:
             thread_id: The thread. It may have no runs yet.
-            last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before that
-                run did, also in an attempt since, do not come.
-            since: Without `last_event_id`: a time with a time zone; the runs that ended after it come too, oldest
-                first, of the last hundred.
+            last_event_id: Run and id of the last event that the caller has, like `RUN:12`. Runs that ended before this
+                run are left out.
+            since: Without `last_event_id`: a time with a time zone. Also yield the runs that ended after it, oldest
+                first, at most the last hundred.
 
         Raises:
             ConfigurationError: If the run has no such event.
@@ -287,11 +286,11 @@ class AsyncRuns(AsyncRunQueue):
             thread_id: The thread.
             run_id: The run.
             action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-                deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
-                prevails, or else the first.
-            by: Name of the person who does it. An event of the kind `action` names it.
-            unless_retried_after: Leave it alone if a person has retried it after this time of the database's: the
-                `enqueued_at` of `queued()`, for example, when the caller looked.
+                deletes the run with its checkpoints. If several actions are asked for before the run has ended,
+                `rollback` prevails, or else the first.
+            by: Name of the person who cancels it. An event of the kind `action` has this name.
+            unless_retried_after: Do not cancel the run if a person has retried it after this time of the database, for
+                example the `enqueued_at` of `queued()` when the caller looked.
 
         Returns:
             The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -299,7 +298,7 @@ class AsyncRuns(AsyncRunQueue):
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
             ConfigurationError: If the action is unknown, or the time has no time zone.
-            AlreadyDoneError: If a person has retried it since. Nothing was written.
+            AlreadyDoneError: If a person has retried the run since. Nothing was written.
         """
         key = _key(thread_id, run_id)
         status = await self._queue.run(cancelling.cancel, self._queries, *key, action, by, unless_retried_after)
@@ -309,19 +308,20 @@ class AsyncRuns(AsyncRunQueue):
     async def retry(
         self, thread_id: str, run_id: str, *, by: str | None = None, unless_run_within: timedelta | None = None
     ) -> bool:
-        """Enqueue a run again that ended without success. Its attempts are counted from the start; it goes on from
-        its newest checkpoint. One round trip; safe to repeat.
+        """Enqueue a run again that ended without success. Its attempts are counted anew.
+
+        It resumes from its newest checkpoint. One round trip; safe to repeat.
 
         Args:
             thread_id: The thread.
             run_id: The run.
-            by: Name of the person who does it. An event of the kind `action` names it.
-            unless_run_within: Leave it alone if another run of its thread was enqueued or began within this time: since
-                the caller looked. `None`: a run without checkpoints is enqueued behind it.
+            by: Name of the person who retries it. An event of the kind `action` has this name.
+            unless_run_within: Do not retry the run if another run of its thread was enqueued or began within this time,
+                since the caller looked. `None`: a run without checkpoints is enqueued behind the other run.
 
         Returns:
-            Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
-            checkpoints and another run of its thread has gone on since, or is about to.
+            Whether the run was enqueued. False if it succeeded, was discarded, or is in the queue. Also false if it has
+            checkpoints and another run has continued its thread, or is about to.
 
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.
@@ -332,10 +332,10 @@ class AsyncRuns(AsyncRunQueue):
         return is_enqueued
 
     async def adopt(self, graphs: Collection[str] | None = None) -> list[AsyncRunHandle]:
-        """Enqueue runs of a plain `graph.invoke` that lost their process, to go on from their newest checkpoints.
+        """Enqueue runs of a plain `graph.invoke` that lost their process, to resume from their newest checkpoints.
 
-        They keep their ids. Runs of threads that went on since, and runs that have stored nothing, are left out. For
-        the start of an application, for example. Safe to repeat.
+        The runs keep their ids. Runs without a checkpoint are left out, and so are runs whose threads have continued
+        since. Call this at the start of an application, for example. Safe to repeat.
 
         Args:
             graphs: Only runs of these graphs, by the name that the record has for them; all by default.
@@ -352,15 +352,15 @@ class AsyncRuns(AsyncRunQueue):
         self._end_listener.close()
 
     async def discard(self, thread_id: str, run_id: str, *, by: str | None = None) -> bool:
-        """Remove a run from the dead letters: it cannot be retried any more. Its history is kept.
+        """Remove a run from the dead letters. It cannot be retried any more. Its history is kept.
 
         Args:
             thread_id: The thread.
             run_id: The run.
-            by: Name of the person who does it. An event of the kind `action` names it.
+            by: Name of the person who discards it. An event of the kind `action` has this name.
 
         Returns:
-            Whether it was one.
+            Whether the run was a dead letter.
 
         Raises:
             NotFoundError: If there is no such run, or it was not enqueued.

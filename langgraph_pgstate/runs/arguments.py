@@ -23,7 +23,7 @@ INT4_MAX: Final = 2**31 - 1
 
 
 def key_of(source: KeySource | None, config: Mapping[str, Any]) -> str:
-    """Return the key that a run has by its config; empty if it has none."""
+    """Return the key of a run from its config; empty if there is none."""
     if source is None:
         return ""
     found: Any = config
@@ -75,14 +75,14 @@ def run_id_of(value: Any) -> str:
         return str(uuid7())
     found = identifier("run_id", str(value) if isinstance(value, UUID) else value)
     if not found:
-        raise ConfigurationError("run_id is empty")
+        raise ConfigurationError("run_id must not be empty")
     return found
 
 
 def choice_of(name: str, value: Any, choices: Collection[Any]) -> Any:
     """Return a value that is one of some choices."""
     if value not in choices:
-        raise ConfigurationError(f"{name} is {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
+        raise ConfigurationError(f"{name} must be {', '.join(map(repr, filter(None, choices)))}, not {value!r}")
     return value
 
 
@@ -115,7 +115,7 @@ def later_of(value: Any) -> datetime | timedelta | None:
 
 
 def checkpoint_id_of(value: Any) -> str | None:
-    """Return the id of a checkpoint; `None` if none is named."""
+    """Return the validated id of a checkpoint; `None` if there is none."""
     return identifier("checkpoint_id", value) if value else None
 
 
@@ -140,7 +140,7 @@ def default_answer_of(codec: ValueCodec, value: Any) -> DefaultAnswer | None:
         return None
     if not isinstance(value, DefaultAnswer):
         raise ArgumentTypeError(f"default_answer must be a DefaultAnswer, not {type(value).__name__}")
-    # It must be readable when it is due.
+    # The answer must be readable when it is due.
     codec.loads(*codec.dumps_exactly("default_answer", value.value), "a default answer")
     return value
 

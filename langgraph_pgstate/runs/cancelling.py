@@ -20,7 +20,7 @@ _STATUSES: Final = {"cancel": "cancelled", "interrupt": "interrupted"}
 
 
 def how_to_cancel(stored: str | None) -> str | None:
-    """Return how a run is to be cancelled, by its row: as `cancel` if that names no known way."""
+    """Return the way to cancel a run, by its row; `cancel` if the row has no known way."""
     return stored if stored is None or stored in ACTIONS else "cancel"
 
 
@@ -41,10 +41,11 @@ async def cancel(
         thread_id: The thread.
         run_id: The run.
         action: `cancel` ends it as `cancelled`, `interrupt` as `interrupted`; both keep its checkpoints. `rollback`
-            deletes the run with its checkpoints. If several are asked for before the run has ended, `rollback`
+            deletes the run with its checkpoints. If several actions are asked for before the run has ended, `rollback`
             prevails, or else the first.
-        by: Name of the person who does it, for an event. Of several who ask the same, the first has one.
-        unless_retried_after: Refuse it if a person has retried the run after this time of the database's.
+        by: Name of the person who cancels it, for an event. If several persons ask for the same, the first has an
+            event.
+        unless_retried_after: Refuse the action if a person has retried the run after this time of the database.
 
     Returns:
         The run's status; `running` if its worker was asked. A run that has ended keeps its status.
@@ -52,7 +53,7 @@ async def cancel(
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.
         ConfigurationError: If the action is unknown, or the time has no time zone.
-        AlreadyDoneError: If a person has retried it since. Nothing was written.
+        AlreadyDoneError: If a person has retried the run since. Nothing was written.
     """
     if action not in ACTIONS:
         raise ConfigurationError(f"a run is cancelled by {', '.join(map(repr, ACTIONS))}, not {action!r}")
@@ -69,12 +70,12 @@ async def cancel(
             if by is not None and _changes(rows[0], action):
                 await note_action(db, queries, "cancel", by, thread_id, run_id, {"how": action})
         found = await db.fetch(queries.get_run_status, key)
-    # A pending one that was rolled back is gone.
+    # A pending run that was rolled back no longer exists.
     return "cancelled" if rows and not found else _status_of(found, key)
 
 
 def _changes(row: Sequence[Any], action: str) -> bool:
-    """Return whether a run from `lock_queued` is not yet being ended in such a way."""
+    """Return whether a row of `lock_queued` does not have this way of ending yet."""
     _, status, asked = row
     return status == "pending" or asked is None or (action == "rollback" and asked != action)
 
@@ -105,7 +106,7 @@ async def _end(db: Connection, queries: Queries, thread_id: str, rows: Sequence[
     for run_id, status, stored in rows:
         if status == "pending":
             asked = how_to_cancel(stored)
-            # One that was requeued may have been cancelled before.
+            # A requeued run may have been cancelled before.
             pending.setdefault(action if asked is None or action == "rollback" else asked, []).append(run_id)
     if running:
         await db.execute(queries.ask_cancel, {"thread_id": thread_id, "run_ids": running, "cancel": action})
@@ -139,8 +140,10 @@ async def retry(
     by: str | None = None,
     within: timedelta | None = None,
 ) -> bool:
-    """Enqueue a run again that ended without success. Its attempts are counted from the start; it goes on from its
-    newest checkpoint. One round trip, or one transaction with an event that names who did it; safe to repeat.
+    """Enqueue a run again that ended without success. Its attempts are counted anew.
+
+    It resumes from its newest checkpoint. One round trip, or one transaction with an event that names who did it; safe
+    to repeat.
 
     Returns:
         Whether it was enqueued; false if it succeeded, was discarded, or is in the queue, and if it has stored
@@ -170,13 +173,13 @@ async def retry(
 
 
 async def discard(db: Connection, queries: Queries, thread_id: str, run_id: str, by: str | None = None) -> bool:
-    """Delete what an ended run was to do: it cannot be retried any more, and is no dead letter. Its record is kept.
+    """Delete the request of an ended run, so that it is no dead letter and cannot be retried. Its record is kept.
 
-    One round trip, or one transaction with an event that names who did it; safe to repeat. It waits for whoever changes
-    the thread's queue, so that a run which another caller retries at the same time keeps what it is to do.
+    One round trip, or one transaction with a person's event; safe to repeat. It waits for other changes of the thread's
+    queue, so that a run which is retried at the same time keeps its request.
 
     Returns:
-        Whether it was stored; false if the run has not ended, has succeeded, or was discarded before.
+        Whether there was a request; false if the run has not ended, has succeeded, or was discarded before.
 
     Raises:
         NotFoundError: If there is no such run, or it was not enqueued.

@@ -16,7 +16,7 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it. Of several actions a rollback prevails, or else the first.
+-- Ask the worker of a running run to end it. If there are several actions, a rollback prevails, or else the first.
 UPDATE /*schema*/queue SET cancel = :cancel::text
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
     AND (cancel IS NULL OR :cancel = 'rollback');
@@ -55,8 +55,8 @@ WITH told AS MATERIALIZED (
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: delete_queued
--- Delete some of a thread's runs, or all, from the queue, with what they were to do. The lease of a running one is
--- taken from its worker, whose late writes are refused, as are those of a worker that has given one back.
+-- Delete some or all of a thread's runs from the queue, with their requests. The lease of a running run is taken from
+-- its worker, so that late writes are refused. Late writes of a worker that has requeued a run are refused, too.
 WITH gone AS (
     DELETE FROM /*schema*/queue
     WHERE thread_id = :thread_id AND (:run_ids::text[] IS NULL OR run_id = ANY(:run_ids))
@@ -74,8 +74,9 @@ DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND (:run_ids IS NULL OR run_id = ANY(:run_ids));
 
 -- name: set_thread_status
--- Set the status of a thread whose queue has changed: busy as long as runs are in the queue, or else as the newest of
--- its runs ended that had begun. One that was cancelled before has not changed an interrupt, for example.
+-- Set the status of a thread whose queue has changed. It is busy while the queue has runs of it. Otherwise the newest
+-- run that had begun decides. A run that was cancelled before it began does not, because it has not changed an
+-- interrupt, for example.
 UPDATE /*schema*/threads SET status = found.status
 FROM (
     SELECT CASE
@@ -98,9 +99,9 @@ SELECT r.status, r.error_type, r.error_message, r.queue IS NOT NULL FROM /*schem
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: retry_run
--- Enqueue a run again that has ended, if what it was to do is still stored; behind the other runs of its thread. A run
--- that has checkpoints goes on from its newest one, so it is left alone if another run of the thread has gone on, or is
--- about to; with a time, any run if another one of the thread was enqueued or began within that. Runs after
+-- Enqueue an ended run again behind the other runs of its thread, if its request is still stored. A run with
+-- checkpoints resumes from its newest one, so it is not enqueued if another run has continued the thread or is about
+-- to. With a time, no run is enqueued if another run of the thread was enqueued or began within that time. Runs after
 -- `lock_threads_for_no_key_update`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
@@ -141,7 +142,7 @@ UPDATE /*schema*/runs SET
 FROM given g WHERE runs.thread_id = :thread_id::text AND runs.run_id = :run_id::text;
 
 -- name: discard_request
--- Delete what a run was to do that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`,
+-- Delete the request of a run that failed, took too long or was cancelled. Runs after `lock_threads_for_no_key_update`,
 -- or it would not see that the run is about to be retried.
 DELETE FROM /*schema*/run_requests
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND EXISTS (

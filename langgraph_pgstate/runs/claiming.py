@@ -15,10 +15,10 @@ from langgraph_pgstate.runs.requests import options_of
 from langgraph_pgstate.runs.types import ClaimedRun, Claims
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Of one claim: each statement may find runs that are not free, and puts off no more than it was to claim.
+# Most statements of one claim. Each statement may find runs that are not free, and puts off as many as it could claim.
 _MOST_STATEMENTS: Final = 20
 _SET_ASIDE: Final = 1000
-# As in `claim_runs`.
+# Same number as in `claim_runs`.
 _MOST_RUNS: Final = 100
 _LIMITED: Final = ("limits", "waiting")
 
@@ -43,7 +43,7 @@ async def claim(
 
     One transaction in one round trip, or a few: if more than 100 runs are claimed, if leases are held by other
     processes, which puts such runs off for a second, or if keys are at their limits, which sets their runs aside. If
-    the answer is lost, `tend` returns the runs that were claimed. It waits a moment only for a lock; see
+    the response is lost, `tend` returns the claimed runs. The claim waits only a moment for a lock; see
     `locking.is_locked`.
 
     Args:
@@ -52,12 +52,13 @@ async def claim(
         worker_id: The worker, which holds the leases.
         queue: The queue.
         graphs: Graphs that the worker can run.
-        limit: Number of runs at most.
+        limit: Most runs to claim.
         ttl: Seconds until the leases expire, unless they are renewed.
         versions: By graph, the versions that the worker accepts besides runs without a version.
         has_limits: Whether the queue had limits at the last claim; saves a statement if that is still so.
         ended: Keys of ended runs. Other runs of these keys that wait for their limits are claimed, too.
-        suspects: Whether only runs are claimed that are to be alone in their worker, or only others; all by default.
+        suspects: Whether to claim only runs that must be alone in their worker (true), or only other runs (false); all
+            by default.
     """
     accepted = _accepted(graphs, versions)
     parameters: dict[str, Any] = {
@@ -73,8 +74,9 @@ async def claim(
         parameters["limit"] = asked = min(limit - len(claims.runs), _MOST_RUNS)
         given = {"queue": queue, "keys": [*ended], "page_size": _SET_ASIDE}
         opening: list[Statement] = [(queries.open_keys, {**given, **accepted})] if ended else []
-        # Without limits, it commits without waiting for the disk: what the run stores later waits, and a claim that a
-        # crash of the server undoes has had no effects. With limits, a rate counts it, so it must not be undone.
+        # Without limits, the claim commits without waiting for the disk. Later writes of the run wait for it, and a
+        # claim that a server crash undoes had no effects. With limits, the rate counts the claim, so it must not be
+        # undone.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
         rows = await db.fetch_together([begin, *opening, (statement, parameters)])
         ended = ()
@@ -107,9 +109,9 @@ async def choose_isolated(
     versions: Mapping[str, Sequence[str]] | None = None,
     is_dead: Callable[[str], bool] = lambda _: False,
 ) -> str | None:
-    """Return the worker that is to claim the next run of a queue that is claimed alone: the one with the fewest runs.
+    """Return the worker that must claim a queue's next run that must be alone: the worker with the fewest runs.
 
-    So one worker at a time claims nothing else until it is idle, and the others go on. One statement.
+    So one worker at a time claims no other run until it is idle, while the other workers go on. One statement.
 
     Args:
         db: The connection.
@@ -117,7 +119,8 @@ async def choose_isolated(
         queue: The queue.
         graphs: Graphs that the asking worker can run; `None` is returned if no such run of them waits.
         versions: As for `claim`.
-        is_dead: Whether a worker is known to be dead, and not chosen. Other dead ones are until they expire.
+        is_dead: Returns whether a worker is known to be dead, so that it is not chosen. Other dead workers can be
+            chosen until they expire.
     """
     rows = await db.fetch(queries.list_isolated_workers, {"queue": queue, **_accepted(graphs, versions)})
     return next((row[0] for row in rows if not is_dead(row[0])), None)
@@ -132,7 +135,7 @@ async def open_keys(
     after: str = "",
     page_size: int = 200,
 ) -> str | None:
-    """Let claims see runs again that wait for the limits of a page of keys, as many as the limits leave.
+    """Make runs of a page of keys claimable again, as many as the limits of the keys allow.
 
     Two statements; safe to repeat and in many processes.
 
@@ -172,7 +175,7 @@ def _claimed(worker_id: str, queue: str, row: Row) -> ClaimedRun:
         if options is not None:
             given = options_of(options, f"run {run_id!r} of thread {thread_id!r}")
     except CorruptStateError as error:
-        # The run fails with it when it begins, and keeps no other from being claimed.
+        # The run fails with this error when it begins, and does not keep other runs from being claimed.
         _log.error("%s", error)
         unreadable = error
     return ClaimedRun(

@@ -23,7 +23,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT :limit
     ) AS o
-    -- A caller asks for no more. A plan for so few looks up each instead of reading all that are ready.
+    -- A caller asks for no more. A plan for so few rows looks up each instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -32,7 +32,8 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Not waited for: a caller's transaction may have locked the lease. Nor counted, or it would use up rates.
+    -- Locked rows are skipped, because a caller's transaction may hold the lease. They are not counted, because they
+    -- would use up rates.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -46,7 +47,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Not the number of a claim that a crash of the server has undone, whose worker may still use it.
+        -- A new number, because a server crash may have undone a claim whose worker still uses its number.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -65,7 +66,7 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
+        -- A value that is not a time or a number in its range was corrupted. It fails the run instead of the claim.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
             -- In UTC, as in `replace_checkpoint`.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
@@ -120,11 +121,11 @@ FROM (
 ORDER BY priority DESC, position;
 
 -- name: claim_limited_runs
--- Claim runs as `claim_runs` does, and keep the limits of the queue. Return keys that are at theirs as `full`, and `busy`
--- if another worker has just claimed.
+-- Claim runs as `claim_runs` does, and keep the limits of the queue. Return keys that are at their limits as `full`,
+-- and `busy` if another worker has just claimed.
 WITH
 whole AS MATERIALIZED (
-    -- Both ways, so that a clock that was set back does not lengthen a window by as much.
+    -- Checked both ways, so that a clock that was set back does not lengthen a window by as much.
     SELECT u.revision, abs(extract(epoch FROM now() - u.window_started_at)::double precision) < l.rate_seconds
             AS is_same_window, u.window_claims, least(
             :limit::integer,
@@ -153,7 +154,7 @@ candidates AS MATERIALIZED (
         ORDER BY c.priority DESC, c.position
         LIMIT coalesce((SELECT greatest(w.free, 0) FROM whole w), :limit)
     ) AS o
-    -- A caller asks for no more. A plan for so few looks up each instead of reading all that are ready.
+    -- A caller asks for no more. A plan for so few rows looks up each instead of reading all ready runs.
     LIMIT 100
 ), unheld AS MATERIALIZED (
     SELECT f.thread_id FROM chosen c CROSS JOIN LATERAL (
@@ -162,7 +163,8 @@ candidates AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS f
 ), occupied AS MATERIALIZED (
-    -- Not waited for: a caller's transaction may have locked the lease. Nor counted, or it would use up rates.
+    -- Locked rows are skipped, because a caller's transaction may hold the lease. They are not counted, because they
+    -- would use up rates.
     SELECT c.thread_id, c.run_id FROM chosen c
     WHERE NOT EXISTS (SELECT 1 FROM unheld u WHERE u.thread_id = c.thread_id)
         AND EXISTS (SELECT 1 FROM /*schema*/leases l WHERE l.thread_id = c.thread_id OFFSET 0)
@@ -193,7 +195,7 @@ candidates AS MATERIALIZED (
     UNION ALL
     SELECT '', w.*, (SELECT count(*) FROM ranked WHERE is_free), now() FROM whole w WHERE w.free > 0
 ), locked AS MATERIALIZED (
-    -- The rows as they are now. Another revision than in the snapshot means a claim that was not counted.
+    -- The current rows. A revision that differs from the snapshot means that a claim was not counted.
     SELECT u.key, u.revision FROM /*schema*/queue_keys u
     WHERE u.queue = :queue AND u.key IN (SELECT s.key FROM seen s WHERE s.claims > 0)
     FOR UPDATE SKIP LOCKED
@@ -229,7 +231,7 @@ candidates AS MATERIALIZED (
     ORDER BY c.thread_id
     ON CONFLICT (thread_id) DO UPDATE SET
         holder_id = excluded.holder_id,
-        -- Not the number of a claim that a crash of the server has undone, whose worker may still use it.
+        -- A new number, because a server crash may have undone a claim whose worker still uses its number.
         fencing_token = greatest(held.fencing_token + 1, excluded.fencing_token),
         acquired_at = excluded.acquired_at,
         renewed_at = excluded.renewed_at,
@@ -248,7 +250,7 @@ candidates AS MATERIALIZED (
         status = 'running', attempt = least(queue.attempt, 2147483646) + 1, worker_id = :worker_id, fencing_token = h.fencing_token,
         claimed_at = now(), claimed_checkpoint_id = h.head_id, streamed = 0, replayed_step = b.step,
         last_event = greatest(queue.last_event, p.last_event, b.last_seq),
-        -- What is not a time or a number in its range was spoiled, and fails the run instead of the claim.
+        -- A value that is not a time or a number in its range was corrupted. It fails the run instead of the claim.
         timeout_at = CASE WHEN isfinite(queue.timeout_at) THEN queue.timeout_at
             -- In UTC, as in `replace_checkpoint`.
             ELSE (h.acquired_at AT TIME ZONE 'UTC' + make_interval(secs => (
@@ -353,8 +355,8 @@ WITH RECURSIVE keys AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT :page_size::integer;
 
 -- name: open_keys
--- Let claims see as many runs of some keys as their limits leave, in their order. Only those of graphs and versions
--- that the worker accepts: one that no worker claims would keep the others from being seen. Locked runs are left out.
+-- Make as many runs of some keys claimable as the limits allow, in their order. Only runs of graphs and versions that
+-- the worker accepts count, because a run that no worker claims would block the others. Locked runs are left out.
 WITH accepted AS MATERIALIZED (
     SELECT * FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version)
 )

@@ -28,8 +28,8 @@ class Cursor:
     """A reader's place in the events of a run. No I/O.
 
     Attributes:
-        is_behind: Whether more events may be stored already; it is not known at first.
-        has_ended: Whether it has passed the end.
+        is_behind: Whether more events may be stored already; unknown at first.
+        has_ended: Whether the reader has passed the end.
 
     Args:
         codec: Decodes events.
@@ -54,11 +54,11 @@ class Cursor:
 
     @property
     def wanted(self) -> Wanted:
-        """The events that it needs next; at first also the last one that the reader has."""
+        """The events that the reader needs next. At first, they include the last event that it has."""
         return Wanted(*self._run, max(0, self._after - 1) if self._is_first else self._after)
 
     def take(self, page: StreamPage) -> Iterator[StreamEvent]:
-        """Yield the events of a page, and move behind them.
+        """Yield the events of a page, and move the cursor behind them.
 
         Raises:
             NotFoundError: If the run does not exist, and the reader has none of its events.
@@ -67,7 +67,8 @@ class Cursor:
         is_first, self._is_first = self._is_first, False
         if is_first:
             self._check(page)
-        # What was taken is dropped: the reader may wait long between two events, and other readers share the page.
+        # Taken events are dropped, because the reader may wait long between two events, and other readers share the
+        # page.
         batches = [*reversed(page.batches)]
         page = page._replace(batches=[])
         while batches:
@@ -89,7 +90,7 @@ class Cursor:
         if not page.is_full and page.status not in UNFINISHED:
             self.has_ended = True
             yield from self._gap((page.last_event or 0) + 1)
-            # Events of the end that the reader has, unless the run has gone on since.
+            # The reader has these events of the end already, unless the run has gone on since.
             known = self._known_end if is_first and self._after == self._given else ""
             if known == _END:
                 return
@@ -119,7 +120,7 @@ class Cursor:
         return StreamEvent(f"{self._after}{suffix}", event, (), data, self._attempt, stored_at=stored_at)
 
     def has_news(self, page: Any) -> bool:
-        """Return whether a page has something for the reader, or it does not know yet whether it has."""
+        """Return whether a page has news for the reader, or the reader does not know yet."""
         return bool(page.batches) or page.status not in UNFINISHED or self.is_behind
 
 
@@ -147,7 +148,7 @@ class ThreadCursor:
     ) -> None:
         self._codec, self._thread_id, self._ended_since = codec, thread_id, since
         self._given: str | None = None
-        # The last event of each run that the reader has events of.
+        # By run, the number of the last event that the reader has.
         self._last: dict[str, str] = {}
         if last_event_id:
             self._given, _, id = last_event_id.rpartition(":")
@@ -168,13 +169,13 @@ class ThreadCursor:
 
     @property
     def wanted(self) -> Wanted | WantedRuns:
-        """The events of a run, or the runs, that it needs next."""
+        """The events of a run, or the runs, that the reader needs next."""
         if self._cursor is not None:
             return self._cursor.wanted
         return WantedRuns(self._thread_id, self._since, self._given, self._ended_since)
 
     def has_news(self, page: Any) -> bool:
-        """Return whether a page has something for the reader."""
+        """Return whether a page has news for the reader."""
         if self._cursor is not None:
             return self._cursor.has_news(page)
         return self._after is None or self._next(page) is not None
@@ -201,7 +202,7 @@ class ThreadCursor:
             if given is not None:
                 self._expected.add(given.run_id)
             elif page.runs and not unfinished:
-                # The caller may have started it just now.
+                # The caller may have started the run just now.
                 self._expected.add(page.runs[-1].run_id)
         self._expected.update(run.run_id for run in unfinished)
         # Runs that ended long ago are read again until their end was reported.
@@ -224,12 +225,14 @@ class ThreadCursor:
         if not is_wanted:
             return False
         last = self._last.get(run.run_id, "")
-        # It may have been tried again since, and have ended again, with further events.
+        # The run may have been retried since, and have ended again with further events.
         return not last.endswith(_END) or (run.last_event or 0) > (_number_of(last) or 0)
 
 
 def held_once(event: T) -> list[T]:
-    """Return an event in a list, from which a generator yields it without holding it while the reader waits."""
+    """Return an event in a list, so that a generator can yield it without keeping a reference while the reader
+    waits.
+    """
     return [event]
 
 
@@ -244,7 +247,7 @@ def _number_of(last_event_id: str | int | None) -> int | None:
         return None
     try:
         number = int(str(last_event_id).partition(".")[0])
-        # One that the database refuses would fail the statement of all readers.
+        # A number that the database refuses would fail the statement of all readers.
         if number > _MOST_EVENTS:
             raise ValueError
         return max(0, number)

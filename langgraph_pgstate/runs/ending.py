@@ -20,7 +20,7 @@ from langgraph_pgstate.threads.holds import is_kept
 from langgraph_pgstate.threads.rows import delete_runs_of, delete_thread
 
 ENDS: Final = ("success", "interrupted", "error", "cancelled", "timeout")
-# Time in which the readers of a run that deletes its thread learn of its end.
+# Seconds in which readers of a run that deletes its thread can learn of its end.
 _OUTLIVING_SECONDS: Final = 60.0
 # A notification holds 8,000 bytes.
 _MOST_IDS, _LONGEST_ID = 100, 40
@@ -33,8 +33,8 @@ class RunError(NamedTuple):
 
     Attributes:
         type: Qualified name of the exception.
-        message: Its message.
-        traceback: Its traceback.
+        message: Message of the exception.
+        traceback: Traceback of the exception.
     """
 
     type: str
@@ -42,7 +42,7 @@ class RunError(NamedTuple):
     traceback: str | None = None
 
     def as_ascii(self) -> RunError:
-        """Return the error for a database that does not have all of its characters."""
+        """Return the error in ASCII, for a database whose encoding lacks some of its characters."""
         plain = [None if part is None else part.encode("ascii", "backslashreplace").decode() for part in self]
         return RunError(plain[0] or "", plain[1] or "", plain[2])
 
@@ -100,7 +100,7 @@ async def finish(
             return True
     elif await _finish(db, queries, [key], status, events, error, keep_for):
         return True
-    # The answer to an earlier try may have been lost.
+    # The response to an earlier try may have been lost.
     return bool(await db.fetch(queries.is_ended, {**_run(key), "status": status}))
 
 
@@ -133,7 +133,7 @@ async def give_back(
     *,
     keep_for: float | None = None,
 ) -> bool:
-    """Give a run back to the queue, before the other runs of its thread and its queue; the attempt does not count.
+    """Requeue a run before the other runs of its thread and its queue. The attempt does not count.
 
     One transaction in one round trip.
 
@@ -169,7 +169,8 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
             return ended > 0
         ended = await db.execute(queries.end_runs, _end([key], "cancelled", rolls_back=True))
         if ended:
-            # A put of the run that is on its way is refused: a released lease would let it pass until another is taken.
+            # A put of the run that is on its way is refused. A released lease would accept it until another lease is
+            # taken.
             lease = {"thread_id": key.thread_id, "fencing_token": key.fencing_token}
             await db.execute(queries.fence_lease, {**lease, "is_dead": True})
             await delete_runs_of(db, queries, key.thread_id, [key.run_id])
@@ -180,14 +181,14 @@ async def roll_back(db: Connection, queries: Queries, key: RunKey) -> bool:
 async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
     """Delete runs that have deleted their threads a minute ago, with their events.
 
-    One transaction each, one round trip if there are none; safe to repeat and in many processes. What another
-    transaction has locked is left to the next call.
+    One transaction each, one round trip if there are none; safe to repeat and in many processes. Runs that another
+    transaction has locked are left to the next call.
 
     Returns:
-        The number of runs that were to be deleted, `limit` at most.
+        The number of runs to delete, `limit` at most.
 
     Raises:
-        PGStateError: If one cannot be deleted. The others are.
+        PGStateError: If a run cannot be deleted. The other runs are deleted.
     """
     rows = await db.fetch(queries.find_outlived, {"page_size": limit})
     failed: Exception | None = None
@@ -197,7 +198,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
                 await db.fetch(*bounded_waits(queries))
                 await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
                 if await db.fetch(queries.hold_outlived, {"thread_id": thread_id, "run_id": run_id}):
-                    # It also deletes what was recorded of the run after its thread was deleted.
+                    # The deletion also covers records of the run that were stored after its thread was deleted.
                     await delete_runs_of(db, queries, thread_id, [run_id])
         except Exception as error:
             if not is_locked(error):
@@ -208,7 +209,7 @@ async def sweep(db: Connection, queries: Queries, limit: int = 100) -> int:
 
 
 async def notify(db: Connection, queries: Queries, run_ids: Sequence[str]) -> None:
-    """Wake those who wait for runs that have ended. One statement; polling finds everything without it."""
+    """Notify callers that wait for ended runs. One statement; waiting callers also poll."""
     ids = [wake_key(db.tenant, run_id) for run_id in run_ids if len(run_id) <= _LONGEST_ID][:_MOST_IDS]
     await db.fetch(queries.notify_ended, {"run_ids": "\n".join(ids)})
 
@@ -217,7 +218,7 @@ async def _finish_with_thread(db: Connection, queries: Queries, key: RunKey, eve
     async with db.transaction():
         await db.fetch(*bounded_waits(queries))
         await db.execute(queries.release_leases, _keys([key]))
-        # In full at once: a put that has a weaker lock may need to change the row, which would deadlock.
+        # Locked in full at once, because a put with a weaker lock may have to update the row, which would deadlock.
         await db.fetch(queries.lock_thread_for_update, {"thread_id": key.thread_id})
         for statement in append_statements(queries, events):
             await db.execute(*statement)
@@ -271,8 +272,8 @@ async def _under_leases(
         The number of rows that the statement affected.
     """
     threads = {"thread_ids": [key.thread_id for key in keys]}
-    # The lease first: a guarded put shares it before it changes the thread's row. A thread's first put and a deletion
-    # lock the row first; then this end gives way, before PostgreSQL looks for deadlocks.
+    # The lease is locked first, because a guarded put shares it before it changes the thread's row. A thread's first
+    # put and a deletion lock the row first. Then this end gives way before PostgreSQL looks for deadlocks.
     lease = queries.release_leases if keep_for is None else queries.renew_leases
     statements = [
         bounded_waits(queries),

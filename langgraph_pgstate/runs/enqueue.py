@@ -67,9 +67,9 @@ async def enqueue(
         if not supersedes and db.is_in_transaction:
             added = await db.fetch_together([*notification, *checks, enqueueing])
         elif not supersedes:
-            # In the caller's transaction, the planning would be for her statements, too.
+            # In the caller's transaction, the setting would also apply to the caller's statements.
             planning: Statement = (queries.plan_lookups, {})
-            # A transaction that notifies waits for every other one that does, and for its disk.
+            # A transaction that notifies waits for all other notifying transactions, and for their disk writes.
             added = await db.fetch_together([planning, *checks, enqueueing], *notification)
         else:
             async with db.transaction():
@@ -93,7 +93,8 @@ def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
     """Return requests without repeated ones.
 
     Raises:
-        ConfigurationError: If two have one id but not one thread, or one of several on a thread does not wait.
+        ConfigurationError: If two requests have the same id but different threads, or one of several requests on a
+            thread does not wait.
     """
     found: dict[str, RunRequest] = {}
     threads: Counter[str] = Counter()
@@ -142,5 +143,5 @@ def _refusal(error: Exception) -> PGStateError | None:
 
 
 async def notify(db: Connection, queries: Queries) -> None:
-    """Wake workers that listen. One statement; polling finds everything without it."""
+    """Wake workers that listen. One statement; workers also poll."""
     await db.fetch(queries.notify_queue, {})

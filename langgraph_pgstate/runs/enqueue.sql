@@ -45,7 +45,7 @@ WITH given AS (
         thread_id text, run_id text, rejects boolean, adopts boolean, checkpoint_ns text, checkpoint_id text,
         expected_head text
     )
-    -- With an offset, so that the planner looks for each row instead of hashing all.
+    -- With an offset, so that the planner looks up each row instead of hashing all rows.
     WHERE NOT EXISTS (
         SELECT 1 FROM /*schema*/queue q WHERE q.thread_id = s.thread_id AND q.run_id = s.run_id OFFSET 0
     ) AND NOT EXISTS (

@@ -1,7 +1,7 @@
 """Following of runs: one statement reads for all readers of a state, as often as is useful.
 
-A reader asks for the events after the last one that it has, and waits. What it does not ask for is not kept, so a slow
-reader costs nothing. Readers that wait poll; nothing is read while there are none.
+A reader asks for the events after its last event, and waits. Events that no reader asks for are not kept, so a slow
+reader needs no memory. Waiting readers poll. Without readers there are no reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.types import StreamPage, ThreadPage, Wanted, WantedRuns
 from langgraph_pgstate.schema.queries import Queries
 
-# Seconds between two reads, if no reader is behind, and if one is.
+# Seconds between two reads: if no reader is behind, and if a reader is.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
 # Batches that one statement returns, unless more readers wait.
@@ -50,7 +50,7 @@ class _Request:
 class _ReadTimes:
     """Times of reads: 50 ms apart, or as long as the last one took, a second at most.
 
-    Longer pauses would feed themselves: what has gathered meanwhile keeps an event loop from the next answer.
+    Longer pauses would grow by themselves, because the events that gather meanwhile delay the event loop's next read.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class _ReadTimes:
 
 
 def _wanted(requests: Sequence[_Request]) -> list[Wanted | WantedRuns]:
-    """Return what is to be read, each once: readers of one run are mostly at the same place."""
+    """Return the places to read, each once, because readers of one run are mostly at the same place."""
     return [*dict.fromkeys(request.wanted for request in requests)]
 
 
 async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | WantedRuns]) -> list[_Page]:
-    """Return a page for each. One round trip for runs, one for threads."""
+    """Return a page for each wanted place. One round trip for runs, one for threads."""
     runs = [one for one in wanted if isinstance(one, Wanted)]
     threads = [one for one in wanted if isinstance(one, WantedRuns)]
     found: dict[Wanted | WantedRuns, _Page] = {}
@@ -86,7 +86,7 @@ async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | Want
 
 
 def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns], pages: Sequence[_Page]) -> None:
-    """Give pages to those for whom they have news."""
+    """Give pages to the readers for which they have news."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]
@@ -103,7 +103,7 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a blocking state. One of those that wait reads for all."""
+    """The readers of a blocking state. One of the waiting readers reads for all."""
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
@@ -184,7 +184,7 @@ class _Future(_Request):
 
 
 class AsyncFollower:
-    """Async twin of `Follower`: a task reads as long as others wait."""
+    """Async twin of `Follower`: a task reads while readers wait."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener

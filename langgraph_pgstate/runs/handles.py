@@ -13,9 +13,9 @@ from langgraph_pgstate.runs.types import StreamEvent
 if TYPE_CHECKING:
     from langgraph_pgstate.runs.api import AsyncRuns, Runs
 
-# Notifications are faster, where they arrive.
+# Seconds between two polls. Notifications are faster, if they arrive.
 _FIRST_PAUSE: Final = 0.02
-# Each pause is longer than the one before by this factor, so that a wait takes a tenth longer than its run on average.
+# Each pause is longer than the one before by this factor, so that a wait takes on average a tenth longer than its run.
 _LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
 
@@ -33,7 +33,7 @@ class _Handle:
         self.thread_id = thread_id
         self.run_id = run_id
         self.is_new = is_new
-        # Whether the run has existed. One that does not any more was rolled back, or deleted.
+        # Whether the run is known to have existed. If it no longer exists, it was rolled back or deleted.
         self._is_known = is_known
 
     def __repr__(self) -> str:
@@ -41,7 +41,10 @@ class _Handle:
 
 
 class RunHandle(_Handle):
-    """An enqueued run. Another process can make an equal handle of the ids: `state.runs.handle(thread_id, run_id)`."""
+    """An enqueued run.
+
+    Another process can make an equal handle from the ids: `state.runs.handle(thread_id, run_id)`.
+    """
 
     def __init__(self, runs: Runs, thread_id: str, run_id: str, is_new: bool = False, *, is_known: bool = True) -> None:
         super().__init__(thread_id, run_id, is_new, is_known)
@@ -95,7 +98,7 @@ class AsyncRunHandle(_Handle):
 
 
 class PollPauses:
-    """The pauses between two looks at a run: short at first, and never beyond the caller's timeout.
+    """The pauses between two polls of a run: short at first, and never beyond the caller's timeout.
 
     Attributes:
         is_first: Whether the last pause was the first one.
@@ -108,7 +111,7 @@ class PollPauses:
         self.is_first = False
 
     def next(self, status: str) -> float | None:
-        """Return the seconds until the next look; `None` if the run has ended.
+        """Return the seconds until the next poll; `None` if the run has ended.
 
         Raises:
             RunTimeoutError: If there is no time left.

@@ -14,7 +14,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import ConfigurationError, CorruptStateError
 from langgraph_pgstate.runs.options import DEFAULT_SIZE_LIMIT
 
-# Defaults of fields, which are not stored.
+# Default values of fields. They are not stored.
 _LEFT_OUT: Final[Mapping[str, Any]] = {"config": {}, "metadata": {}, "on_completion": "keep", "stream_subgraphs": False}
 
 
@@ -32,8 +32,8 @@ class RunInput:
         interrupt_before: Nodes before which it stops.
         interrupt_after: Nodes after which it stops.
         durability: When checkpoints are stored.
-        stream_mode: Modes of the events that are kept; see `modes_of`.
-        stream_subgraphs: Whether events of subgraphs are kept, too.
+        stream_mode: Modes of the events that are stored; see `modes_of`.
+        stream_subgraphs: Whether events of subgraphs are stored, too.
         on_completion: `keep` or `delete`.
         default_answer: The answer that its interrupts get if they are not answered in time.
         expected_head: Checkpoint that must be the thread's newest when the run begins.
@@ -56,7 +56,7 @@ class RunInput:
 
 
 def modes_of(given: RunInput) -> list[str]:
-    """Return the modes of the events of a run that are kept."""
+    """Return the modes of a run's events that are stored."""
     return ["updates"] if given.stream_mode is None else given.stream_mode
 
 
@@ -64,8 +64,8 @@ def seal_input(codec: ValueCodec, given: RunInput, limit: int = DEFAULT_SIZE_LIM
     """Return the arguments of a run as one frame.
 
     Raises:
-        SerializationError: If a value cannot be stored; it is named.
-        ConfigurationError: If it is larger than `limit` bytes.
+        SerializationError: If a value cannot be stored; the error names it.
+        ConfigurationError: If the frame is larger than `limit` bytes.
     """
     fields = {name: getattr(given, name) for name in RunInput.__dataclass_fields__}
     encoded = {
@@ -89,7 +89,7 @@ def open_input(codec: ValueCodec, data: bytes, where: str = "an enqueued run") -
     Raises:
         CorruptStateError: If the bytes are damaged.
         UnreadableFormatError: If a newer version of this package, or another serializer, wrote them.
-        UnsafeTypeError: If they hold a type that may not be built.
+        UnsafeTypeError: If the arguments have a type that may not be built.
     """
     known = RunInput.__dataclass_fields__
     return RunInput(
@@ -127,7 +127,9 @@ def change_input(codec: ValueCodec, data: bytes, where: str, **fields: Any) -> b
 
 
 def merge_inputs(data: bytes, newer: bytes, names: Collection[str], where: str) -> bytes:
-    """Return sealed arguments with some fields of others; fields that the others lack are removed. Nothing is decoded.
+    """Return sealed arguments with some fields of other arguments. Fields that the other arguments lack are removed.
+
+    No field is decoded.
 
     Raises:
         CorruptStateError: If the bytes are damaged.
@@ -142,4 +144,4 @@ def _encoded_fields(data: bytes, where: str) -> dict[str, tuple[str, bytes]]:
         encoded = ormsgpack.unpackb(unpack(data, where))
         return {name: (str(type_), bytes(value)) for name, (type_, value) in encoded.items()}
     except (ormsgpack.MsgpackDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise CorruptStateError(where, f"it is not a request ({error})") from error
+        raise CorruptStateError(where, f"it must be a request ({error})") from error

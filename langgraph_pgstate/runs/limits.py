@@ -22,7 +22,7 @@ def request_limit(queue: str, key: str | None, concurrency: int | None, rate: Ra
     if not identifier("queue", queue):
         raise ConfigurationError("a limit needs the name of a queue")
     if key == "":
-        raise ConfigurationError("runs without a key have no limit of a key; leave key out for the whole queue")
+        raise ConfigurationError("key must not be empty: leave it out to limit the whole queue")
     is_number = isinstance(concurrency, int) and not isinstance(concurrency, bool)
     if concurrency is not None and not (is_number and 0 <= concurrency <= _INT4_MAX):
         raise ConfigurationError(f"concurrency must be a whole number, 0 or more, not {concurrency!r}")

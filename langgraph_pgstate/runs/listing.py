@@ -19,7 +19,7 @@ _DEAD_KIND: Final = "dead letters"
 
 
 def list_queue(**filters: Unpack[QueueFilter]) -> Read[Page[QueuedRun]]:
-    """Return the reading of a page of the runs in the queue, oldest first. It reads the whole queue.
+    """Return a `Read` of a page of the runs in the queue, oldest first. It reads the whole queue.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -27,7 +27,7 @@ def list_queue(**filters: Unpack[QueueFilter]) -> Read[Page[QueuedRun]]:
     check_filters(filters, QueueFilter)
     thread_id, status = filters.get("thread_id"), filters.get("status")
     if status not in (None, "pending", "running"):
-        raise ConfigurationError(f"the status of a run in the queue is 'pending' or 'running', not {status!r}")
+        raise ConfigurationError(f"status must be 'pending' or 'running', not {status!r}")
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         "status": status,
@@ -46,7 +46,7 @@ async def count_queue(db: Connection, queries: Queries) -> tuple[QueueCount, ...
 
 
 def list_dead_letters(**filters: Unpack[DeadLetterFilter]) -> Read[Page[Run]]:
-    """Return the reading of a page of runs that failed for good and can be retried, newest first.
+    """Return a `Read` of a page of runs that failed for good and can be retried, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -62,13 +62,14 @@ ORDER BY r.started_at DESC, r.thread_id, r.run_id
 LIMIT :page_size;
 
 -- name: get_run_request
--- Return what a run was to do.
+-- Return the request of a run.
 SELECT r.queue, d.options::text, d.data
 FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id AND r.run_id = d.run_id
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;
 
 -- name: get_last_checkpoint
--- Return the newest checkpoint of a run in the root namespace; if it made none, the one whose superstep it has begun.
+-- Return the newest checkpoint of a run in the root namespace. If the run made none, return the checkpoint whose
+-- superstep it has begun.
 SELECT greatest((
     SELECT max(own.checkpoint_id) FROM (
         SELECT k.checkpoint_id FROM /*schema*/checkpoints k

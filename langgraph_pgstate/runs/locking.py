@@ -7,18 +7,19 @@ from typing import Final
 from langgraph_pgstate.db.protocol import Parameters, Query
 from langgraph_pgstate.schema.queries import Queries
 
-# A caller's transaction that has enqueued a run holds the thread's row for as long as the caller likes. The worker has
-# other runs to care for meanwhile.
+# A caller's transaction that has enqueued a run may hold the thread's row for long. The worker has other runs to
+# process meanwhile.
 LOCK_TIMEOUT: Final = "200ms"
-# Then the server ends the transaction of a process that is frozen or cut off. Others skip what it has locked.
+# Milliseconds after which the server ends the transaction of a process that is frozen or disconnected. Other workers
+# skip its locked rows meanwhile.
 IDLE_TIMEOUT: Final = "10s"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, Parameters]:
-    """Return the statement with which a transaction begins that waits only a moment for each lock; see `is_locked`.
+    """Return the first statement of a transaction that waits only a moment for each lock; see `is_locked`.
 
-    The server ends it if its process does not go on.
+    The server ends the transaction if its process stalls.
 
     Args:
         queries: The queries of the schema.
@@ -30,5 +31,5 @@ def bounded_waits(queries: Queries, *, is_synced: bool = True) -> tuple[Query, P
 
 
 def is_locked(error: Exception) -> bool:
-    """Return whether a transaction failed because another one has locked what it needs."""
+    """Return whether a transaction failed because another transaction has locked its rows."""
     return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE

@@ -36,7 +36,7 @@ class Notifier:
         self._is_waiting = False
 
     def take_turn(self) -> bool:
-        """Return whether the caller is to notify itself, because this process has not just notified."""
+        """Return whether the caller must notify, because this process has not notified just before."""
         with self._lock:
             now = time.monotonic()
             is_free = not self._is_waiting and now >= self._next
@@ -61,7 +61,7 @@ class Notifier:
             self._send()
 
     def _send(self) -> None:
-        # Before it is sent: a run that is enqueued from now on needs another notification.
+        # Cleared before sending, because a run that is enqueued from now on needs another notification.
         self._is_waiting = False
         try:
             self._database.run_once(enqueue.notify, self._queries)
@@ -87,7 +87,7 @@ class AsyncNotifier:
 
     async def notify(self) -> None:
         """Async twin of `Notifier.notify`."""
-        # One that was cancelled sends nothing.
+        # A cancelled task sends no notification.
         if self._waiting is not None and not self._waiting.done():
             return
         now = time.monotonic()
@@ -113,7 +113,8 @@ class AsyncNotifier:
 class EndListener:
     """Calls functions when workers report that runs have ended. Thread-safe.
 
-    The first call opens a connection that listens until `close`; without one that can, no function is called.
+    The first call opens a connection that listens until `close`. If the connection cannot listen, no function is
+    called.
 
     Args:
         database: Names the server.
@@ -127,9 +128,9 @@ class EndListener:
 
     @contextmanager
     def calling(self, run_id: str | None, call: Callable[[], None]) -> Iterator[None]:
-        """Have a function called, in another thread, whenever workers tell of the end of a run. It must not block.
+        """Call a function in another thread whenever workers report the end of a run. The function must not block.
 
-        Without a run it is never called.
+        Without a run, it is never called.
         """
         key = None if run_id is None else wake_key(self._database.tenant, run_id)
         with self._lock:
@@ -160,7 +161,7 @@ class EndListener:
 
 
 def on_loop(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that has another one called by the running event loop. It may be called in any thread."""
+    """Return a function that makes the running event loop call another function. It may be called in any thread."""
     loop = asyncio.get_running_loop()
 
     def schedule() -> None:
