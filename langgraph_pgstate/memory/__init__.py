@@ -1,4 +1,4 @@
-"""Long-term memory: what agents keep beyond a conversation."""
+"""Long-term memory of agents, across conversations."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Reads of items, gathered and written together a second later: a read itself writes nothing."""
+"""Counts of reads of items. They are written together a second later, so that a read itself writes nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
 _READ_ONLY: Final = "25006"
-# Items whose reads are remembered at most; further ones are not counted while the server is away.
+# Most items whose reads are counted. While the server is unavailable, reads of further items are not counted.
 _MAX_WAITING: Final = 100_000
 
 Reads = list[tuple[tuple[Namespace, str], list[int]]]
-"""By item, the number of reads, and 1 if one of them lets it end later."""
+"""By item, the number of reads, and 1 if a read extends the item's time to live."""
 
 
 class Accesses:
@@ -35,7 +35,7 @@ class Accesses:
         self._is_closed = False
 
     def add(self, namespace: Namespace, key: str, refreshes: bool, count: int = 1) -> None:
-        """Count reads of an item; `refreshes` lets it end later if it has a time to live."""
+        """Count reads of an item. `refreshes` extends the item's time to live, if it has one."""
         with self._lock:
             is_first = not self._waiting
             if self._is_closed or len(self._waiting) >= _MAX_WAITING:
@@ -47,7 +47,7 @@ class Accesses:
             self._schedule()
 
     def take(self) -> list[Reads]:
-        """Return what waits, in batches; it no longer waits then."""
+        """Remove the waiting counts, and return them in batches."""
         with self._lock:
             taken, self._waiting = self._waiting, {}
         # Sorted, so that two processes do not wait for each other.
@@ -55,14 +55,17 @@ class Accesses:
         return [rows[start : start + _MAX_ROWS] for start in range(0, len(rows), _MAX_ROWS)]
 
     def give_back(self, batches: list[Reads], error: BaseException) -> None:
-        """Let reads that could not be written wait again: a time to live may rest on one. A standby never writes."""
+        """Put back counts that could not be written, because a time to live may depend on them.
+
+        A standby never writes.
+        """
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:
             for (namespace, key), (count, refreshes) in chain.from_iterable(batches):
                 self.add(namespace, key, bool(refreshes), count)
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         with self._lock:
             self._waiting, self._is_closed = {}, True
 

@@ -1,4 +1,4 @@
-"""Items as they are stored, for persons who look at them: none of these reads is counted."""
+"""Items as they are stored, for display to persons. These reads are not counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_items(
     limit: int,
     cursor: str | None,
 ) -> Read[Page[StoredItem]]:
-    """Return the reading of a page of items, those stored last first.
+    """Return a `Read` of a page of items, the last stored first.
 
     Raises:
         ConfigurationError: If an argument is not usable, or neither a user nor a namespace is given.
@@ -60,7 +60,7 @@ def _item(namespace: list[str], *columns: Any) -> StoredItem:
 
 
 def read_item(namespace: Namespace, key: str) -> Read[StoredItem | None]:
-    """Return the reading of an item, with the message that caused it."""
+    """Return a `Read` of an item, with the message that caused it."""
 
     def decode(rows: Rows) -> StoredItem | None:
         return _with_message(rows[0]) if rows else None
@@ -77,7 +77,7 @@ def _with_message(row: Row) -> StoredItem:
 def read_caused(
     thread_id: str, run_id: str | None, message_ids: Sequence[str] | None, limit: int
 ) -> Read[tuple[Caused, ...]]:
-    """Return the reading of the versions that were stored in a thread, newest first.
+    """Return a `Read` of the versions that were stored in a thread, newest first.
 
     Raises:
         ConfigurationError: If an argument is not usable.

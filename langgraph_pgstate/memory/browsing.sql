@@ -1,6 +1,5 @@
 -- name: browse_items
--- Return a page of items as they are stored, those stored last first: of a user, or below a namespace.
--- plan: at each call
+-- Return a page of items as they are stored, the last stored first: of a user, or below a namespace. plan: at each call
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
     m.created_at, m.updated_at, m.valid_from, m.expires_at, m.changed_by, m.thread_id, m.run_id, m.checkpoint_id,
     m.message_id, m.accessed_at, m.access_count
@@ -55,7 +54,7 @@ ORDER BY a.valid_from DESC, a.namespace, a.key, a.version
 LIMIT :page_size::integer;
 
 -- name: list_caused_by_messages
--- Return versions of items that messages have caused, in a thread or in one that it was forked from, newest first.
+-- Return versions of items that messages caused, in a thread or in the thread it was forked from, newest first.
 WITH RECURSIVE sources AS (
     SELECT :thread_id::text COLLATE "C" AS thread_id
     UNION

@@ -1,4 +1,4 @@
-"""Embeddings: asked for in batches, sent as PostgreSQL's binary arrays."""
+"""Embeddings: requested from models in batches, and sent as PostgreSQL's binary arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Vector = Sequence[float]
 
 
 class Embedder(Protocol):
-    """Asks a model for embeddings."""
+    """Requests embeddings from a model."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Return the embedding of each text."""
@@ -33,7 +33,7 @@ class Embedder(Protocol):
 
 
 class AsyncEmbedder:
-    """Asks a model on the event loop; what several tasks ask for at once is one question."""
+    """Requests embeddings on the event loop. Simultaneous requests of several tasks are combined."""
 
     def __init__(self, model: Embeddings) -> None:
         self._model = model
@@ -54,7 +54,7 @@ class AsyncEmbedder:
 
 
 class BlockingEmbedder:
-    """Asks a model without suspending."""
+    """Requests embeddings without suspending."""
 
     def __init__(self, model: Embeddings) -> None:
         self._model = model
@@ -71,7 +71,7 @@ def packed(vector: Vector, dims: int) -> bytes:
     """Return a vector in pgvector's binary format.
 
     Raises:
-        ConfigurationError: If it has another number of dimensions, or a number that is not finite.
+        ConfigurationError: If the vector has another number of dimensions, or a number that is not finite.
     """
     if len(vector) != dims:
         raise ConfigurationError(f"the embedding model must return {dims} numbers (dims), and not {len(vector)}")
@@ -99,5 +99,5 @@ def report_failure(error: Exception, count: int) -> None:
 
 
 def is_model_error(error: Any) -> bool:
-    """Return whether an error is the model's, and not the caller's mistake."""
+    """Return whether an error comes from the model, not from a mistake of the caller."""
     return isinstance(error, Exception) and not isinstance(error, ConfigurationError)

@@ -1,4 +1,4 @@
-"""Extraction of memories from a run that has ended, by a function of the caller's: a graph for the queue."""
+"""A graph that extracts memories from an ended run with the caller's function."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from langgraph_pgstate.record.windows import WindowOptions, budget_of
 from langgraph_pgstate.schema.queries import Queries
 
 Extracted = str | Mapping[str, Any]
-"""A memory: its content, or arguments of `remember` that say what it is, not whose or where from."""
+"""A memory: its content, or arguments of `remember` without owner and origin."""
 
 Extractor = Callable[[list[BaseMessage]], Iterable[Extracted] | Awaitable[Iterable[Extracted]]]
 
-# Who stores the memories, as `changed_by` tells.
+# The value of `changed_by` for extracted memories.
 BY: Final = "extraction"
 _ARGUMENTS: Final = frozenset({"content", "kind", "key", "importance", "expires_at", "metadata", "message_id"})
 
@@ -42,7 +42,7 @@ class _Extraction(TypedDict, total=False):
     Attributes:
         thread_id: Thread of the run.
         run_id: The run.
-        memories: What was extracted, as arguments of `remember`.
+        memories: The extracted memories, as arguments of `remember`.
         stored: Keys of the memories.
     """
 
@@ -56,8 +56,8 @@ def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions])
     """Return a graph that extracts the memories of a run that has ended.
 
     Run it by a worker after each run of a graph: `Worker(state, {"chat": chat, "extract": extraction(state, extract)},
-    followed_by={"chat": "extract"})`. What was extracted is a checkpoint before it is stored, so that a worker that
-    takes over asks no model again. A run of which memories are stored is not extracted again.
+    followed_by={"chat": "extract"})`. Extracted memories are in a checkpoint before they are stored, so that a worker
+    that takes over does not call the model again. A run whose memories are stored is not extracted again.
 
     The memories are about the run's user and tenant, and have the thread, the run and its last checkpoint as their
     origin.
@@ -113,7 +113,7 @@ class _Steps:
     async def extract(self, given: _Extraction) -> _Extraction:
         """Extract the memories of a run, unless some of them are stored.
 
-        Cancelled while `extract` runs in a thread, that goes on, and what it returns is dropped: nothing is stored.
+        If the call is cancelled while `extract` runs in an OS thread, the function goes on. Its result is dropped.
         """
         run = await self._run(given)
         if await self._stored(run):
@@ -124,10 +124,11 @@ class _Steps:
         return {"memories": [_arguments_of(one) for one in await self._called(messages)] if messages else []}
 
     async def remember(self, given: _Extraction, config: RunnableConfig) -> _Extraction:
-        """Store the memories, but those that an earlier attempt has stored.
+        """Store the memories, except those that an earlier attempt stored.
 
         Raises:
-            ConfigurationError: If they may not be in a checkpoint yet: another attempt would extract others.
+            ConfigurationError: If the memories may not be in a checkpoint yet, because another attempt might extract
+                different ones.
         """
         configurable = configurable_of(config)
         if configurable.get(CHECKPOINTER) and configurable.get(DURABILITY) in (None, "async"):
@@ -171,7 +172,7 @@ async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str)
 
     Raises:
         NotFoundError: If there is no such run.
-        ConfigurationError: If it has no owner.
+        ConfigurationError: If the run has no owner.
     """
     rows = await db.fetch(queries.get_extracted_run, {"thread_id": thread_id, "run_id": run_id})
     if not rows:
@@ -179,7 +180,7 @@ async def get_run(db: Connection, queries: Queries, thread_id: str, run_id: str)
     run = _Run(thread_id, run_id, *rows[0])
     if not (run.user_id or run.tenant_id):
         raise ConfigurationError(
-            f"run {run_id!r} of thread {thread_id!r} must have a user or a tenant, whose its memories are: "
+            f"run {run_id!r} of thread {thread_id!r} must have a user or a tenant as the owner of its memories: "
             "configurable.user_id of its config"
         )
     return run
@@ -195,8 +196,8 @@ async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str
 def extract_summaries(messages: list[BaseMessage]) -> list[Extracted]:
     """Return the summaries by which LangChain's `SummarizationMiddleware` replaced earlier messages.
 
-    An extractor: each is stored once, as a memory of the kind `summary` that has the message as its origin. The
-    middleware of deepagents keeps its summary in a private key of the state, which is not read.
+    This is an extractor. Each summary is stored once, as a memory of the kind `summary` with the message as its origin.
+    The middleware of deepagents keeps its summary in a private key of the state, which is not read.
     """
     return [
         {"content": message.text, "kind": "summary", "key": message.id, "message_id": message.id}
@@ -209,7 +210,7 @@ def _arguments_of(one: Extracted) -> dict[str, Any]:
     """Return validated arguments of `remember`.
 
     Raises:
-        ConfigurationError: If they are none.
+        ConfigurationError: If the value is neither a text nor a mapping with such arguments.
     """
     given = {"content": one} if isinstance(one, str) else one
     if not isinstance(given, Mapping) or not isinstance(given.get("content"), str) or given.keys() - _ARGUMENTS:

@@ -19,7 +19,7 @@ class Condition(NamedTuple):
     Attributes:
         path: Keys that lead to the field.
         operator: One of `OPERATORS`.
-        value: What it is compared with.
+        value: The value to compare with.
     """
 
     path: tuple[str, ...]
@@ -30,10 +30,10 @@ class Condition(NamedTuple):
 def conditions_of(filter: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Return a filter as parameters: `paths` as array literals, `operators`, and `operands` as JSON.
 
-    A field that is a mapping has operators, or is compared field by field, as in LangGraph's `InMemoryStore`.
+    A mapping for a field has operators, or is compared field by field, as in LangGraph's `InMemoryStore`.
 
     Raises:
-        ConfigurationError: If it has an unknown operator, is no mapping, or cannot be represented as JSON.
+        ConfigurationError: If the filter has an unknown operator, is not a mapping, or cannot be represented as JSON.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise ArgumentTypeError(f"filter must be a mapping, not {type(filter).__name__}")

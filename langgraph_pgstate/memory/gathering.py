@@ -1,4 +1,4 @@
-"""Calls of an event loop that are run together: many small ones take as long as few large ones."""
+"""Gathering of calls on an event loop: many small calls are run together as few large ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ R = TypeVar("R")
 
 
 class Gathering(Generic[C, R]):
-    """Calls that are run alone if they come one by one, and together if they come at once.
+    """Runner of calls. Calls that come at once are run together, other calls alone.
 
-    A caller that is cancelled before its call is run takes it back; afterwards the call goes on.
+    A caller that is cancelled before its call runs withdraws the call. Later, the call goes on.
 
     Args:
-        run: Runs calls, and returns the result of each. If it fails, each of several calls is run alone, unless the
-            error is one that each would get.
-        names: Returns what a call is about; calls about the same thing are run one after another, in their order. The
+        run: Runs calls, and returns the result of each. If it fails, each of several calls is run alone, unless every
+            call would get the error.
+        names: Returns the names of a call. Calls with a common name are run one after another, in their order. The
             number of names is the size of a call.
-        most: Size of the calls that are run together. A greater one is run alone.
-        patience: Seconds that calls wait for the end of a run, to be run together; at 0 only those of one turn of the
-            event loop are.
+        most: Greatest total size of calls that are run together. A larger call is run alone.
+        patience: Seconds that calls wait for the end of calls in progress, to be run together. With 0, only calls of
+            one turn of the event loop are.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Gathering(Generic[C, R]):
         self._is_beginning = False
 
     async def __call__(self, call: C) -> R:
-        """Run a call, maybe together with others, and return its result."""
+        """Run a call, maybe together with other calls, and return its result."""
         if self._patience and self._waited_for is None and not self._waiting:
             with self._waiting_for():
                 return (await self._run([call]))[0]
@@ -53,7 +53,7 @@ class Gathering(Generic[C, R]):
 
     @contextmanager
     def _waiting_for(self) -> Iterator[None]:
-        """Let calls wait for the end of a run."""
+        """Make calls wait for the end of the calls in progress."""
         timer = None
         if self._patience:
             timer = self._waited_for = asyncio.get_running_loop().call_later(self._patience, self._go_on)
@@ -71,7 +71,7 @@ class Gathering(Generic[C, R]):
     def _begin(self) -> None:
         if self._waiting and self._waited_for is None and not self._is_beginning:
             self._is_beginning = True
-            # Of no caller: one may be cancelled.
+            # The task belongs to no caller, because a caller may be cancelled.
             task = asyncio.get_running_loop().create_task(self._work(), name="pgstate-gathered")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -86,7 +86,7 @@ class Gathering(Generic[C, R]):
                 await self._run_all(taken)
 
     def _take(self) -> list[tuple[C, asyncio.Future[R]]]:
-        """Return the calls that wait longest, as far as they may be run together."""
+        """Return the longest waiting calls that may be run together."""
         taken: list[tuple[C, asyncio.Future[R]]] = []
         left: list[tuple[C, asyncio.Future[R]]] = []
         named: set[Hashable] = set()

@@ -1,4 +1,4 @@
-"""Indexes of embeddings: each model has a table of its own, as the number of dimensions is part of the type."""
+"""Indexes of embeddings. Each model has its own table, because the number of dimensions is part of the type."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class OpenIndex:
 
     Attributes:
         index: The options.
-        schema: The schema of its table.
-        number: Its number, in the name of its table.
+        schema: The schema of the index's table.
+        number: Number of the index, part of the table's name.
         extension: The schema of pgvector.
-        type_number: The number of pgvector's type `vector`.
-        is_complete: Whether all items are in it.
+        type_number: OID of pgvector's type `vector`.
+        is_complete: Whether the index has all items.
     """
 
     index: Index
@@ -52,7 +52,7 @@ class OpenIndex:
 
 @cache
 def statements_of(schema: str) -> Queries:
-    """Return the statements on tables of vectors, and those that are no queries."""
+    """Return the statements on tables of vectors, and the statements that are not queries."""
     return Queries(schema, "memory/vectors")
 
 
@@ -75,7 +75,7 @@ def _on_index(query: NamedQuery, index: Index, number: int, extension: str) -> N
 async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
     """Register indexes and make their tables. One transaction; safe to repeat, and from several processes.
 
-    Without pgvector a warning is logged: items are found by words alone.
+    Without pgvector, a warning is logged, and items are found only by words.
 
     Raises:
         ConfigurationError: If an index of the name exists with other options.
@@ -112,10 +112,10 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Refuse new indexes where tenants are kept apart and one has memories, which the index would lack.
+    """Refuse new indexes if tenants are kept apart and a tenant has memories, which the index would lack.
 
     Raises:
-        TenantError: If one has.
+        TenantError: If a tenant has memories.
     """
     if not await has_walls(db, queries):
         return
@@ -135,7 +135,7 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
     """Return the indexes as they are in the database; none without pgvector. Two round trips.
 
     Raises:
-        ConfigurationError: If one is not set up, or has other options there.
+        ConfigurationError: If an index is not set up, or has other options in the database.
     """
     if not indexes:
         return ()
@@ -169,7 +169,7 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
 
 
 async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, ...]:
-    """Return all indexes that are in the database, whoever made them. Their models are not known. Two round trips."""
+    """Return all indexes in the database, whoever created them. Their models are unknown. Two round trips."""
     types = await db.fetch(queries.find_vector_type, {})
     if not types:
         return ()
@@ -184,14 +184,14 @@ async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, .
 
 
 async def drop_index(db: Connection, queries: Queries, name: str) -> None:
-    """Delete an index with its table. One transaction, which waits for those that use it.
+    """Delete an index with its table. One transaction, which waits for transactions that use the index.
 
     Raises:
         NotFoundError: If there is no such index.
-        TenantError: If it is asked for by one tenant: all have their vectors in it.
+        TenantError: If the caller is a tenant, because the index has the vectors of all tenants.
     """
     if db.tenant is not None:
-        raise TenantError(f"index {name!r} is of all tenants: drop it by a state of none")
+        raise TenantError(f"index {name!r} belongs to all tenants: drop it through a state without a tenant")
     async with db.transaction():
         await db.execute(statements_of(queries.schema).lock_memory_indexes, {})
         found = next((one for one in await stored_indexes(db, queries) if one.index.name == name), None)

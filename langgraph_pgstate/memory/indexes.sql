@@ -39,7 +39,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM /*schema*/memories m WHERE m.is_unindexed)
     OR EXISTS (SELECT 1 FROM /*schema*/memory_indexes i WHERE NOT i.is_complete AND i.name = ANY(:names::text[]));
 
 -- name: claim_indexing
--- Let one call at a time embed what indexes lack, or let it go on. It ends by itself two minutes after the last claim.
+-- Claim the embedding of missing items, or renew the claim. One call has it at a time. A claim ends two minutes after
+-- its last renewal.
 UPDATE /*schema*/memory_indexes i SET indexer = :indexer::text, indexing_until = now() + interval '2 minutes'
 WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_until < now()) IS NOT FALSE) AND NOT EXISTS (
     SELECT 1 FROM /*schema*/memory_indexes o
@@ -47,19 +48,20 @@ WHERE i.name = ANY(:names::text[]) AND (i.indexer = :indexer OR (i.indexing_unti
 );
 
 -- name: release_indexing
--- Let others embed what indexes lack.
+-- Release the claim to embed missing items.
 UPDATE /*schema*/memory_indexes SET indexer = NULL, indexing_until = NULL WHERE indexer = :indexer::text;
 
 -- name: delete_memory_index
--- Forget an index of embeddings.
+-- Delete the registration of an index of embeddings.
 DELETE FROM /*schema*/memory_indexes WHERE name = :name::text;
 
 -- name: complete_memory_indexes
--- Let searches use indexes that have all items.
+-- Mark indexes that have all items as complete, so that searches use them.
 UPDATE /*schema*/memory_indexes SET is_complete = true WHERE name = ANY(:names::text[]) AND NOT is_complete;
 
 -- name: settle_unindexed
--- Forget that items waited for their embeddings, unless they were stored a minute before `until` or later: a transaction
--- may have stored one that was not seen yet. An item that was imported has become valid later than it was updated.
+-- Unmark items that waited for their embeddings, unless they were stored a minute before `until` or later: an
+-- uncommitted transaction may have stored an item that was not seen yet. An imported item became valid later than it
+-- was updated.
 UPDATE /*schema*/memories SET is_unindexed = false
 WHERE is_unindexed AND greatest(updated_at, valid_from) <= :until::timestamptz - interval '1 minute';

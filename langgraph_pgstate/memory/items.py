@@ -25,17 +25,17 @@ from langgraph_pgstate.schema.queries import Queries, Statement
 
 Mode = Literal["hybrid", "vector", "words"]
 
-# Times that a put is tried while other calls store the same items at the same moments.
+# Most attempts of a put while other calls store the same items at the same time.
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
-# Embeddings of which those without an item are looked for together.
+# Embeddings that are checked together for a missing item.
 _PAGE: Final = 10_000
 FEW: Final = 20
 """Items up to which a put is planned without regard to their number."""
 # pgvector's greatest `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
-# Items and embeddings from which on it takes milliseconds to make the parameters of a put.
+# From this number of items and embeddings on, making the parameters of a put takes milliseconds.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 
@@ -45,11 +45,11 @@ class Put:
     """An item to store, validated.
 
     Attributes:
-        namespace: Its namespace.
-        key: Its key.
-        content: Its value as JSON.
-        ttl: Seconds it lives; `None` for ever.
-        index_fields: Fields that are indexed; `None` for those of the store, none for no index.
+        namespace: Namespace of the item.
+        key: Key of the item.
+        content: Value of the item, as JSON.
+        ttl: Seconds to live; `None` for ever.
+        index_fields: Fields to index; `None` for the store's fields, empty for no index.
         texts: The texts of these fields.
     """
 
@@ -68,8 +68,8 @@ class Embedded:
     Attributes:
         index: The index.
         numbers: For each embedding, the number of its put, from 1.
-        fields: Its field.
-        vectors: The embedding.
+        fields: For each embedding, its field.
+        vectors: The embeddings.
     """
 
     index: OpenIndex
@@ -86,7 +86,7 @@ class Batch:
         puts: The items.
         embedded: Their embeddings in each index.
         is_unindexed: Whether embeddings are missing because a model failed.
-        origin: What stores them.
+        origin: The run that stores the items.
     """
 
     puts: Sequence[Put]
@@ -100,7 +100,7 @@ class Batch:
         return [(one.namespace, one.key) for one in self.puts]
 
     def fits(self, other: Batch) -> bool:
-        """Return whether another one can be stored by the same statements."""
+        """Return whether another batch can be stored by the same statements."""
         indexes = [one.index for one in self.embedded], [one.index for one in other.embedded]
         return self.is_unindexed == other.is_unindexed and indexes[0] == indexes[1]
 
@@ -122,7 +122,7 @@ def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Or
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of a memory beside its value; an item of the store has none."""
+    """The properties of a memory beside its value. An item of the store has none."""
 
     kind: str | None = None
     user_id: str | None = None
@@ -159,12 +159,12 @@ async def put(
         embedded: Their embeddings in each index.
         language: Configuration of PostgreSQL's full text.
         history: Number of earlier versions kept.
-        origin: What stores them, or each of them.
-        traits: What they have beside their values.
-        is_unindexed: Whether embeddings are missing because a model failed. They also are if there is an index that is
-            none of `embedded`, of a process with other options.
-        expected_version: The version that they must have, 0 for none; otherwise nothing is stored, and the result is
-            false.
+        origin: The origin of all items, or of each item.
+        traits: The items' properties beside their values.
+        is_unindexed: Whether embeddings are missing because a model failed. They are also missing if another process
+            with other options has an index that is not in `embedded`.
+        expected_version: The version that the items must have, 0 for no item. Otherwise no item is stored, and the
+            result is false.
 
     Raises:
         ConflictError: If other calls kept changing the same items.
@@ -257,7 +257,7 @@ async def delete(
 
 
 async def get(db: Connection, queries: Queries, keys: Sequence[tuple[Namespace, str]]) -> list[Row | None]:
-    """Return rows of items, each where it was asked for. One round trip."""
+    """Return rows of items, in the order of the requested keys. One round trip."""
     if len(keys) == 1:
         [(namespace, key)] = keys
         rows = await db.fetch(queries.get_memory, {"namespace": literal(namespace), "key": key})
@@ -275,8 +275,8 @@ class Search:
         prefix: Labels with which namespaces begin.
         filter: Filter of values, in LangGraph's form.
         limit: Number of items.
-        offset: Number of items left out.
-        query: What is looked for; `None` for the newest.
+        offset: Number of items to skip.
+        query: The text to search for; `None` for the newest items.
         kinds: Kinds of memories; `None` for all.
         importance_weight: How much importance counts, from 0 to 1.
         half_lives: By kind, the seconds in which the rank score halves.
@@ -293,7 +293,7 @@ class Search:
 
 
 def search_parameters(search: Search) -> dict[str, Any]:
-    """Return the parameters of a search, but for its query.
+    """Return the parameters of a search, without its query.
 
     Raises:
         ConfigurationError: If the filter is not usable.
@@ -360,7 +360,10 @@ async def _fetch_planned(db: Connection, queries: Queries, statement: Statement)
 async def _search_vectors(
     db: Connection, queries: Queries, search: Search, ranking: dict[str, Any], index: OpenIndex
 ) -> Rows:
-    """Return rows of a search: exact among small namespaces, else approximate, if that finds as many as are wanted."""
+    """Return rows of a search. Small namespaces are searched exactly.
+
+    Others are searched approximately if this finds enough.
+    """
     exact = index.query("search_vectors")
     reach = max(40, (search.offset + search.limit) * max(1, len(index.index.fields)))
     is_approximate = index.index.is_approximate and reach <= _MAX_REACH
@@ -395,7 +398,7 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[
 
 
 async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> None:
-    """Store how often items were read. One statement; if it is repeated after a lost connection, reads count twice."""
+    """Store how often items were read. One statement. If it is repeated after a lost connection, reads count twice."""
     await db.execute(queries.touch_memories, parameters)
 
 
@@ -433,7 +436,10 @@ async def sweep_vectors(runner: Runner, queries: Queries) -> int:
 
 
 async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int, Row | None]:
-    """Return how many of the embeddings after one were deleted, and the last one; `None` if there are no more."""
+    """Delete orphaned embeddings of the next page.
+
+    Return their number and the page's last key; `None` if there are no more.
+    """
     async with db.transaction():
         where = {"namespace": literal(after[0]), "key": after[1], "field": after[2], "count": _PAGE}
         rows = await db.fetch(index.query("lock_orphaned_vectors"), where)
@@ -444,5 +450,5 @@ async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int
             "keys": [row[1] for row in orphaned],
             "fields": [row[2] for row in orphaned],
         }
-        # Sees items that were stored before their embeddings were locked.
+        # This statement sees items that were stored before their embeddings were locked.
         return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

@@ -1,4 +1,4 @@
-"""Large namespaces: their items are in approximate indexes, those of all others are searched exactly."""
+"""Large namespaces, whose items are in approximate indexes. Other namespaces are searched exactly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _LOCK_TIMEOUT: Final = "500ms"
 async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LARGE_SIZE) -> int:
     """Put the items of namespaces that have become large into the approximate indexes, and return their number.
 
-    In small transactions, beside puts and searches. Searches of a namespace are exact until all are there; what is put
-    afterwards waits, and is searched exactly, until the next call moves it. Safe to stop and to repeat.
+    Uses small transactions, beside puts and searches. Searches of a namespace are exact until all its items are in the
+    indexes. Later items are searched exactly until the next call moves them. Safe to stop and to repeat.
     """
     run = runner.run
     await run(find_large, queries, size)
@@ -41,7 +41,7 @@ async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LA
         except PGStateError as error:
             if not error.retryable:
                 raise
-            # A transaction holds rows; the next turn tries again.
+            # Another transaction holds the rows. The next turn tries again.
             _log.info("namespace %s is searched exactly for now: %s", ".".join(namespace), error)
     return moved
 
@@ -70,9 +70,9 @@ async def mark_some(
 
 
 async def finish(db: Connection, queries: Queries, namespace: Sequence[str]) -> bool:
-    """Let searches of a namespace be approximate if all of its items are in the indexes. One transaction.
+    """Make searches of a namespace approximate if all of its items are in the indexes. One transaction.
 
-    It waits for puts that began before the namespace was registered: their items do not wait for the indexes.
+    It waits for puts that began before the namespace was registered, because their items are not marked as waiting.
     """
     named = {"namespace": literal(namespace)}
     async with db.transaction():

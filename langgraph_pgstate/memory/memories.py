@@ -36,7 +36,7 @@ _PUNCTUATION: Final = ".,;:!?¡¿\"'()[]{}<>…«»“”„‘’`*_"
 
 
 class Owner(NamedTuple):
-    """Whom a memory is about, and who keeps it."""
+    """The owner of a memory: the user it is about, and the agent and tenant that keep it."""
 
     tenant_id: str | None = None
     user_id: str | None = None
@@ -62,10 +62,10 @@ def namespace_of(root: str, owner: Owner) -> Namespace:
 
 
 def where_of(owner: Owner, namespace: Sequence[str] | None) -> Namespace:
-    """Return the validated namespace of memories: the one that is given, or that of their owner.
+    """Return the validated namespace of memories: the given namespace, or the namespace of their owner.
 
     Raises:
-        InvalidNamespaceError: If it is invalid.
+        InvalidNamespaceError: If the namespace is invalid.
     """
     return namespace_of(ROOT, owner) if namespace is None else labels_of(namespace)
 
@@ -77,7 +77,7 @@ def normalized(content: str) -> str:
 
 
 def digest_of(kind: str, content: str) -> str:
-    """Return a hash of what makes two memories the same."""
+    """Return a hash that is equal for two memories with the same kind and words."""
     return hashlib.sha256(f"{kind}\0{normalized(content)}".encode()).hexdigest()[:32]
 
 
@@ -104,7 +104,7 @@ def kind_of(kind: Any) -> str:
     """Return a validated kind of a memory.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If the value is not a kind.
     """
     if not identifier("kind", kind) or kind in (ANY_KIND, NOTES):
         raise ConfigurationError(f"kind must be a word such as 'fact', and neither 'notes' nor '*', not {kind!r}")
@@ -123,7 +123,7 @@ def told_of(
     metadata: Mapping[str, Any] | None,
     ttl: float | None,
 ) -> Told:
-    """Validate what is to be remembered.
+    """Validate the arguments of `remember`.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -156,7 +156,7 @@ def end_of(expires_at: datetime | None) -> datetime | None:
     """Return a validated time at which a memory ends, or `None`.
 
     Raises:
-        ConfigurationError: If it has no time zone, or is not in the future.
+        ConfigurationError: If the time has no time zone, or is not in the future.
     """
     found = stored_time_of("expires_at", expires_at)
     if found is not None and found <= datetime.now(found.tzinfo):
@@ -176,9 +176,9 @@ async def remember(
     origin: Origin,
     is_unindexed: bool,
 ) -> Memory:
-    """Store a memory, or count that it was told again. One transaction, in which no other looks at the namespace.
+    """Store a memory, or count a repetition. One transaction, which locks the namespace.
 
-    What is told in the same words is counted; what is similar replaces what is there, which stays as a version. If the
+    A memory in the same words is counted. A similar memory replaces the existing one, which stays as a version. If the
     call is repeated after a lost connection, it may be counted twice.
     """
     put, traits = told.put, told.traits
@@ -203,7 +203,7 @@ async def remember(
                 if similar is not None:
                     key, traits = similar, replace(traits, duplicates=1)
                 elif found:
-                    # The key is taken by a memory whose content was edited.
+                    # The key belongs to a memory whose content was edited.
                     key = uuid4().hex
             await items.put(
                 db,
@@ -225,7 +225,7 @@ async def _find_similar(
 ) -> str | None:
     """Return the key of the memory that is most similar to another, if it is similar enough.
 
-    In a large namespace it is one of the nearest by the approximate index.
+    In a large namespace, only the nearest memories of the approximate index are compared.
     """
     index = next((one for one in reversed(embedded) if one.index.is_complete and one.vectors), None)
     if similarity is None or index is None or index.index.index.distance != "cosine":
@@ -242,7 +242,7 @@ async def _find_similar(
             "embedding": Packed(packed(index.vectors[0], index.index.index.dims)),
         },
     )
-    # Texts that differ in a number are similar, and say different things.
+    # Texts that differ in a number are similar but mean different things.
     numbers = _numbers(told.content)
     return next((key for key, text, apart in found if 1 - apart >= similarity and _numbers(text) == numbers), None)
 
@@ -271,7 +271,7 @@ class Recall:
 
     Attributes:
         prefix: Labels with which namespaces begin.
-        query: What is looked for; `None` for the newest.
+        query: The text to search for; `None` for the newest memories.
         kinds: Kinds of memories.
         limit: Number of memories.
         importance_weight: How much importance counts, from 0 to 1.
@@ -295,7 +295,7 @@ def recall_of(
     half_lives: Mapping[str, timedelta] | None,
     importance_weight: float,
 ) -> Recall:
-    """Validate what is asked of the memories.
+    """Validate the arguments of `recall`.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -316,7 +316,7 @@ def kinds_of(kinds: Sequence[str] | None) -> tuple[str, ...]:
     """Return validated kinds; `*` for all of them.
 
     Raises:
-        ConfigurationError: If they are none.
+        ConfigurationError: If a value is not a kind.
     """
     return (ANY_KIND,) if kinds is None else tuple(map(kind_of, several("kinds", kinds)))
 
@@ -343,7 +343,7 @@ async def recall_as_of(
 
 
 async def complete(db: Connection, queries: Queries, found: Sequence[FoundItem]) -> list[Memory]:
-    """Return what a search found as memories; without those that are gone meanwhile. One round trip."""
+    """Return the results of a search as memories, without memories that were deleted meanwhile. One round trip."""
     if not found:
         return []
     keys = {"namespaces": [literal(one.namespace) for one in found], "keys": [one.key for one in found]}
@@ -365,9 +365,9 @@ class Forgetting:
 
     Attributes:
         prefix: The namespace, or labels with which namespaces begin.
-        key: Only this one of the namespace.
+        key: Only the memory with this key in the namespace.
         kinds: Only these kinds.
-        purges: Whether their versions are deleted, too.
+        purges: Whether the memories' versions are deleted, too.
     """
 
     prefix: Namespace
@@ -377,9 +377,9 @@ class Forgetting:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of the statements that find them."""
+        """The parameters of the statements that find the memories."""
         where = literal(self.prefix)
-        # Nothing lies between a namespace and the same with the least label.
+        # No namespace sorts between a namespace and the same one with the least label.
         exact = {"lower": where, "upper": literal([*self.prefix, "\x01"])}
         return {
             **(range_of(self.prefix)._asdict() if self.key is None else exact),
@@ -395,7 +395,7 @@ def forgetting_of(
     """Validate which memories are to be deleted.
 
     Raises:
-        ConfigurationError: If an argument is not usable, or nothing says which.
+        ConfigurationError: If an argument is not usable, or no argument selects memories.
     """
     if key is None and namespace is None and not any(owner):
         raise ConfigurationError("forget must be given a key, a namespace, or a user_id, agent or tenant_id")
@@ -446,7 +446,7 @@ async def list_versions(
 
 
 async def version_to_restore(db: Connection, queries: Queries, namespace: Namespace, key: str, version: int) -> Row:
-    """Return a version of an item, with how the item is indexed and when it ends. One round trip.
+    """Return a version of an item, with the item's index options and its end. One round trip.
 
     Raises:
         NotFoundError: If there is no such version.
@@ -462,10 +462,10 @@ def version_of(version: Any, *, name: str = "version", least: int = 1) -> int:
     """Return a validated number of a version.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If the value is not a version's number.
     """
     if isinstance(version, bool) or not isinstance(version, int) or not least <= version < 2**31:
-        raise ConfigurationError(f"{name} must be a number of a version, from {least}, not {version!r}")
+        raise ConfigurationError(f"{name} must be the number of a version, from {least}, not {version!r}")
     return version
 
 
@@ -473,7 +473,7 @@ def as_of_of(as_of: datetime | None) -> datetime | None:
     """Return a validated time as of which memories are read, or `None`.
 
     Raises:
-        ConfigurationError: If it has no time zone.
+        ConfigurationError: If the time has no time zone.
     """
     return time_of("as_of", as_of)
 
@@ -494,7 +494,7 @@ async def put_if_unchanged(
     """Store an item if it has the expected version. Two round trips; safe to repeat.
 
     Raises:
-        StaleMemoryError: If it has another version, and another value than is to be stored.
+        StaleMemoryError: If the item has another version, and its value is not the new value.
     """
     is_stored = await items.put(
         db,
@@ -515,7 +515,7 @@ async def put_if_unchanged(
     if current is not None and current.changed_by == origin.changed_by:
         is_next = current.version == expected_version + 1
         if is_next and json.loads(json_value(current.value)) == json.loads(put.content):
-            # The answer to the first try was lost.
+            # The response to the first try was lost.
             return current
     raise _stale(put.namespace, put.key, expected_version, found)
 
