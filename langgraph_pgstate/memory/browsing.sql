@@ -1,5 +1,6 @@
 -- name: browse_items
--- Return a page of items as they are stored, the last stored first: of a user, or below a namespace. plan: at each call
+-- Return a page of items as they are stored, the last stored first: of a user, or below a namespace.
+-- plan: at each call
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
     m.created_at, m.updated_at, m.valid_from, m.expires_at, m.changed_by, m.thread_id, m.run_id, m.checkpoint_id,
     m.message_id, m.accessed_at, m.access_count

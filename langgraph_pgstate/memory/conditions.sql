@@ -1,5 +1,5 @@
--- condition: meets_filter Whether the value of an item meets all conditions of a filter. A missing field counts as
--- null.
+-- condition: meets_filter
+-- Whether the value of an item meets all conditions of a filter. A missing field counts as null.
 SELECT FROM /*schema*/memories m WHERE
 (cardinality(:paths::text[]) = 0 OR NOT EXISTS (
     SELECT 1 FROM unnest(:paths::text[], :operators::text[], :operands::text[]) AS f (path, operator, operand)
@@ -16,8 +16,8 @@ SELECT FROM /*schema*/memories m WHERE
     END, false)
 ));
 
--- condition: is_wanted Whether an item has not expired and, if kinds are given, has one of them. A star stands for any
--- kind.
+-- condition: is_wanted
+-- Whether an item has not expired and, if kinds are given, has one of them. A star stands for any kind.
 SELECT FROM /*schema*/memories m WHERE
 (m.expires_at IS NULL OR m.expires_at > now())
 AND (:kinds::text[] IS NULL OR m.kind = ANY(:kinds) OR '*' = ANY(:kinds) AND m.kind IS NOT NULL);

@@ -205,7 +205,7 @@ def _both(one: Alternatives, other: Alternatives) -> Alternatives:
     """Return the scope that contains what is in both of two scopes.
 
     Raises:
-        TypeError: If the scope would => If the scope would have too many alternatives. have too many alternatives.
+        TypeError: If the scope would have too many alternatives.
     """
     if len(one) * len(other) > _MOST_ALTERNATIVES:
         raise TypeError(f"a filter has at most {_MOST_ALTERNATIVES} alternatives, not {len(one) * len(other)}")
