@@ -12,8 +12,8 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND a.attnum > 0 AND NOT a
 SELECT count(*) FROM /*schema*/store s WHERE :since::timestamptz IS NULL OR s.updated_at >= :since;
 
 -- name: list_items
--- Return the next items in the order of their keys, or those of them that changed since a time, without those that changed
--- between another time and now: as many as there are bytes for, but at least one.
+-- Return the next items in the order of their keys: all, or only items that changed since a time. Items that changed
+-- between another time and now are left out. Returns as many items as fit into a number of bytes, but at least one.
 SELECT p.prefix, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at, p.ttl_minutes::float8
 FROM (
     SELECT s.prefix, s.key, s.value, s.created_at, s.updated_at, s.expires_at, s.ttl_minutes,
@@ -32,20 +32,20 @@ WHERE p.number = 1 OR p.size <= :max_bytes::bigint
 ORDER BY p.prefix, p.key;
 
 -- name: list_item_vectors
--- Return the embeddings of items that were stored with their values, or later.
+-- Return the embeddings of items that were stored together with the items' values, or later.
 SELECT v.prefix, v.key, v.field_name, v.embedding::real[]
 FROM unnest(:prefixes::text[], :keys::text[]) AS g (prefix, key)
     JOIN /*schema*/store s ON s.prefix = g.prefix AND s.key = g.key
     JOIN /*schema*/store_vectors v ON v.prefix = s.prefix AND v.key = s.key AND v.updated_at >= s.updated_at;
 
 -- name: get_items
--- Return what items hold.
+-- Return the contents of items.
 SELECT s.prefix, s.key, s.value::text, s.created_at, s.updated_at, s.expires_at
 FROM unnest(:prefixes::text[], :keys::text[]) AS g (prefix, key)
     JOIN /*schema*/store s ON s.prefix = g.prefix AND s.key = g.key;
 
 -- name: put_items
--- Store items that were made elsewhere, with their times, unless those here were stored later. Return those stored.
+-- Store items of another store with their times, unless the items here were stored later. Return the stored items.
 INSERT INTO /*schema*/store AS s (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
 SELECT g.prefix, g.key, g.value::jsonb, g.created_at, g.updated_at, nullif(g.expires_at, '')::timestamptz,
     nullif(g.ttl, -1::float8)::integer
