@@ -44,7 +44,7 @@ def audit(
         typer.Option(metavar="NAME", help="With adopt: who says that events are genuine; else the user of this shell."),
     ] = None,
 ) -> None:
-    """Verify or export the chains of events, or adopt older events.
+    """Verify or export chains of events, or adopt older ones.
 
     The exit code is 1 if an event was removed, changed or inserted.
     """

@@ -32,7 +32,7 @@ def encryption(
         typer.Option("--no-wait", help="With rotate: leave the end to a later call, and do not wait for processes."),
     ] = False,
 ) -> None:
-    """Count data keys, wrap them by a new master key, rotate them, or encrypt what is plain.
+    """Count, wrap again or rotate keys; encrypt what is plain.
 
     The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run; what is stopped is continued by the
     next call.

@@ -50,7 +50,7 @@ def retention(
     delete_after: Annotated[str | None, _age_option("delete threads without activity, also archived ones")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With apply: only count, and estimate the bytes.")] = False,
 ) -> None:
-    """Set how long threads are kept, and what becomes of them then.
+    """Set how long threads are kept, and what comes then.
 
     `maintain` and workers apply the policies. A thread that is held stays as it is.
     """
