@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
-from langgraph_pgstate.arguments import flag_of
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 from langgraph_pgstate.options import check_ttl
 
@@ -252,7 +251,8 @@ class WebhookSettings:
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Sequence) or not all(type(one) is kind for one in given):
                 raise ArgumentTypeError(f"WebhookSettings.{name} must be a list, not {given!r}")
-        flag_of("WebhookSettings.require_https", self.require_https)
+        if not isinstance(self.require_https, bool):
+            raise ArgumentTypeError(f"WebhookSettings.require_https must be true or false, not {self.require_https!r}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:

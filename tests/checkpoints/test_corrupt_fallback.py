@@ -161,7 +161,7 @@ def test_what_a_newer_version_wrote_is_not_passed_by(
 ) -> None:
     """Guard: an older program would go back behind checkpoints that are whole, and go on from there."""
     column = "state" if table == "checkpoints" else "data"
-    connection.execute(f'UPDATE "{schema}".{table} SET {column} = set_byte({column}, 0, 3)')
+    connection.execute(f'UPDATE "{schema}".{table} SET {column} = set_byte({column}, 0, 5)')
     forget(saver)
     for reading in (saver, passing(saver)):
         with pytest.raises(UnreadableFormatError, match="newer version of langgraph_pgstate"):

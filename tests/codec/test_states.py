@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore:Pydantic ser
 
 def test_what_a_later_version_wrote_is_not_damage() -> None:
     """Guard: `on_corrupt="previous"` must not go back behind it."""
-    with pytest.raises(UnreadableFormatError, match="frame kind 3 needs a newer version of langgraph_pgstate"):
-        frames.unpack(b"\x03whatever", "here")
+    with pytest.raises(UnreadableFormatError, match="frame kind 5 needs a newer version of langgraph_pgstate"):
+        frames.unpack(b"\x05whatever", "here")
     fields = [1, 4, "now", {"a": "1"}, {}, False, {"a": [9, "new"]}, {}, {}]
     for changed, why in ((fields, "an entry of kind 9"), ([2, *fields[1:]], "format 2")):
         with pytest.raises(UnreadableFormatError, match=why):

@@ -135,7 +135,7 @@ async def test_segments_cannot_be_exchanged_in_their_row(
     ids = cell(connection, schema, "checkpoints", "segment_ids", where)
     assert len(ids) > 1
     overwrite(connection, schema, "checkpoints", "segment_ids", ids[::-1], where)
-    with pytest.raises(DecryptionError, match="other segments"):
+    with pytest.raises(DecryptionError, match="the segments of its row"):
         await read_all(dsn, schema)
     # Segments that follow them are those of an earlier version of the row.
     overwrite(connection, schema, "checkpoints", "segment_ids", [*ids, 5], where)

@@ -154,7 +154,7 @@ def test_each_value_is_a_field_of_its_type() -> None:
         ({'number ["count"]': "two"}, "count must be JSON"),
         ({'number ["count"]': "true"}, "count must be a number"),
         ({'json ["plan"]': "{"}, "plan must be JSON"),
-        ({'text ["count"]': "2"}, "is no text any more"),
+        ({'text ["count"]': "2"}, "is no longer a text"),
         ({"json []": "[1]"}, "must be a JSON object"),
     ],
 )

@@ -86,14 +86,14 @@ def test_all_calls_of_an_interrupt_are_decided_at_once() -> None:
     [
         ({}, "choose one of"),
         ({"decision-0": "delete"}, "takes only"),
-        ({"decision-0": "respond"}, "write what"),
+        ({"decision-0": "respond"}, "write the response of"),
         ({"decision-0": "edit", "argument-0-1": "two"}, "must be JSON"),
         ({"decision-0": "edit", "argument-0-1": "true"}, "must be a number"),
         ({"decision-0": "edit", "argument-0-1": "NaN"}, "must be JSON"),
         ({"decision-0": "edit", "argument-0-2": "1"}, "must be true or false"),
         ({"decision-0": "edit", "more-0": "[]"}, "must be a JSON object"),
         ({"decision-0": "approve", "argument-0-0": "adam"}, "were edited"),
-        ({"answer": " "}, "is empty"),
+        ({"answer": " "}, "must not be empty"),
         ({"choice": "{"}, "must be JSON"),
     ],
 )

@@ -48,6 +48,7 @@ class SteppingConnection:
         self._db = BlockingConnection(connection)
         self._connection = connection
         self._gate = gate
+        self.keys, self.recall, self.remember = None, self._db.recall, self._db.remember
 
     @property
     def is_in_transaction(self) -> bool:

@@ -160,7 +160,7 @@ async def test_a_second_run_is_rejected_and_the_first_is_cancelled(client: LangG
     await client.runs.cancel("t", first["run_id"])
     with pytest.raises(NotFoundError):
         await client.runs.cancel("t", "none")
-    with pytest.raises(APIStatusError, match="action is"):
+    with pytest.raises(APIStatusError, match="action must be"):
         await client.runs.cancel("t", first["run_id"], action="stop")  # type: ignore[arg-type]
 
 

@@ -176,7 +176,7 @@ async def test_parts_of_many_tenants_are_closed_but_for_the_last_and_those_in_us
 async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> None:
     async with AsyncPGState.open(walled.app, schema=walled.schema) as state:
         for options, reason in (
-            ({"worker": False}, "needs auth"),
+            ({"worker": False}, "needs an auth"),
             ({"worker": False, "auth": people(), "store": InMemoryStore()}, "leave store out"),
             ({"auth": people()}, "needs worker=False"),
         ):

@@ -115,7 +115,7 @@ def test_failures_are_logged_with_their_tracebacks_and_a_drain_with_what_it_give
         for record in caplog.records
         if record.levelno == logging.INFO and record.message.startswith("worker")
     ]
-    assert f"goes on with run {failed.run_id} of thread t (attempt 2)" in caplog.messages
+    assert f"resumes run {failed.run_id} of thread t (attempt 2)" in caplog.messages
     assert told == [
         "runs failing, waiting from default, 10 at once",
         "drains; runs to stop: 1",

@@ -58,7 +58,7 @@ def test_contents_are_recorded_unless_the_environment_says_otherwise(
     load_environment(written(tmp_path, env={"PGSTATE_RECORD_CONTENT": "false"}))
     assert load_state_config(None)["recording"] == RecorderSettings(content=False)
     monkeypatch.setenv("PGSTATE_RECORD_CONTENT", "perhaps")
-    with pytest.raises(ConfigurationError, match="PGSTATE_RECORD_CONTENT is true or"):
+    with pytest.raises(ConfigurationError, match="PGSTATE_RECORD_CONTENT must be true or"):
         load_state_config(None)
     monkeypatch.delenv("PGSTATE_RECORD_CONTENT")
 
