@@ -117,12 +117,12 @@ class BlockingConnection:
         names: Sequence[str] = ()
         if answer is not None:
             if contents is not None:
-                names = _names(answer)
+                names = _names(contents, answer)
             rows = self._statements.rows(answer)
         else:
             cursor = self._execute_walled(query, parameters)
             if contents is not None and cursor.pgresult is not None:
-                names = _names(cursor.pgresult)
+                names = _names(contents, cursor.pgresult)
             rows = cursor.fetchall()
             _free_result(cursor)
         return rows if contents is None or not rows else _open(contents, self.keys, names, rows, parameters)
@@ -204,12 +204,12 @@ class BlockingConnection:
         names: Sequence[str] = ()
         if answers is not None:
             if contents is not None:
-                names = _names(answers[-1])
+                names = _names(contents, answers[-1])
             rows = self._statements.rows(answers[-1])
             return rows if contents is None else _open(contents, self.keys, names, rows, plain)
         cursor = (self._execute_together(statements))[-1]
         if contents is not None and cursor.pgresult is not None:
-            names = _names(cursor.pgresult)
+            names = _names(contents, cursor.pgresult)
         rows = cursor.fetchall()
         _free_result(cursor)
         if after_commit is not None:
@@ -363,12 +363,12 @@ class AsyncConnection:
         names: Sequence[str] = ()
         if answer is not None:
             if contents is not None:
-                names = _names(answer)
+                names = _names(contents, answer)
             rows = self._statements.rows(answer)
         else:
             cursor = await self._execute_walled(query, parameters)
             if contents is not None and cursor.pgresult is not None:
-                names = _names(cursor.pgresult)
+                names = _names(contents, cursor.pgresult)
             rows = await cursor.fetchall()
             _free_result(cursor)
         return (
@@ -451,12 +451,12 @@ class AsyncConnection:
         names: Sequence[str] = ()
         if answers is not None:
             if contents is not None:
-                names = _names(answers[-1])
+                names = _names(contents, answers[-1])
             rows = self._statements.rows(answers[-1])
             return rows if contents is None else await _open_beside(contents, self.keys, names, rows, plain)
         cursor = (await self._execute_together(statements))[-1]
         if contents is not None and cursor.pgresult is not None:
-            names = _names(cursor.pgresult)
+            names = _names(contents, cursor.pgresult)
         rows = await cursor.fetchall()
         _free_result(cursor)
         if after_commit is not None:
@@ -564,8 +564,10 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
     return found
 
 
-def _names(result: Any) -> list[str]:
-    """Return the names of a result's columns."""
+def _names(contents: Contents, result: Any) -> list[str]:
+    """Return the names of a result's columns; none if they are known from an earlier result of the statement."""
+    if contents.knows_columns:
+        return []
     return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
 
 

@@ -111,7 +111,7 @@ class Contents:
         plain: What it would store in plain text; then it is refused with encryption.
     """
 
-    __slots__ = ("_matches", "_opens", "_plain", "_positions", "_seals", "_searches", "columns")
+    __slots__ = ("_matches", "_opens", "_plain", "_positions", "_seals", "_searches", "_texts", "columns")
 
     def __init__(self, lines: Sequence[str], plain: str | None = None) -> None:
         found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
@@ -123,6 +123,8 @@ class Contents:
         self.columns = frozenset(part.column for parts in found.values() for part in parts)
         self._seals, self._opens = _by_source(found["seals"]), found["opens"]
         self._matches, self._searches = found["matches"], found["searches"]
+        # Encrypted bytes are refused where they are read.
+        self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self._positions: dict[str, int] | None = None
         self._plain = plain
 
@@ -130,6 +132,11 @@ class Contents:
     def has_opens(self) -> bool:
         """Whether the statement returns content."""
         return bool(self._opens)
+
+    @property
+    def knows_columns(self) -> bool:
+        """Whether a result has told the places of the statement's columns."""
+        return self._positions is not None
 
     def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a statement's parameters with encrypted content.
@@ -218,13 +225,11 @@ class Contents:
     def refuse_encrypted(self, names: Sequence[str], rows: Sequence[Any]) -> None:
         """Raise if a row has encrypted text, for a program without keys.
 
-        Encrypted bytes are refused where they are read.
-
         Raises:
             EncryptedError: If a row has encrypted text.
         """
         places = self._places(names)
-        for part in self._opens:
+        for part in self._texts:
             at = places[part.path[0]]
             for row in rows:
                 value = row[at]
