@@ -27,9 +27,16 @@ async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LA
     Uses small transactions, beside puts and searches. Searches of a namespace are exact until all its items are in the
     indexes. Later items are searched exactly until the next call moves them. Safe to stop and to repeat.
     """
-    run = runner.run
-    await run(find_large, queries, size)
-    moved = 0
+    await runner.run(find_large, queries, size)
+    return await move_waiting(runner, queries)
+
+
+async def move_waiting(runner: Runner, queries: Queries) -> int:
+    """Put the items of large namespaces that are not in the approximate indexes there, and return their number.
+
+    As `move_large_namespaces`, which also looks for namespaces that have become large; that reads all items.
+    """
+    run, moved = runner.run, 0
     for namespace, is_ready in await run(list_unmoved, queries):
         indexes, after = await run(stored_indexes, queries), ""
         while keys := await run(mark_some, queries, indexes, namespace, after, is_ready):

@@ -456,8 +456,9 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
     async def reindex(self) -> int:
         """Embed what the indexes lack: items of before an index was made, and those whose model had failed.
 
-        Searches use a new index from then on. In batches, beside puts and searches; safe to stop and to repeat. The
-        server does it every minute. One call does it at a time, of all processes.
+        Also puts new items of large namespaces into the approximate indexes. Searches use a new index from then on. In
+        batches, beside puts and searches; safe to stop and to repeat. Servers and workers do it every minute. One call
+        embeds at a time, of all processes.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.
@@ -466,6 +467,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             Exception: What the model raises. What was embedded before is stored.
         """
         run, indexer = self.runner.run, uuid4().hex
+        await large.move_waiting(self.runner, self.queries)
         indexes = await run(open_indexes, self.queries, self.settings.indexes)
         names = [one.index.name for one in indexes]
         if not indexes or (begun := await run(reindexing.begin, self.queries, names)) is None:
