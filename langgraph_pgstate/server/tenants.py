@@ -1,4 +1,4 @@
-"""The parts of a server that serve one tenant each. The most recently used parts are kept open."""
+"""The parts of a server that serve one tenant each. The most recently used parts stay open."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+from langgraph_pgstate.db.finishing import complete
 
 T = TypeVar("T")
 
@@ -35,11 +37,9 @@ class _Part(Generic[T]):
 
 
 class TenantParts(Generic[T]):
-    """The parts, by tenant. The least recently used parts are closed while no request uses them.
+    """The parts by tenant, for one event loop. The least recently used parts are closed when no request uses them.
 
-    All are closed at the end.
-
-    For one event loop.
+    A tenant whose part is being closed gets a new one.
 
     Args:
         open: Opens the part of a tenant, and registers its closing on the stack.
@@ -57,11 +57,18 @@ class TenantParts(Generic[T]):
         Args:
             tenant: The tenant.
             scope: The ASGI scope of the request, within `request_of`.
+
+        Raises:
+            Exception: What opening the part raises. What it has registered on the stack is closed.
         """
         part = self._parts.get(tenant)
         if part is None:
             resources = AsyncExitStack()
-            part = self._parts[tenant] = _Part(self._open(tenant, resources), resources)
+            try:
+                part = self._parts[tenant] = _Part(self._open(tenant, resources), resources)
+            except BaseException:
+                self._close_soon(tenant, resources)
+                raise
         self._parts.move_to_end(tenant)
         part.users += 1
         scope[_USED].append((self, part))
@@ -73,14 +80,25 @@ class TenantParts(Generic[T]):
             return
         # The first entries were used least recently.
         for tenant in [name for name, one in self._parts.items() if not one.users][:surplus]:
-            task = asyncio.get_running_loop().create_task(_close(tenant, self._parts.pop(tenant)))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._close_soon(tenant, self._parts.pop(tenant).resources)
+
+    def _close_soon(self, tenant: str, resources: AsyncExitStack) -> None:
+        task = asyncio.get_running_loop().create_task(_close(tenant, resources))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all parts."""
+        """Close all parts, and wait for those that are being closed. A cancellation does not shorten it.
+
+        A part that a request takes afterwards is closed at the end of the request.
+        """
+        self._most = 0
+        await complete(self._close())
+
+    async def _close(self) -> None:
         while self._parts:
-            await _close(*self._parts.popitem())
+            tenant, part = self._parts.popitem()
+            await _close(tenant, part.resources)
         await asyncio.gather(*self._closing)
 
 
@@ -96,8 +114,8 @@ def request_of(scope: MutableMapping[str, Any]) -> Iterator[None]:
             parts._give_back(part)
 
 
-async def _close(tenant: str, part: _Part[Any]) -> None:
+async def _close(tenant: str, resources: AsyncExitStack) -> None:
     try:
-        await part.resources.aclose()
+        await resources.aclose()
     except Exception as error:
-        _log.warning("the part of tenant %r could not be closed as a whole: %s", tenant, error)
+        _log.warning("the part of tenant %r could not be closed completely: %s", tenant, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -16,7 +17,7 @@ from support.tenants import Walled, open_walled
 from langgraph_pgstate import AsyncPGState
 from langgraph_pgstate.errors import TenantError
 from langgraph_pgstate.server import create_app
-from langgraph_pgstate.server.tenants import TenantParts
+from langgraph_pgstate.server.tenants import TenantParts, request_of
 
 THREAD, OTHER = "7a5f2d0e-0000-4000-8000-000000000001", "7a5f2d0e-0000-4000-8000-000000000002"
 
@@ -171,6 +172,63 @@ async def test_parts_of_many_tenants_are_closed_but_for_the_last_and_those_in_us
             assert len(opened) - len(closed) == 3
             assert len(asyncio.all_tasks()) <= before + 3 * 2
         assert len(opened) == len(closed) > 20
+
+
+class Closable:
+    """Parts whose closing waits for an event, and fails for tenant `bad`."""
+
+    def __init__(self, most: int) -> None:
+        self.may_close = asyncio.Event()
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.parts: TenantParts[str] = TenantParts(self._open, most)
+
+    def _open(self, tenant: str, stack: AsyncExitStack) -> str:
+        self.opened.append(tenant)
+        stack.push_async_callback(self._close, tenant)
+        if tenant == "unusable":
+            raise ValueError(tenant)
+        return tenant
+
+    async def _close(self, tenant: str) -> None:
+        await self.may_close.wait()
+        self.closed.append(tenant)
+        if tenant == "bad":
+            raise OSError(tenant)
+
+    def use(self, *tenants: str) -> None:
+        """Take the part of each tenant in a request of its own."""
+        for tenant in tenants:
+            scope: dict[str, Any] = {}
+            with request_of(scope):
+                assert self.parts.take(tenant, scope) == tenant
+
+
+async def test_parts_are_closed_once_however_the_server_ends() -> None:
+    made = Closable(most=2)
+    # `a` is being closed when it is taken again; `bad` then is the least recently used.
+    made.use("a", "bad", "c", "a")
+    assert list(made.parts._parts) == ["c", "a"]
+    with pytest.raises(ValueError, match="unusable"):
+        made.use("unusable")
+    closing = asyncio.create_task(made.parts.close())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        closing.cancel()
+    made.may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert sorted(made.closed) == sorted(made.opened) == ["a", "a", "bad", "c", "unusable"]
+
+
+async def test_a_part_that_a_request_takes_after_the_end_is_closed_with_the_request() -> None:
+    made = Closable(most=2)
+    made.may_close.set()
+    await made.parts.close()
+    made.use("late")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert made.closed == ["late"]
 
 
 async def test_the_server_refuses_what_tenants_would_share(walled: Walled) -> None:
