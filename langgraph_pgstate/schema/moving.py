@@ -10,7 +10,7 @@ which was stopped goes on where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
@@ -41,7 +41,7 @@ _TIMEOUTS: Final = ("55P03", "57014")
 
 @dataclass(frozen=True)
 class Rule:
-    """Which tenant a row gets.
+    """The rule by which a row gets its tenant.
 
     Attributes:
         tenant: That of all rows.
@@ -122,28 +122,28 @@ async def move_to_tenants(
         await runner.run(_end, queries)
         return TenancyMove(is_switched=True)
     used = await runner.run(_begin, queries, rule, roles)
-    told = {**asdict(used), "otherwise": rest}
+    given = {**asdict(used), "otherwise": rest}
 
     async def prepare() -> None:
         while names := await runner.run(_list_unprepared, queries):
-            await _patiently(runner, _prepare, queries, told, names[0])
+            await _run_when_unlocked(runner, _prepare, queries, given, names[0])
 
     await prepare()
     moved = 0
     for turn in range(2):
         if used.tenant is None:
-            moved += await _move_blocks(runner, queries, told, progress)
+            moved += await _move_blocks(runner, queries, given, progress)
         if turn == 0:
             await _build_keys(runner, queries, progress)
             for relation, _ in await runner.run(_list_tables, queries):
                 await runner.run(_analyze, queries, relation)
-    left = await _move_rest(runner, queries, told)
+    left = await _move_rest(runner, queries, given)
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
         # A row that is written just now may get its tenant a moment later.
         await runner.sleep(1)
-        left = await _move_rest(runner, queries, told)
+        left = await _move_rest(runner, queries, given)
     if rest is not None:
         left = {}
     tenants = await runner.run(_count_tenants, queries)
@@ -155,8 +155,8 @@ async def move_to_tenants(
         # Tables and partitions that were made meanwhile.
         await prepare()
         await _build_keys(runner, queries, progress)
-        await _move_rest(runner, queries, told)
-        if await _tries(runner, _switch, queries, told, roles):
+        await _move_rest(runner, queries, given)
+        if await _run_unless_locked(runner, _switch, queries, given, roles):
             await runner.run(_end, queries)
             return TenancyMove(True, moved, tenants)
         await runner.sleep(_delay(turn))
@@ -173,24 +173,24 @@ async def undo_move(runner: Runner, queries: Queries) -> bool:
         raise TenantError("the move has ended, and tenants are kept apart: it cannot be taken back")
     if await runner.run(_get_rule, queries) is None:
         return False
-    await _patiently(runner, _undo, queries)
+    await _run_when_unlocked(runner, _undo, queries)
     return True
 
 
-async def _patiently(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> None:
+async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> None:
     """Run an operation again while others lock what it needs.
 
     Raises:
         ConflictError: If they do for minutes.
     """
     for turn in range(_ATTEMPTS):
-        if await _tries(runner, operation, *args):
+        if await _run_unless_locked(runner, operation, *args):
             return
         await runner.sleep(_delay(turn))
     raise ConflictError("transactions of others locked a table at each attempt to change it: end them, and repeat")
 
 
-async def _tries(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
+async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
     """Run an operation, and return what it does, or false if others lock what it needs."""
     try:
         return await runner.run(operation, *args)
@@ -215,8 +215,8 @@ async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Rol
     begun = await _get_rule(db, queries)
     if begun is None and rule is None:
         raise ConfigurationError("whose are the rows? Give tenant or tenant_from")
-    if begun is not None and rule is not None and begun != rule:
-        raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or take it back first")
+    if rule is not None:
+        _check_begun(begun, asdict(rule))
     found = begun or rule
     assert found is not None
     await _refuse_shared(db, queries, found.tenant)
@@ -225,6 +225,11 @@ async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Rol
             await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
             await db.script(wall_tenants(queries.schema))
     return found
+
+
+def _check_begun(begun: Rule | None, rule: Mapping[str, object]) -> None:
+    if begun is not None and not asdict(begun).items() <= rule.items():
+        raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or take it back first")
 
 
 async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
@@ -253,6 +258,12 @@ async def _list_unprepared(db: Connection, queries: Queries) -> list[str]:
 async def _plan(
     db: Connection, queries: Queries, rule: dict[str, object], place: _Place, *, is_last: bool = False
 ) -> None:
+    """Set what the next script of a move works on, within its transaction.
+
+    Raises:
+        ConfigurationError: If another move was begun meanwhile, after this one was taken back.
+    """
+    _check_begun(await _get_rule(db, queries), rule)
     parameters = {**place._asdict(), "rule": json.dumps(rule), "is_last": is_last, "of_no_tenant": [*OF_NO_TENANT]}
     await db.fetch(queries.plan_move, parameters)
 

@@ -286,6 +286,24 @@ def test_the_switch_waits_for_transactions_without_stopping_others(
         assert state.move_to_tenants().is_switched
 
 
+def test_a_move_stops_if_it_is_taken_back_and_another_is_begun_meanwhile(plain: Walled) -> None:
+    owned: Any = {"schema": plain.schema}
+    with PGState.open(plain.owner, **owned) as state, PGState.open(plain.owner, **owned) as other:
+        put(state, "t", tenant_id="acme", user_id="eve")
+        seen: list[Any] = []
+
+        def begin_another(progress: Any) -> None:
+            if not seen:
+                other.undo_move_to_tenants()
+                other.move_to_tenants(tenant_from="user_id", switch=False)
+            seen.append(progress)
+
+        with pytest.raises(ConfigurationError, match="another move was begun, by tenant_from='user_id'"):
+            state.move_to_tenants(tenant_from="tenant_id", progress=begin_another)
+        assert other.move_to_tenants().is_switched
+    assert tenants_of(plain, "threads") == {"eve": 1}
+
+
 def test_the_command_moves_and_takes_back(plain: Walled) -> None:
     with PGState.open(plain.owner, schema=plain.schema) as state:
         put(state, "t", tenant_id="acme")
