@@ -12,6 +12,15 @@ from langgraph_pgstate.cli.output import as_json, bytes_in_words, count, new_tab
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError
 
+_OperatorsOption = Annotated[
+    list[str] | None,
+    typer.Option("--operators", metavar="ROLE", show_default=False, help="A role that sees all tenants."),
+]
+_WorkersOption = Annotated[
+    list[str] | None,
+    typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
+]
+
 
 def setup(
     ctx: typer.Context,
@@ -24,14 +33,8 @@ def setup(
         str | None,
         typer.Option(metavar="rls", show_default=False, help="Keep tenants apart by row-level security (new tables)."),
     ] = None,
-    operators: Annotated[
-        list[str] | None,
-        typer.Option("--operators", metavar="ROLE", show_default=False, help="A role that sees all tenants."),
-    ] = None,
-    workers: Annotated[
-        list[str] | None,
-        typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
-    ] = None,
+    operators: _OperatorsOption = None,
+    workers: _WorkersOption = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Chain events by hashes from now on, for `pgstate audit`.")
     ] = False,
@@ -89,14 +92,8 @@ def tenancy(
             help="Number of the label in namespaces of memories and files that is their tenant, from 1.",
         ),
     ] = None,
-    operators: Annotated[
-        list[str] | None,
-        typer.Option("--operators", metavar="ROLE", show_default=False, help="A role that sees all tenants."),
-    ] = None,
-    workers: Annotated[
-        list[str] | None,
-        typer.Option("--workers", metavar="ROLE", show_default=False, help="A role that may list tenants."),
-    ] = None,
+    operators: _OperatorsOption = None,
+    workers: _WorkersOption = None,
     prepare: Annotated[
         bool, typer.Option("--prepare", help="Make all ready, and leave the switch to the next call.")
     ] = False,
@@ -108,19 +105,17 @@ def tenancy(
     target: Target = ctx.obj
     if target.tenant is not None:
         raise ConfigurationError("a move is of all rows: leave out --tenant, and name theirs by --to")
-    if undo and (tenant, tenant_from, otherwise, namespace_part, operators, workers, prepare) != (
-        *(None,) * 6,
-        False,
-    ):
+    options = (tenant, tenant_from, otherwise, namespace_part, operators, workers)
+    if undo and (prepare or any(one is not None for one in options)):
         raise ConfigurationError("--undo takes no other options")
     shown = ""
 
     def show(progress: TenancyProgress) -> None:
         nonlocal shown
-        now = progress.name if progress.step == "rows" else "keys"
-        if now != shown:
-            shown = now
-            errors.print(f"{progress.step}: {escape(progress.name)}" if progress.step == "rows" else "building keys")
+        line = f"rows: {escape(progress.name)}" if progress.step == "rows" else "building keys"
+        if line != shown:
+            shown = line
+            errors.print(line)
 
     with target.connect() as state:
         if undo:

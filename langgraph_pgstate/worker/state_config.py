@@ -88,7 +88,7 @@ def load_memory_options(file: Path) -> MemoryOptions | None:
     store = section_of(read_config(file), "store")
     if store.get("path"):
         return None
-    index = section_of(store, "index")
+    index = section_of(store, "index", "store.")
     embed = index.get("embed")
     if isinstance(embed, str) and ".py:" in embed:
         store = {**store, "index": {**index, "embed": load_value(embed, file.parent.resolve())}}
@@ -97,15 +97,20 @@ def load_memory_options(file: Path) -> MemoryOptions | None:
     return options
 
 
-def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def section_of(config: Mapping[str, Any], name: str, within: str = "") -> Mapping[str, Any]:
     """Return an object of a file, empty if it is missing.
+
+    Args:
+        config: The content of the file, or an object of it.
+        name: Key of the object.
+        within: Path of `config` in the file, with a dot at its end.
 
     Raises:
         ConfigurationError: If the value is not an object.
     """
     found = config.get(name) or {}
     if not isinstance(found, Mapping):
-        raise ConfigurationError(f"{name!r} of langgraph.json must be an object, not {found!r}")
+        raise ConfigurationError(f"{within}{name} of langgraph.json must be an object, not {found!r}")
     return found
 
 
@@ -148,8 +153,8 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     Raises:
         ConfigurationError: If a setting is malformed or not supported, or a variable is not set.
     """
-    config = _object("webhooks", read_config(file).get("webhooks"))
-    url = _object("webhooks.url", config.get("url"))
+    config = section_of(read_config(file), "webhooks")
+    url = section_of(config, "url", "webhooks.")
     unknown = [f"webhooks.{name}" for name in config if name not in ("env_prefix", "url", "headers")]
     unknown += [f"webhooks.url.{name}" for name in url if name not in (*_RULES, "disable_loopback")]
     if url.get("disable_loopback") is False:
@@ -158,18 +163,12 @@ def load_webhook_settings(file: Path) -> WebhookSettings:
     if unknown:
         raise ConfigurationError(f"{unknown[0]} of langgraph.json is not supported")
     given: dict[str, Any] = {_RULES[name]: value for name, value in url.items() if name in _RULES}
-    headers, prefix = _object("webhooks.headers", config.get("headers")), config.get("env_prefix", _PREFIX)
+    headers, prefix = section_of(config, "headers", "webhooks."), config.get("env_prefix", _PREFIX)
     if not isinstance(prefix, str):
         raise ConfigurationError(f"webhooks.env_prefix of langgraph.json must be text, not {prefix!r}")
     if headers:
         given["headers"] = {name: _resolved(name, value, prefix) for name, value in headers.items()}
     return replace(WebhookSettings.from_environment(), **given)
-
-
-def _object(name: str, value: Any) -> Mapping[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} of langgraph.json must be an object, not {value!r}")
-    return value or {}
 
 
 def _resolved(name: str, value: Any, prefix: str) -> str:
