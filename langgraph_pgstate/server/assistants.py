@@ -55,9 +55,9 @@ class Chosen:
         return {"graph_id": self.graph, "assistant_id": self.assistant_id}
 
     def config_of(self, given: Mapping[str, Any], context: Any = None) -> dict[str, Any]:
-        """Return the config of a run. Values of the run go before those of the assistant, and include the contexts.
+        """Return the config of a run. Values of the run override those of the assistant.
 
-        Keys of a context that say where a run continues are left out of the config.
+        `configurable` also has the values of both contexts, except keys that say where a run continues.
         """
         merged = {**self.config, **given}
         for name, first, last in (("configurable", self.context, context), ("metadata", None, None)):
@@ -72,7 +72,7 @@ class Chosen:
         return merged
 
     def context_of(self, given: Any, configurable: Mapping[str, Any]) -> Any:
-        """Return the context of a run. Values of the run go before those of the assistant.
+        """Return the context of a run. Values of the run override those of the assistant.
 
         Args:
             given: The context that the run gives.
@@ -166,8 +166,8 @@ async def update(call: Call) -> dict[str, Any]:
 async def delete(call: Call) -> Response:
     """Delete an assistant with its crons, and with `delete_threads` its threads.
 
-    Fails with 409 if it has crons that the user may not delete. Of its threads those stay that a person holds: the
-    others are deleted, and the response is 409 and names one of them.
+    Fails with 409 if it has crons that the user may not delete. Threads under a hold are kept: the response is then
+    409 and names one of them, although the assistant and the other threads are deleted.
     """
     assistant_id = _own(call)
     access = await call.access("assistants", "delete", {"assistant_id": assistant_id})

@@ -145,8 +145,7 @@ class Authority:
         }
         found = self._authenticate(**{name: given[name] for name in self._arguments})
         user = User(await found if inspect.isawaitable(found) else found)
-        # Names in a namespace of the store use a star for any label. An identity without its NUL would be another
-        # user's.
+        # In a namespace of the store, a star stands for any label. An identity without its NUL would be another user's.
         is_usable = user.identity != "*" and "\0" not in user.identity and encodes_as_utf8(user.identity)
         if not user.is_authenticated or not is_usable:
             raise refuse(401, "unauthorized")
@@ -202,7 +201,7 @@ def scope_of(filters: Any) -> Alternatives:
 
 
 def _both(one: Alternatives, other: Alternatives) -> Alternatives:
-    """Return the scope that contains what is in both of two scopes.
+    """Return the intersection of two scopes.
 
     Raises:
         TypeError: If the scope would have too many alternatives.

@@ -116,7 +116,7 @@ async def _chunks(
                 if is_end:
                     ended.set()
         except (UnavailableError, ServerStoppingError):
-            raise ServerStoppingError("the server is stopping: reconnect to go on with the stream") from None
+            raise ServerStoppingError("the stream ends before its run: reconnect to go on with it") from None
         except PGStateError as error:
             yield encoded("", "error", {"error": type(error).__name__, "message": str(error)})
 

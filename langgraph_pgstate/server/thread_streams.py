@@ -117,7 +117,7 @@ class _Readable:
                         seconds = max(0.0, due_at - time.monotonic())
                         await asyncio.wait([*first, stopping], timeout=seconds, return_when="FIRST_COMPLETED")
                         listens = not any(one.done() for one in first)
-                        # The id of a run that is deleted meanwhile may be another user's run.
+                        # The run may have been deleted meanwhile.
                         with suppress(NotFoundError):
                             _ = [one.result() for one in first if one.done()]
                     finally:
@@ -188,7 +188,7 @@ async def _chunks(
                     yield piece
                 sent_at = time.monotonic()
     except (UnavailableError, ServerStoppingError):
-        raise ServerStoppingError("the server is stopping: reconnect to go on with the stream") from None
+        raise ServerStoppingError("the stream ends before the client has left: reconnect to go on with it") from None
     except PGStateError as error:
         yield fail(error)
 

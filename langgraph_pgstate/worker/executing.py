@@ -496,7 +496,7 @@ def config_of(claimed: ClaimedRun, request: RunInput) -> RunnableConfig:
         "graph_id": claimed.graph,
         **given.get("metadata", {}),
         **(request.metadata or {}),
-        # The recorder sees only metadata, so the thread's owner must be there.
+        # The recorder sees only metadata, so the ids are there, too.
         **ids,
         "run_attempt": claimed.attempt,
     }

@@ -36,7 +36,7 @@ def next_step(state: StateSnapshot, *, before: Sequence[str] | str = (), has_run
 
 
 def is_among(tasks: Sequence[PregelTask], nodes: Sequence[str] | str) -> bool:
-    """Return whether a task belongs to one of some nodes. `*` stands for all nodes but the one that takes the input."""
+    """Return whether a task belongs to one of the nodes. `*` stands for all nodes but the one that takes the input."""
     return any(task.name != START if nodes == "*" else task.name in nodes for task in tasks)
 
 

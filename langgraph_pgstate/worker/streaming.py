@@ -32,7 +32,7 @@ from langgraph_pgstate.runs.types import ClaimedRun, EventBatch, RunKey
 from langgraph_pgstate.schema.queries import Queries, Statement
 from langgraph_pgstate.schema.tenancy import open_database
 
-# The least seconds between two commits of a worker.
+# Least seconds between two commits of a worker.
 _INTERVAL: Final = 0.05
 # How long events of a finished task wait to be stored with a checkpoint.
 _CHECKPOINT_SECONDS: Final = 0.1
