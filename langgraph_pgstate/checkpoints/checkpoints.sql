@@ -287,7 +287,8 @@ WHERE s.thread_id = :thread_id AND s.segment_id = ANY((
     SELECT CASE WHEN revision = :known_revision::bigint THEN :missing_ids::integer[] ELSE segment_ids END FROM head
 )::integer[])
 UNION ALL
-SELECT 2, w.task_id, w.task_path, w.checkpoint_id, w.idx, w.data, NULL, NULL
+-- With the collation of `c`, because otherwise the parts take two steps to append.
+SELECT 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
@@ -334,7 +335,7 @@ UNION ALL
 SELECT h.thread_id, 1, NULL, NULL, NULL, s.segment_id, s.data, NULL, NULL
 FROM heads h JOIN /*schema*/segments s ON s.thread_id = h.thread_id AND s.segment_id = ANY(h.segment_ids)
 UNION ALL
-SELECT h.thread_id, 2, w.task_id, w.task_path, w.checkpoint_id, w.idx, w.data, NULL, NULL
+SELECT h.thread_id, 2, w.task_id, w.task_path, w.checkpoint_id COLLATE "default", w.idx, w.data, NULL, NULL
 FROM heads h JOIN /*schema*/writes w ON w.thread_id = h.thread_id AND w.checkpoint_ns = ''
     AND w.checkpoint_id = h.checkpoint_id
 UNION ALL

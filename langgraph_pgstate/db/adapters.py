@@ -114,18 +114,17 @@ class BlockingConnection:
             parameters = contents.seal(self.keys, parameters)
         with self.connection.lock:
             answer = self.connection.wait(self._statements.answer(query, parameters))
-        names: Sequence[str] = ()
         if answer is not None:
-            if contents is not None:
-                names = _names(contents, answer)
+            if contents is not None and contents.places is None:
+                contents.places = _places(answer)
             rows = self._statements.rows(answer)
         else:
             cursor = self._execute_walled(query, parameters)
-            if contents is not None and cursor.pgresult is not None:
-                names = _names(contents, cursor.pgresult)
             rows = cursor.fetchall()
+            if contents is not None and contents.places is None:
+                contents.places = _places(cursor.pgresult)
             _free_result(cursor)
-        return rows if contents is None or not rows else _open(contents, self.keys, names, rows, parameters)
+        return rows if contents is None or not rows else _open(contents, self.keys, rows, parameters)
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. Uses a cursor only if the direct path cannot run the statement."""
@@ -201,21 +200,20 @@ class BlockingConnection:
         work = self._statements.execute_together(statements, after_commit)
         with self.connection.lock:
             answers = self.connection.wait(work)
-        names: Sequence[str] = ()
         if answers is not None:
-            if contents is not None:
-                names = _names(contents, answers[-1])
+            if contents is not None and contents.places is None:
+                contents.places = _places(answers[-1])
             rows = self._statements.rows(answers[-1])
-            return rows if contents is None else _open(contents, self.keys, names, rows, plain)
+            return rows if contents is None else _open(contents, self.keys, rows, plain)
         cursor = (self._execute_together(statements))[-1]
-        if contents is not None and cursor.pgresult is not None:
-            names = _names(contents, cursor.pgresult)
         rows = cursor.fetchall()
+        if contents is not None and contents.places is None:
+            contents.places = _places(cursor.pgresult)
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
                 self._execute_walled(*after_commit)
-        return rows if contents is None else _open(contents, self.keys, names, rows, plain)
+        return rows if contents is None else _open(contents, self.keys, rows, plain)
 
     def _execute_together(self, statements: Sequence[tuple[Query, Parameters]]) -> list[psycopg.RawCursor[Any]]:
         connection = self.connection
@@ -360,20 +358,17 @@ class AsyncConnection:
             parameters = await _seal_beside(contents, self.keys, parameters)
         async with self.connection.lock:
             answer = await self.connection.wait(self._statements.answer(query, parameters))
-        names: Sequence[str] = ()
         if answer is not None:
-            if contents is not None:
-                names = _names(contents, answer)
+            if contents is not None and contents.places is None:
+                contents.places = _places(answer)
             rows = self._statements.rows(answer)
         else:
             cursor = await self._execute_walled(query, parameters)
-            if contents is not None and cursor.pgresult is not None:
-                names = _names(contents, cursor.pgresult)
             rows = await cursor.fetchall()
+            if contents is not None and contents.places is None:
+                contents.places = _places(cursor.pgresult)
             _free_result(cursor)
-        return (
-            rows if contents is None or not rows else await _open_beside(contents, self.keys, names, rows, parameters)
-        )
+        return rows if contents is None or not rows else await _open_beside(contents, self.keys, rows, parameters)
 
     async def execute(self, query: Query, parameters: Parameters) -> int:
         """See `Connection`. Uses a cursor only if the direct path cannot run the statement."""
@@ -448,21 +443,20 @@ class AsyncConnection:
         work = self._statements.execute_together(statements, after_commit)
         async with self.connection.lock:
             answers = await self.connection.wait(work)
-        names: Sequence[str] = ()
         if answers is not None:
-            if contents is not None:
-                names = _names(contents, answers[-1])
+            if contents is not None and contents.places is None:
+                contents.places = _places(answers[-1])
             rows = self._statements.rows(answers[-1])
-            return rows if contents is None else await _open_beside(contents, self.keys, names, rows, plain)
+            return rows if contents is None else await _open_beside(contents, self.keys, rows, plain)
         cursor = (await self._execute_together(statements))[-1]
-        if contents is not None and cursor.pgresult is not None:
-            names = _names(contents, cursor.pgresult)
         rows = await cursor.fetchall()
+        if contents is not None and contents.places is None:
+            contents.places = _places(cursor.pgresult)
         _free_result(cursor)
         if after_commit is not None:
             with suppress(psycopg.Error):
                 await self._execute_walled(*after_commit)
-        return rows if contents is None else await _open_beside(contents, self.keys, names, rows, plain)
+        return rows if contents is None else await _open_beside(contents, self.keys, rows, plain)
 
     async def _execute_together(
         self, statements: Sequence[tuple[Query, Parameters]]
@@ -564,11 +558,9 @@ def adapter_of(connection: Any, kind: type[T]) -> T:
     return found
 
 
-def _names(contents: Contents, result: Any) -> list[str]:
-    """Return the names of a result's columns; none if they are known from an earlier result of the statement."""
-    if contents.knows_columns:
-        return []
-    return [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+def _places(result: Any) -> dict[str, int]:
+    """Return the places of a result's columns by their names."""
+    return {(result.fname(place) or b"").decode(): place for place in range(result.nfields)}
 
 
 def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> list[tuple[Query, Parameters]]:
@@ -579,14 +571,12 @@ def _seal_all(keys: KeyRing, statements: Sequence[tuple[Query, Parameters]]) -> 
     ]
 
 
-def _open(contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters) -> Rows:
+def _open(contents: Contents, keys: KeyRing | None, rows: Rows, parameters: Parameters) -> Rows:
     """Return rows with decrypted content. Raise if text is encrypted and there are no keys."""
-    if not contents.has_opens or not rows:
-        return rows
     if keys is None:
-        contents.refuse_encrypted(names, rows)
+        contents.refuse_encrypted(rows)
         return rows
-    return contents.open(keys, names, rows, parameters)
+    return contents.open(keys, rows, parameters)
 
 
 async def _seal_beside(contents: Contents, keys: KeyRing, parameters: Parameters) -> Parameters:
@@ -605,13 +595,11 @@ async def _seal_all_beside(
     return _seal_all(keys, statements)
 
 
-async def _open_beside(
-    contents: Contents, keys: KeyRing | None, names: Sequence[str], rows: Rows, parameters: Parameters
-) -> Rows:
+async def _open_beside(contents: Contents, keys: KeyRing | None, rows: Rows, parameters: Parameters) -> Rows:
     """Async twin of `_open`. Large content is decrypted in a thread."""
     if keys is not None and sum(map(_size_of, rows)) > HEAVY_BYTES:
-        return await beside(_open, contents, keys, names, rows, parameters)
-    return _open(contents, keys, names, rows, parameters)
+        return await beside(_open, contents, keys, rows, parameters)
+    return _open(contents, keys, rows, parameters)
 
 
 def _size_of(values: Iterable[Any]) -> int:

@@ -109,9 +109,14 @@ class Contents:
     Args:
         lines: The lines of its head.
         plain: What it would store in plain text; then it is refused with encryption.
+
+    Attributes:
+        columns: Tables and columns of the content.
+        places: Places of the result's columns by their names; `None` if a first result has to tell them. A statement
+            has the same columns at each execution.
     """
 
-    __slots__ = ("_matches", "_opens", "_plain", "_positions", "_seals", "_searches", "_texts", "columns")
+    __slots__ = ("_matches", "_opens", "_plain", "_seals", "_searches", "_texts", "columns", "places")
 
     def __init__(self, lines: Sequence[str], plain: str | None = None) -> None:
         found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
@@ -125,18 +130,8 @@ class Contents:
         self._matches, self._searches = found["matches"], found["searches"]
         # Encrypted bytes are refused where they are read.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
-        self._positions: dict[str, int] | None = None
+        self.places: dict[str, int] | None = None if self._opens else {}
         self._plain = plain
-
-    @property
-    def has_opens(self) -> bool:
-        """Whether the statement returns content."""
-        return bool(self._opens)
-
-    @property
-    def knows_columns(self) -> bool:
-        """Whether a result has told the places of the statement's columns."""
-        return self._positions is not None
 
     def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a statement's parameters with encrypted content.
@@ -178,14 +173,11 @@ class Contents:
                 changed[name] = _matched(cipher, part, value)
         return {**parameters, **changed} if changed else parameters
 
-    def open(
-        self, cipher: Cipher, names: Sequence[str], rows: Sequence[Any], parameters: Mapping[str, Any]
-    ) -> list[tuple[Any, ...]]:
+    def open(self, cipher: Cipher, rows: Sequence[Any], parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return a statement's rows with decrypted content.
 
         Args:
             cipher: The keys.
-            names: The columns of the result.
             rows: The rows.
             parameters: The statement's parameters.
 
@@ -193,7 +185,8 @@ class Contents:
             MissingKeysError: If data keys have to be loaded first.
             EncryptionError: If a value cannot be decrypted, or is not encrypted.
         """
-        places = self._places(names)
+        places = self.places
+        assert places is not None
         missing: set[tuple[str, str]] = set()
         opened = []
         for row in rows:
@@ -222,13 +215,14 @@ class Contents:
             raise MissingKeysError(missing)
         return opened
 
-    def refuse_encrypted(self, names: Sequence[str], rows: Sequence[Any]) -> None:
+    def refuse_encrypted(self, rows: Sequence[Any]) -> None:
         """Raise if a row has encrypted text, for a program without keys.
 
         Raises:
             EncryptedError: If a row has encrypted text.
         """
-        places = self._places(names)
+        places = self.places
+        assert places is not None
         for part in self._texts:
             at = places[part.path[0]]
             for row in rows:
@@ -237,12 +231,6 @@ class Contents:
                     raise EncryptedError(part.column)
                 if isinstance(value, dict) and SEALED_KEY in value:
                     raise EncryptedError(part.column)
-
-    def _places(self, names: Sequence[str]) -> dict[str, int]:
-        # A statement has the same columns at each execution.
-        if self._positions is None:
-            self._positions = {name: place for place, name in enumerate(names)}
-        return self._positions
 
 
 def _part(match: re.Match[str]) -> _Part:

@@ -556,6 +556,19 @@ def test_a_hot_query_touches_few_rows(generic: bool, crowd: Crowd) -> None:
     check_each(check, HOT)
 
 
+def test_a_hot_query_appends_its_parts_in_one_step(crowd: Crowd) -> None:
+    """Guard: parts of a UNION ALL whose columns differ in collation are appended in two steps."""
+    connection, known, calls = crowd
+
+    def check(name: str) -> None:
+        plan = plan_of(connection, known.all[name], calls[name], generic=True, analyze=False)
+        unions = [node for node in plan if node["Node Type"] == "Append"]
+        inner = [part["Node Type"] for union in unions for part in union["Plans"] if part["Node Type"] == "Result"]
+        assert inner == []
+
+    check_each(check, HOT)
+
+
 def test_the_plan_reader_would_notice_a_scan(crowd: Crowd) -> None:
     """The two tests above rest on it."""
     connection, known, _ = crowd

@@ -167,6 +167,14 @@ async def test_without_keys_what_is_encrypted_is_refused(api: type, stored: list
         assert [item async for item in saver.alist(config_of("copy"))] == []
 
 
+async def test_the_first_read_may_be_in_a_pipeline(stored: list[Any], dsn: str, schema: str) -> None:
+    """Guard: in the caller's pipeline a result has no columns until its rows are read."""
+    with psycopg.connect(dsn, autocommit=True) as ours, ours.pipeline():
+        saver = PGStateSaver(ours, schema=schema, encryption=Encryption(MASTER))
+        assert saver.get_tuple(stored[-1]) is not None
+        assert len(list(saver.list(config_of("t")))) == len(stored)
+
+
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("scope", [None, "user", "thread"])
 async def test_copies_are_of_their_own(api: type, scope: str | None, dsn: str, schema: str) -> None:
