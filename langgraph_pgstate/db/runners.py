@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -105,7 +106,7 @@ class Runner(Protocol):
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function that waits for something other than the database.
 
-        On an event loop, it runs in a thread.
+        On an event loop, it runs in a thread. A cancelled caller waits until it has ended.
         """
         ...
 
@@ -230,9 +231,19 @@ class AsyncRunner:
     async def wait_for(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function that runs in a thread.
 
-        If the caller is cancelled, the function still runs to its end.
+        A thread cannot be cancelled. A cancelled caller waits for its end, so that it can undo what was done.
         """
-        return await asyncio.to_thread(function, *args, **kwargs)
+        working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while not working.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([working])
+            # Retrieve the exception so that asyncio does not log it.
+            if not working.cancelled():
+                working.exception()
+            raise
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""

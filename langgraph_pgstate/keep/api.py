@@ -183,7 +183,7 @@ class AsyncArchive:
         ids = thread_ids_of(several("thread_ids", thread_ids))
         name = None if by is None else identifier("by", by)
         report = DeletionReport()
-        for copies in await self._runner.run(deleting.find_copies, self._queries, ids):
+        async for copies in deleting.copies_of(self._runner, self._queries, ids):
             tenant = self._runner.tenant
             report += await deleting.delete_copies(self._runner, self._queries, copies, tenant, name)
         return report

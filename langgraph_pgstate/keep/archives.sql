@@ -115,6 +115,16 @@ VALUES (
 )
 ON CONFLICT (archive_id) DO NOTHING;
 
+-- name: lock_archive
+-- Lock an archive until the transaction ends, if a given call deletes it; without one, if none does.
+SELECT a.archive_id FROM /*schema*/archives a
+WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :deletion_id::text
+FOR UPDATE;
+
+-- name: claim_archive
+-- Let a call delete an archive, instead of the one that does so far.
+UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text;
+
 -- name: add_archived_threads
 -- Store which threads an archive has copies of.
 INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id)

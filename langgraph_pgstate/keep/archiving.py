@@ -9,6 +9,7 @@ thread stays.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -31,6 +32,7 @@ PAGE: Final = 200
 """Threads that are looked at together, and packed into one archive at most."""
 _PACK_BYTES: Final = 16 * 1024 * 1024
 _CHANGED: Final = "changed while it was copied"
+_DELETED: Final = "is in an archive that was deleted while it was made"
 _REASONS: Final[Mapping[str, str]] = {
     "missing": "does not exist",
     "archived": "is archived already",
@@ -190,6 +192,9 @@ async def _delete(
     key = {"thread_ids": [*ids]}
     query, parameters = bounded_waits(queries)
     await db.fetch(query, parameters)
+    # Whoever deletes the archive waits for this transaction, or has claimed the archive before.
+    if not await db.fetch(queries.lock_archive, {"archive_id": manifest.archive_id, "deletion_id": None}):
+        raise _ChangedError(dict.fromkeys(ids, _DELETED))
     locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
     # Only the next statement sees what was committed while the lock was waited for.
     reasons = await explain(db, queries, ids, idle_for)
@@ -313,9 +318,12 @@ async def _archive_group(
     del threads
     dumped = manifest.dump()
     await runner.run(begin_archive, queries, objects.url, manifest, len(data) + len(dumped), owners)
-    await store(runner, objects, manifest, data)
+    await store(runner, queries, objects, manifest, data)
     left = await runner.run(delete_archived, queries, tables, manifest, idle_for)
     gone = [frame for frame in manifest.frames.values() if frame.thread_id not in left]
+    if not gone:
+        await discard(runner, queries, objects, manifest.archive_id)
+        return ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
     return ArchiveReport(
         len(gone),
         sum(frame.rows for frame in gone),
@@ -325,13 +333,49 @@ async def _archive_group(
     )
 
 
-async def store(runner: Runner, objects: Objects, manifest: Manifest, data: bytes) -> None:
+async def discard(runner: Runner, queries: Queries, objects: Objects, archive_id: str) -> None:
+    """Delete an archive to which no thread was left: its objects, then its rows. Safe to repeat."""
+    await delete_objects(runner, objects, archive_id)
+    await runner.run(delete_unused, queries, archive_id)
+
+
+async def delete_objects(runner: Runner, objects: Objects, archive_id: str) -> None:
+    """Delete the objects of an archive. Safe to repeat.
+
+    Raises:
+        ArchiveUnavailableError: If one cannot be deleted.
+    """
+    for ending in (PACK, MANIFEST):
+        await runner.wait_for(objects.delete, archive_id + ending)
+
+
+async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> None:
+    """Delete the rows of an archive, unless a call that deletes it does so. One transaction; safe to repeat."""
+    key = {"archive_id": archive_id}
+    async with db.transaction():
+        if await db.fetch(queries.lock_archive, {**key, "deletion_id": None}):
+            await db.execute(queries.delete_archived_threads, key)
+            await db.execute(queries.delete_archive, key)
+
+
+async def store(runner: Runner, queries: Queries, objects: Objects, manifest: Manifest, data: bytes) -> None:
     """Store the two objects of an archive, read both back, and verify them.
+
+    If that fails or is cancelled, the archive is deleted. Its row names what could not be deleted.
 
     Raises:
         ArchiveError: If what is read is not what was stored.
         ArchiveUnavailableError: If they cannot be stored or read.
     """
+    try:
+        await _store(runner, objects, manifest, data)
+    except BaseException:
+        with suppress(Exception):
+            await discard(runner, queries, objects, manifest.archive_id)
+        raise
+
+
+async def _store(runner: Runner, objects: Objects, manifest: Manifest, data: bytes) -> None:
     named = (manifest.archive_id + PACK, data), (manifest.archive_id + MANIFEST, manifest.dump())
     for name, content in named:
         await runner.wait_for(objects.put, name, content)

@@ -8,15 +8,15 @@ that the same call goes on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from langgraph_pgstate.codec.ids import new_entry_id
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ThreadHeldError
-from langgraph_pgstate.keep.archiving import begin_archive, store
+from langgraph_pgstate.errors import ArchiveUnavailableError, ThreadHeldError
+from langgraph_pgstate.keep.archiving import begin_archive, delete_objects, discard, store
 from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack
 from langgraph_pgstate.keep.restoring import read_manifest
@@ -63,16 +63,33 @@ async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str
     return [*found.values()]
 
 
+async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str]) -> AsyncIterator[Copies]:
+    """Return the archives that have copies of some threads, also those that are made while the first ones are deleted.
+
+    Raises:
+        ThreadHeldError: If a thread is held.
+    """
+    seen: set[str] = set()
+    while new := [one for one in await runner.run(find_copies, queries, thread_ids) if one.archive_id not in seen]:
+        for copies in new:
+            seen.add(copies.archive_id)
+            yield copies
+
+
 async def delete_copies(
     runner: Runner, queries: Queries, copies: Copies, tenant: str | None, by: str | None
 ) -> DeletionReport:
     """Delete threads from one archive, and their stubs if it is theirs. Safe to repeat.
 
+    Of several calls that delete one archive, that which began last goes on.
+
     Raises:
         ArchiveError: If the archive is damaged, and other threads are in it. Nothing was deleted.
-        ArchiveUnavailableError: If it cannot be reached.
+        ArchiveUnavailableError: If it cannot be reached, or another call deletes it.
     """
     objects = open_objects(copies.url)
+    deletion_id = new_entry_id()
+    await runner.run(claim_archive, queries, copies.archive_id, deletion_id)
     rewritten = 0
     if copies.others:
         found = await _read(runner, objects, copies, tenant)
@@ -81,12 +98,15 @@ async def delete_copies(
             data, manifest = await runner.compute(found, _repack, *found, kept)
             size = len(data) + len(manifest.dump())
             await runner.run(begin_archive, queries, objects.url, manifest, size, copies.others)
-            await store(runner, objects, manifest, data)
-            await runner.run(move_stubs, queries, copies.archive_id, manifest.archive_id, kept)
+            await store(runner, queries, objects, manifest, data)
+            try:
+                await runner.run(move_stubs, queries, copies, deletion_id, manifest.archive_id, kept)
+            except ArchiveUnavailableError:
+                await discard(runner, queries, objects, manifest.archive_id)
+                raise
             rewritten = 1
-    for ending in (PACK, MANIFEST):
-        await runner.wait_for(objects.delete, copies.archive_id + ending)
-    threads = await runner.run(end_archive, queries, copies.archive_id, copies.thread_ids, by)
+    await delete_objects(runner, objects, copies.archive_id)
+    threads = await runner.run(end_archive, queries, copies, deletion_id, by)
     return DeletionReport(threads, len(copies.thread_ids), 1, rewritten)
 
 
@@ -121,19 +141,50 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
     )
 
 
+async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> None:
+    """Claim an archive for a call that deletes it. One statement; safe to repeat.
+
+    From then on no thread is left to the archive, and an earlier call that deletes it fails.
+    """
+    await db.execute(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
+
+
+async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
+    """Lock an archive that a call deletes, until the transaction ends.
+
+    Raises:
+        ArchiveUnavailableError: If another call has claimed or deleted it since.
+    """
+    if not await db.fetch(queries.lock_archive, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
+        where = f"{copies.url}/{copies.archive_id}{PACK}"
+        raise ArchiveUnavailableError(where, "is being deleted by another call: repeat this one")
+
+
 async def move_stubs(
-    db: Connection, queries: Queries, archive_id: str, new_archive_id: str, thread_ids: Sequence[str]
+    db: Connection,
+    queries: Queries,
+    copies: Copies,
+    deletion_id: str,
+    new_archive_id: str,
+    thread_ids: Sequence[str],
 ) -> None:
-    """Let stubs of one archive name another one. One transaction; safe to repeat."""
+    """Let stubs of one archive name another one. One transaction; safe to repeat.
+
+    Raises:
+        ArchiveUnavailableError: If another call has claimed the archive. No stub names the new one.
+    """
+    archive_id = copies.archive_id
     async with db.transaction():
+        # After a lost connection, they may name it already.
+        if new_archive_id in {row[0] for row in await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})}:
+            return
+        await _lock_claimed(db, queries, copies, deletion_id)
         moved = {"archive_id": archive_id, "new_archive_id": new_archive_id, "thread_ids": [*thread_ids]}
         await db.execute(queries.move_stubs, moved)
         await db.execute(queries.complete_archive, {"archive_id": new_archive_id})
 
 
-async def end_archive(
-    db: Connection, queries: Queries, archive_id: str, thread_ids: Sequence[str], by: str | None
-) -> int:
+async def end_archive(db: Connection, queries: Queries, copies: Copies, deletion_id: str, by: str | None) -> int:
     """Delete the rows of an archive whose objects are gone, and the stubs of its threads. One transaction.
 
     Returns:
@@ -141,9 +192,12 @@ async def end_archive(
 
     Raises:
         ThreadHeldError: If a thread was held meanwhile. Its copy is gone, and its stub stays.
+        ArchiveUnavailableError: If another call has claimed the archive.
     """
     deleted = 0
+    archive_id, thread_ids = copies.archive_id, copies.thread_ids
     async with db.transaction():
+        await _lock_claimed(db, queries, copies, deletion_id)
         key = {"archive_id": archive_id, "thread_ids": [*thread_ids]}
         for (thread_id,) in await db.fetch(queries.clear_stubs, key):
             await delete_thread(db, queries, thread_id, by=by)

@@ -29,7 +29,7 @@ from langgraph_pgstate.errors import (
     ThreadHeldError,
     ThreadInUseError,
 )
-from langgraph_pgstate.keep.deleting import delete_copies, find_copies
+from langgraph_pgstate.keep.deleting import copies_of, delete_copies
 from langgraph_pgstate.keep.erasures import Erasure, Kept, Kind
 from langgraph_pgstate.keep.exporting import label_of
 from langgraph_pgstate.keep.receipts import Signer, make_receipt, subject_of
@@ -348,7 +348,7 @@ class _Work:
         rows = await self._runner.run(_fetch, self._queries, "list_archived_copies", given)
         kept = {one.thread_id for one in self.report.kept}
         ids = [row[0] for row in rows if row[0] not in kept]
-        for copies in await self._runner.run(find_copies, self._queries, ids) if ids else ():
+        async for copies in copies_of(self._runner, self._queries, ids):
             if not self.report.dry_run:
                 try:
                     await delete_copies(self._runner, self._queries, copies, self._tenant, None)

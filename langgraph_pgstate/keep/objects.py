@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -113,17 +114,22 @@ class _Folder:
         return self._call(name, _read_range, start, length)
 
     def delete(self, name: str) -> None:
-        self._call(name, Path.unlink, True)
+        self._call(name, self._delete)
 
     def list(self, ending: str) -> list[str]:
         if not self._path.exists():
             return []
         return self._call("", lambda path: sorted(one.name for one in path.iterdir() if one.name.endswith(ending)))
 
+    def _delete(self, path: Path) -> None:
+        """Delete a file, and what processes that were killed have left of it."""
+        for one in (path, *path.parent.glob(f".{escape(path.name)}.*.part")):
+            one.unlink(missing_ok=True)
+
     def _put(self, path: Path, data: bytes) -> None:
         """Store a file so that it survives a crash of the machine."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)

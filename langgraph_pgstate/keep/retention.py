@@ -214,7 +214,7 @@ async def _delete_archived(
 ) -> PolicyReport:
     report = PolicyReport(policy.name)
     try:
-        for copies in await runner.run(deleting.find_copies, queries, [thread_id]):
+        async for copies in deleting.copies_of(runner, queries, [thread_id]):
             found = await deleting.delete_copies(runner, queries, copies, tenant, None)
             report += PolicyReport(policy.name, deleted=found.threads)
     except ThreadHeldError:

@@ -169,6 +169,7 @@ CREATE TABLE /*schema*/archives (
     url text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     completed_at timestamptz,
+    deletion_id text,
     threads integer NOT NULL,
     bytes bigint NOT NULL,
     root bytea NOT NULL,
@@ -1255,6 +1256,8 @@ COMMENT ON COLUMN /*schema*/archives.url IS 'folder or bucket of the objects';
 COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
 COMMENT ON COLUMN /*schema*/archives.completed_at IS
     'time its threads were deleted from the database; null: it was not finished, or none could be deleted';
+COMMENT ON COLUMN /*schema*/archives.deletion_id IS
+    'the call that deletes it: no thread is left to it any more; null: none does';
 COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';
 COMMENT ON COLUMN /*schema*/archives.bytes IS 'size of both objects';
 COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 over the manifest, which has those of all parts';

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import zstandard
+from support import GUARD_SECONDS
 from support.keep import answer, config_of, make_rich_thread, rows_of, states_of
 
-from langgraph_pgstate import PGState
-from langgraph_pgstate.errors import ArchiveError, ThreadHeldError
-from langgraph_pgstate.keep import deleting
+from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ThreadHeldError
+from langgraph_pgstate.keep import archiving, deleting, objects
 from langgraph_pgstate.keep.objects import open_objects
 
 NOW = timedelta(0)
@@ -120,3 +124,89 @@ def test_a_call_that_was_stopped_is_gone_on_with(
     state.archive.restore(["t-two"])
     assert states_of(graph, "t-two") == states
     assert graph.get_state(config_of("t-two")).values["messages"]
+
+
+@pytest.mark.parametrize("deleted", ["t-one", "t-two"])
+def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
+    deleted: str, state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t-one", "t-two"):
+        make_rich_thread(state, name)
+    before = {name: rows_of(dsn, schema, name) for name in ("t-one", "t-two")}
+    store = archiving.store
+
+    async def store_and_delete(*args: Any) -> None:
+        await store(*args)
+        monkeypatch.setattr(archiving, "store", store)
+        with PGState.open(dsn, schema=schema) as other:
+            other.archive.delete([deleted])
+
+    monkeypatch.setattr(archiving, "store", store_and_delete)
+    report = state.archive.put(["t-one", "t-two"], to=f"file://{folder}", idle_for=NOW)
+    assert {one.thread_id for one in report.left} == {"t-one", "t-two"}
+    assert {name: rows_of(dsn, schema, name) for name in before} == before
+    assert deleted not in threads_in(folder)
+    assert report.threads == 0
+
+
+def test_of_two_calls_on_one_archive_both_delete_their_thread(
+    state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = None
+    for name in ("t-one", "t-two", "t-three"):
+        graph = make_rich_thread(state, name)
+    states = states_of(graph, "t-three")
+    state.archive.put(["t-one", "t-two", "t-three"], to=f"file://{folder}", idle_for=NOW)
+    store = deleting.store
+
+    async def store_late(*args: Any) -> None:
+        monkeypatch.setattr(deleting, "store", store)
+        with PGState.open(dsn, schema=schema) as other:
+            other.archive.delete(["t-two"])
+        await store(*args)
+
+    monkeypatch.setattr(deleting, "store", store_late)
+    with pytest.raises(ArchiveUnavailableError, match="by another call"):
+        state.archive.delete(["t-one"])
+    assert threads_in(folder) == {"t-one", "t-three"}
+    assert state.archive.delete(["t-one"]).threads == 1
+    assert threads_in(folder) == {"t-three"}
+    assert [one.thread_id for one in state.archive.list().items] == ["t-three"]
+    state.archive.restore(["t-three"])
+    assert states_of(graph, "t-three") == states
+
+
+async def test_a_cancelled_archive_leaves_no_object(
+    dsn: str, schema: str, state: PGState, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that uploads goes on, while another call deletes what there is."""
+    make_rich_thread(state, "t-one")
+    before = rows_of(dsn, schema, "t-one")
+    began, ends, put = threading.Event(), threading.Event(), objects._Folder.put
+
+    def put_late(self: Any, name: str, data: bytes) -> None:
+        began.set()
+        assert ends.wait(GUARD_SECONDS)
+        put(self, name, data)
+
+    monkeypatch.setattr(objects._Folder, "put", put_late)
+    async with AsyncPGState.open(dsn, schema=schema) as mine:
+        task = asyncio.create_task(mine.archive.put(["t-one"], to=f"file://{folder}", idle_for=NOW))
+        assert await asyncio.to_thread(began.wait, GUARD_SECONDS)
+        task.cancel()
+        await asyncio.to_thread(state.archive.delete, ["t-one"])
+        task.cancel()
+        ends.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not [*folder.iterdir()]
+        assert rows_of(dsn, schema, "t-one") == before
+
+
+def test_what_a_killed_process_left_of_an_object_is_deleted_with_it(folder: Path) -> None:
+    place = open_objects(f"file://{folder}")
+    place.put("one.pack", b"")
+    for name in (".one.pack.abc.part", ".two.pack.abc.part"):
+        (folder / name).write_bytes(b"t-one")
+    place.delete("one.pack")
+    assert [path.name for path in folder.iterdir()] == [".two.pack.abc.part"]
