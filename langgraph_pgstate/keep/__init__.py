@@ -1,4 +1,4 @@
-"""What becomes of threads: archives, policies of how long they are kept, and their erasure."""
+"""Archives of threads, retention policies, and the export and erasure of personal data."""
 
 from typing import TYPE_CHECKING
 

@@ -111,7 +111,7 @@ _REDACTED: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class EraseRequest:
-    """What to erase, validated.
+    """The validated arguments of an erasure.
 
     Attributes:
         kind: `user`, `thread` or `message`.
@@ -125,7 +125,7 @@ class EraseRequest:
 
     @property
     def subject(self) -> bytes:
-        """What is erased, as bytes of which receipts have a code."""
+        """Return the bytes that name the user, thread or message; receipts hold an HMAC of them."""
         return subject_of(self.kind, self.id, self.thread_id)
 
 
@@ -136,7 +136,7 @@ class _Undone(Exception):
 async def in_erasure(
     db: Connection, queries: Queries, erasure_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any
 ) -> Counts:
-    """Do a part of an erasure in one transaction that also counts it; without an id it is rolled back."""
+    """Run a part of an erasure and add its counts to the erasure, in one transaction. Without an id, roll it back."""
     counts: Counts = Counter()
     try:
         async with db.transaction():
@@ -186,9 +186,8 @@ async def begin(db: Connection, queries: Queries, new_id: str, request: EraseReq
     """
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": f"erase {queries.schema}"})
-        for id, salt, subject, _ in await db.fetch(queries.list_open_erasures, {"kind": request.kind}):
-            if hmac.compare_digest(_salted(salt, request), subject):
-                return id, dict((await db.fetch(queries.get_erasure, {"erasure_id": id}))[0][2])
+        if (found := await find_open(db, queries, request)) is not None:
+            return found
         salt = secrets.token_bytes(16)
         new = {"erasure_id": new_id, "kind": request.kind, "salt": salt, "subject": _salted(salt, request)}
         await db.execute(queries.begin_erasure, new)
@@ -223,7 +222,7 @@ async def finish(
 
 
 class _Work:
-    """One erasure."""
+    """An erasure in progress, and its report. Each part is a transaction of its own."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class _Work:
         self._tenant = tenant
 
     async def begin(self) -> None:
-        """Begin, or find what was begun. A dry run writes nothing."""
+        """Store a new erasure, or continue an unfinished one. A dry run writes nothing."""
         if not self.report.dry_run:
             id, counts = await self._runner.run(begin, self._queries, str(uuid4()), self._request)
             self.report.erasure_id = id
@@ -358,7 +357,7 @@ class _Work:
             await self._part(None, _count, Counter({"archived copies": len(copies.thread_ids)}))
 
     async def _acts(self, user_id: str) -> None:
-        """Forget who has acted, in events of threads of others."""
+        """Remove the name of a user from events of other users' threads."""
         cursor = ("", "")
         while True:
             where = {"user_id": user_id, "cursor_thread": cursor[0], "cursor_id": cursor[1], "page_size": _PAGE}
@@ -430,7 +429,7 @@ async def _check_unused(db: Connection, queries: Queries, thread_id: str) -> Non
 
 
 async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> tuple[str, dict[str, int]] | None:
-    """Return an erasure of the same that is not finished, with what it has counted."""
+    """Return the id and the counts of an unfinished erasure with the same arguments, or `None`."""
     for id, salt, subject, _ in await db.fetch(queries.list_open_erasures, {"kind": request.kind}):
         if hmac.compare_digest(_salted(salt, request), subject):
             return id, dict((await db.fetch(queries.get_erasure, {"erasure_id": id}))[0][2])

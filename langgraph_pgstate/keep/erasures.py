@@ -1,4 +1,4 @@
-"""Types of erasures and of exports of what is stored about a person."""
+"""Types of erasures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Erasure:
-    """What `privacy.erase` has done, or would do.
+    """The report of `privacy.erase`, or of its dry run.
 
     Attributes:
         kind: `user`, `thread` or `message`.

@@ -84,7 +84,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in an archive.
+    """The manifest of an archive: its threads, and where and with which digests it has them.
 
     Attributes:
         archive_id: Its id.
@@ -136,11 +136,11 @@ class Manifest:
 
     @property
     def root(self) -> bytes:
-        """SHA-256 over all of it."""
+        """Return the SHA-256 of the manifest without `root`."""
         return _root(self._plain())
 
     def dump(self) -> bytes:
-        """Return it as it is stored."""
+        """Return the manifest as JSON, with its `root`."""
         plain = self._plain()
         return orjson.dumps({**plain, "root": _root(plain).hex()}, option=orjson.OPT_SORT_KEYS)
 

@@ -152,12 +152,12 @@ def test_an_archive_that_is_deleted_before_its_threads_are_keeps_them(
 def test_of_two_calls_on_one_archive_both_delete_their_thread(
     state: PGState, dsn: str, schema: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = None
-    for name in ("t-one", "t-two", "t-three"):
-        graph = make_rich_thread(state, name)
+    for name in ("t-one", "t-two"):
+        make_rich_thread(state, name)
+    graph = make_rich_thread(state, "t-three")
     states = states_of(graph, "t-three")
     state.archive.put(["t-one", "t-two", "t-three"], to=f"file://{folder}", idle_for=NOW)
-    store = deleting.store
+    store = archiving.store
 
     async def store_late(*args: Any) -> None:
         monkeypatch.setattr(deleting, "store", store)

@@ -189,13 +189,19 @@ def test_events_of_before_are_adopted_once_somebody_says_so(dsn: str, schema: st
 def test_writers_of_one_thread_append_in_turn_and_others_do_not_wait(
     dsn: str, schema: str, state: PGState, ask: Ask
 ) -> None:
+    """In callers' own transactions, which cannot be repeated if their numbers collide."""
     add(state, 1)
     add(state, 1, "other")
+
+    def write_second() -> None:
+        with psycopg.connect(dsn, autocommit=True) as second, second.transaction():
+            PGState(second, schema=schema).events.add("t", "note", {"writer": 2})
+
     with psycopg.connect(dsn, autocommit=True) as connection, ThreadPoolExecutor(1) as pool:
         mine = PGState(connection, schema=schema)
         with connection.transaction():
             mine.events.add("t", "note", {"writer": 1})
-            second = pool.submit(state.events.add, "t", "note", {"writer": 2})
+            second = pool.submit(write_second)
             wait_until(lambda: ask("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(0,)], "the second waits")
             add(state, 1, "other")
             assert not second.done()
