@@ -8,8 +8,8 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/event_chaining);
 
 -- name: open_chains
 -- Lock the chains of some threads' events until the transaction ends, and begin those that are missing. A statement that
--- follows sees all entries that were appended before. Without the lock two writers would insert entries of one number, and
--- the second fail, which only a transaction that can be repeated survives.
+-- follows sees all entries that were appended before. Without the lock two writers that have read
+-- one head would give one number to two entries, and the second would fail.
 WITH new AS MATERIALIZED (
     SELECT g.thread_id, gen_random_uuid()::text AS chain_id FROM unnest(:thread_ids::text[]) AS g (thread_id)
     WHERE EXISTS (SELECT 1 FROM /*schema*/events e WHERE e.thread_id = g.thread_id)

@@ -46,7 +46,7 @@ from langgraph_pgstate.files.paths import place_of
 from langgraph_pgstate.interrupts import answers
 from langgraph_pgstate.interrupts.answers import request_answer
 from langgraph_pgstate.interrupts.pending import request_interrupted
-from langgraph_pgstate.keep import archiving, erasing
+from langgraph_pgstate.keep import archiving, deleting, erasing
 from langgraph_pgstate.keep.erasing import EraseRequest
 from langgraph_pgstate.keep.exporting import START
 from langgraph_pgstate.keep.packing import pack, unpack
@@ -390,6 +390,12 @@ class Bench:
         now = datetime.now(UTC)
         cursor = {"cursor_thread": "", "cursor_id": ""}
         return {"first_at": now, "last_at": now, "content": True, "page_size": 10, **cursor}
+
+    def copies(self) -> deleting.Copies:
+        manifest = self.packed()[1]
+        run_blocking(archiving.begin_archive(self.db, self.queries, "memory://a", manifest, 1, {}))
+        run_blocking(deleting.claim_archive(self.db, self.queries, manifest.archive_id, "deletion"))
+        return deleting.Copies(manifest.archive_id, "memory://a", manifest.root, ["t"], {})
 
     def policy(self) -> Any:
         fields: Any = {"content_after": timedelta(days=1), "prune_after": timedelta(days=1)}
@@ -749,8 +755,10 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.archiving.begin_archive": lambda bench: ("memory://a", bench.packed()[1], 1, {}),
     "keep.archiving.delete_archived": lambda bench: (bench.tables(), bench.packed()[1], timedelta(0)),
     "keep.deleting.find_copies": lambda bench: (["t"],),
-    "keep.deleting.move_stubs": lambda bench: ("a", "b", ["t"]),
-    "keep.deleting.end_archive": lambda bench: ("a", ["t"], "eve"),
+    "keep.archiving.delete_unused": lambda bench: ("x",),
+    "keep.deleting.claim_archive": lambda bench: ("a", "deletion"),
+    "keep.deleting.move_stubs": lambda bench: (bench.copies(), "deletion", "b", ["t"]),
+    "keep.deleting.end_archive": lambda bench: (bench.copies(), "deletion", "eve"),
     "keep.retention.put_policy": lambda bench: (request_policy("p", {"delete_after": timedelta(days=1)}),),
     "keep.retention.list_policies": lambda bench: (),
     "keep.retention.delete_policy": lambda bench: ("p",),

@@ -187,25 +187,31 @@ def test_events_of_before_are_adopted_once_somebody_says_so(dsn: str, schema: st
 
 
 def test_writers_of_one_thread_append_in_turn_and_others_do_not_wait(
-    dsn: str, schema: str, state: PGState, ask: Ask
+    dsn: str, schema: str, state: PGState, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In callers' own transactions, which cannot be repeated if their numbers collide."""
+    """The second writer waits from the moment that the first has locked the chain, before it appends anything."""
     add(state, 1)
     add(state, 1, "other")
+    chaining, writers = event_chains.chaining, list[Any]()
 
-    def write_second() -> None:
-        with psycopg.connect(dsn, autocommit=True) as second, second.transaction():
-            PGState(second, schema=schema).events.add("t", "note", {"writer": 2})
+    def chain_late(*given: Any) -> Iterator[Any]:
+        locking, *appending = chaining(*given)
+        yield locking
+        monkeypatch.undo()
+        second = pool.submit(state.events.add, "t", "note", {"writer": 2})
+        writers.append(second)
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: second.done() or ask(waiting) != [(0,)], "the second waits")
+        add(state, 1, "other")
+        assert not second.done()
+        yield from appending
 
     with psycopg.connect(dsn, autocommit=True) as connection, ThreadPoolExecutor(1) as pool:
         mine = PGState(connection, schema=schema)
         with connection.transaction():
+            monkeypatch.setattr(event_chains, "chaining", chain_late)
             mine.events.add("t", "note", {"writer": 1})
-            second = pool.submit(write_second)
-            wait_until(lambda: ask("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(0,)], "the second waits")
-            add(state, 1, "other")
-            assert not second.done()
-        second.result()
+        writers[0].result()
     report = state.audit.verify()
     assert (report.problems, report.events) == ([], 5)
 
