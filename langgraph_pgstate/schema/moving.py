@@ -33,7 +33,7 @@ _ATTEMPTS: Final = 120
 _MAX_DELAY: Final = 5.0
 # An index of a partition of this size is built within the switch.
 _SMALL_BYTES: Final = 8_000_000
-# How often rows without a tenant are looked at again.
+# Number of times that rows without a tenant are read again.
 _LOOKS: Final = 3
 # Not available at once; the statement took too long.
 _TIMEOUTS: Final = ("55P03", "57014")
@@ -55,12 +55,18 @@ class Rule:
 
     @property
     def words(self) -> str:
-        """The arguments that it was made of."""
+        """The arguments of `move_to_tenants` that make the rule."""
         return ", ".join(f"{name}={value!r}" for name, value in asdict(self).items() if value is not None)
 
 
 class _Place(NamedTuple):
-    """What a script works on."""
+    """The rows that a script works on.
+
+    Attributes:
+        relation: The table or partition; empty for all.
+        first: Number of the first block; empty for all blocks.
+        following: Number of the block after the last one.
+    """
 
     relation: str
     first: str = ""
@@ -107,7 +113,7 @@ async def move_to_tenants(
         runner: The database, of no tenant.
         queries: The queries of its schema.
         rule: Which tenant a row gets; `None` for the rule of the move that was begun.
-        otherwise: The tenant of rows for which the rule has none.
+        otherwise: The tenant of rows for which the rule has none; `None` to leave them without one.
         roles: Roles that see more than one tenant.
         switch: Whether tenants are kept apart at the end; else all is made ready for it.
         progress: Called after each batch.
@@ -178,10 +184,10 @@ async def undo_move(runner: Runner, queries: Queries) -> bool:
 
 
 async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> None:
-    """Run an operation again while others lock what it needs.
+    """Run an operation, again and again while other transactions lock a table that it needs.
 
     Raises:
-        ConflictError: If they do for minutes.
+        ConflictError: If they do at each of `_ATTEMPTS` attempts.
     """
     for turn in range(_ATTEMPTS):
         if await _run_unless_locked(runner, operation, *args):
@@ -191,7 +197,7 @@ async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[
 
 
 async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
-    """Run an operation, and return what it does, or false if others lock what it needs."""
+    """Run an operation and return its result; return false if other transactions lock a table that it needs."""
     try:
         return await runner.run(operation, *args)
     except DatabaseError as error:
@@ -233,10 +239,10 @@ def _check_begun(begun: Rule | None, rule: Mapping[str, object]) -> None:
 
 
 async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
-    """Raise if rows that serve threads of all tenants would be of one.
+    """Refuse to divide rows among tenants while tables have rows that serve threads of all tenants.
 
     Raises:
-        TenantError: If they would.
+        TenantError: If there are such rows.
     """
     if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
         raise TenantError(

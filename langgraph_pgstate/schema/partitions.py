@@ -22,7 +22,7 @@ from langgraph_pgstate.schema.tenancy import has_walls, make_walls, tenant_queri
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_TIMEOUT: Final = "500ms"
 HOLDS_KEY: Final = "holds"
-"""Key of the advisory lock of those who hold a thread, or drop the spans of months."""
+"""Key of the advisory lock that is taken to hold a thread, or to drop the spans of a month."""
 _log = logging.getLogger("langgraph_pgstate")
 
 
@@ -146,9 +146,14 @@ async def _has_partition(db: Connection, queries: Queries, table: str, period: s
 
 
 async def list_old_months(db: Connection, queries: Queries, older_than: int) -> list[str]:
-    """Return the months that are entirely older than some months before this one, as `2026_01`.
+    """Return the months whose spans may be dropped, as `2026_01`.
 
-    Without those that have spans of a thread which a person holds.
+    A month with spans of a thread that is under a hold is left out, with a warning.
+
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        older_than: Number of months before this one that are kept.
 
     Raises:
         ConfigurationError: If `older_than` is not positive.
@@ -166,9 +171,13 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    With expected numbers of spans, a month stays that has another number by now.
+    A month stays, with a warning, if one of its threads is under a hold by now, of any tenant.
 
-    A month stays if a person, of any tenant, holds one of its threads by now.
+    Args:
+        db: The connection.
+        queries: The queries of the schema.
+        months: The months, as `2026_01`.
+        expected: Number of spans by month. A month with another number stays, with a warning.
 
     Returns:
         The dropped months.

@@ -170,7 +170,7 @@ async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> 
 
 
 async def admit(db: Connection, queries: Queries, tenant: str) -> None:
-    """Raise unless the tables keep tenants apart, also from this role. Remember a tenant that is named first.
+    """Raise unless the tables keep tenants apart, also from this role. Store the name of a new tenant.
 
     Raises:
         TenantError: If they do not.

@@ -47,10 +47,10 @@ class TenancyProgress:
     """The progress of a move to tenants.
 
     Attributes:
-        step: `rows`, which get their tenants, or `keys`, which are built.
+        step: `rows` while rows get their tenants, `keys` while keys are built.
         name: The table or the key.
-        done: Blocks of the table that are done, or keys.
-        total: All of them.
+        done: Number of finished blocks of the table, or of finished keys.
+        total: Number of blocks of the table, or of keys.
     """
 
     step: Literal["rows", "keys"]
@@ -67,7 +67,7 @@ class TenancyMove:
         is_switched: Whether tenants are kept apart by now.
         rows: Rows that got their tenants one by one, in this call.
         tenants: Number of tenants.
-        left: How many rows of which tables have no tenant by the rule.
+        left: By table, the number of rows that have no tenant by the rule.
     """
 
     is_switched: bool

@@ -276,14 +276,39 @@ def test_the_switch_waits_for_transactions_without_stopping_others(
 ) -> None:
     monkeypatch.setattr(moving, "_ATTEMPTS", 1)
     with PGState.open(plain.owner, schema=plain.schema) as state, psycopg.connect(plain.app) as reader:
-        state.move_to_tenants("acme", switch=False)
-        reader.execute(sql.SQL("SELECT FROM {}.checkpoints").format(sql.Identifier(plain.schema)))
+        read = sql.SQL("SELECT FROM {}.checkpoints").format(sql.Identifier(plain.schema))
+        reader.execute(read)
         with pytest.raises(ConflictError, match="at each attempt"):
-            state.move_to_tenants()
+            state.move_to_tenants("acme", switch=False)
+        reader.rollback()
+        state.move_to_tenants("acme", switch=False)
+        reader.execute(read)
+        for locked in (state.move_to_tenants, state.undo_move_to_tenants):
+            with pytest.raises(ConflictError, match="at each attempt"):
+                locked()
         with plain.open() as application:
             put(application, "t")
         reader.rollback()
         assert state.move_to_tenants().is_switched
+
+
+def test_rows_that_are_written_during_a_move_are_checked_before_the_switch(plain: Walled) -> None:
+    with PGState.open(plain.owner, schema=plain.schema) as state:
+        put(state, "t", tenant_id="acme")
+        state.move_to_tenants(tenant_from="tenant_id", otherwise="rest", switch=False)
+        put(state, "new")
+        state.move_to_tenants(otherwise="rest", switch=False)
+        # A later put may name the tenant of a new thread.
+        assert tenants_of(plain, "threads") == {"acme": 1, "*": 1}
+
+        def begin_chaining(_: Any) -> None:
+            plain.rows("INSERT INTO {}.event_chaining DEFAULT VALUES ON CONFLICT DO NOTHING")
+
+        with pytest.raises(TenantError, match="rows of event_chaining serve all threads"):
+            state.move_to_tenants(otherwise="rest", progress=begin_chaining)
+        plain.rows("DELETE FROM {}.event_chaining")
+        assert state.move_to_tenants(otherwise="rest").is_switched
+    assert tenants_of(plain, "threads") == {"acme": 1, "rest": 1}
 
 
 def test_a_move_stops_if_it_is_taken_back_and_another_is_begun_meanwhile(plain: Walled) -> None:
