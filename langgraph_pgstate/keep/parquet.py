@@ -239,7 +239,7 @@ async def export_month(
 
 async def fetch_page(db: Connection, queries: Queries, query: str, parameters: dict[str, Any]) -> Rows:
     """Return a page of rows. One round trip."""
-    statement = queries.all[query]
+    statement = getattr(queries, query)
     return await db.fetch(statement, {name: parameters[name] for name in statement.parameters})
 
 

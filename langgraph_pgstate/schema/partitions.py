@@ -80,7 +80,7 @@ async def _make(
     db: Connection, queries: Queries, kind: Partitions, ahead: int, strayed: bool, lock_timeout: str | None
 ) -> list[str]:
     prefix = f'"{queries.schema}".{kind.table}_'
-    periods = list(await db.fetch(queries.all[kind.missing], {"ahead": ahead, "prefix": prefix}))
+    periods = list(await db.fetch(getattr(queries, kind.missing), {"ahead": ahead, "prefix": prefix}))
     if strayed:
         periods += [row for row in await _find_strayed(db, queries, kind) if row not in periods]
     made = []
@@ -100,13 +100,13 @@ async def _make(
 async def _find_strayed(db: Connection, queries: Queries, kind: Partitions) -> Rows:
     """Return the periods of the rows in the default partition, of all tenants."""
     if not await has_walls(db, queries):
-        return await db.fetch(queries.all[kind.strayed], {})
+        return await db.fetch(getattr(queries, kind.strayed), {})
     default = {"partition": f'"{queries.schema}".{kind.table}_default'}
     if not (await db.fetch(tenant_queries(queries.schema).has_strayed_rows, default))[0][0]:
         return []
     async with db.transaction():
         await db.script(open_default(queries.schema, kind.table))
-        found = await db.fetch(queries.all[kind.strayed], {})
+        found = await db.fetch(getattr(queries, kind.strayed), {})
         await make_walls(db, queries)
     return found
 

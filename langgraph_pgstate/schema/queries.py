@@ -195,6 +195,7 @@ def snapshot() -> str:
 def preload(schema: str) -> None:
     """Read all files that are needed for `schema`, so that an event loop never waits for a file."""
     queries(schema)
+    _conditions()
     migrations()
     for entry in resources.files(__package__).iterdir():
         if entry.name.endswith(".sql"):

@@ -225,7 +225,7 @@ async def test_many_streams_of_one_run(server: AgentServer) -> None:
 
         found = await asyncio.gather(*(read() for _ in range(50)))
         assert all(lines == found[0] for lines in found)
-        assert len(found[0]) == 13
+        assert len(found[0]) == 12
 
 
 async def test_a_remote_graph_is_a_node(server: AgentServer) -> None:
