@@ -71,6 +71,8 @@ _ONCE = RetryPolicy(attempts=1)
 _OUTSIDE_SECONDS = 30.0
 # More tries than any operation needs data keys. If they are used up, the keys do not fit the cache.
 _MOST_LOADS = 50
+# Seconds to wait for a connection that loads data keys, before a new one is opened.
+_BUSY_SECONDS = 1.0
 # psycopg sends BEGIN before the statement.
 _NOTHING = b""
 
@@ -336,13 +338,18 @@ class Database(_Connected):
                 return self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
                 dsn, options = self._apart(error, seconds)
-            try:
-                with psycopg.Connection.connect(dsn, **options) as connection:
-                    db = BlockingConnection(connection)
-                    db.tenant, db.keys = self.tenant, self.keys
-                    return run_blocking(self._walled(operation)(db, *args, **kwargs))
-            except psycopg.Error as error:
-                raise translate(error, self.schema) from error
+            loads = 0
+            while True:
+                try:
+                    with psycopg.Connection.connect(dsn, **options) as connection:
+                        db = BlockingConnection(connection)
+                        db.tenant, db.keys = self.tenant, self.keys
+                        return run_blocking(self._walled(operation)(db, *args, **kwargs))
+                except MissingKeysError as error:
+                    loads += 1
+                    self.load_keys(error, loads)
+                except psycopg.Error as error:
+                    raise translate(error, self.schema) from error
 
     def _run(
         self,
@@ -374,14 +381,22 @@ class Database(_Connected):
                 return result
             except MissingKeysError as error:
                 loads += 1
-                self._load_keys(error, loads)
+                self.load_keys(error, loads)
                 continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             time.sleep(delay)
 
-    def _load_keys(self, error: MissingKeysError, loads: int) -> None:
+    def load_keys(self, error: MissingKeysError, loads: int) -> None:
+        """Load the data keys that an operation has missed, for the `loads`-th time.
+
+        A connection of its own is used if other calls keep all others.
+
+        Raises:
+            MissingKeysError: `error`, if there is no key ring, or the operation misses keys again and again.
+            EncryptionError: If a key cannot be loaded.
+        """
         if self.keys is None or loads > _MOST_LOADS:
             raise error
         run_blocking(self.keys.load(KeyLoader(self), error.wanted))
@@ -413,7 +428,7 @@ class Database(_Connected):
                 return self._run_once(operation, *args, **kwargs)
             except MissingKeysError as error:
                 loads += 1
-                self._load_keys(error, loads)
+                self.load_keys(error, loads)
 
     def _run_once(
         self,
@@ -717,13 +732,18 @@ class AsyncDatabase(_Connected):
                 return await self._run(None, seconds, operation, *args, **kwargs)
             except UnavailableError as error:
                 dsn, options = self._apart(error, seconds)
-            try:
-                async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
-                    db = AsyncConnection(connection)
-                    db.tenant, db.keys = self.tenant, self.keys
-                    return await self._walled(operation)(db, *args, **kwargs)
-            except psycopg.Error as error:
-                raise translate(error, self.schema) from error
+            loads = 0
+            while True:
+                try:
+                    async with await psycopg.AsyncConnection.connect(dsn, **options) as connection:
+                        db = AsyncConnection(connection)
+                        db.tenant, db.keys = self.tenant, self.keys
+                        return await self._walled(operation)(db, *args, **kwargs)
+                except MissingKeysError as error:
+                    loads += 1
+                    await self.load_keys(error, loads)
+                except psycopg.Error as error:
+                    raise translate(error, self.schema) from error
 
     async def _run(
         self,
@@ -754,14 +774,15 @@ class AsyncDatabase(_Connected):
                 return result
             except MissingKeysError as error:
                 loads += 1
-                await self._load_keys(error, loads)
+                await self.load_keys(error, loads)
                 continue
             except _DRIVER_ERRORS as error:
                 tries = tries or self._tries(self._retry, began, seconds)
                 delay = tries.fail(error, time.monotonic(), self._connector.error, connected_at, in_transaction)
             await asyncio.sleep(delay)
 
-    async def _load_keys(self, error: MissingKeysError, loads: int) -> None:
+    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+        """Async twin of `Database.load_keys`."""
         if self.keys is None or loads > _MOST_LOADS:
             raise error
         await self.keys.load(AsyncKeyLoader(self), error.wanted)
@@ -798,7 +819,7 @@ class AsyncDatabase(_Connected):
                 return await self._run_once(operation, *args, **kwargs)
             except MissingKeysError as error:
                 loads += 1
-                await self._load_keys(error, loads)
+                await self.load_keys(error, loads)
 
     async def _run_once(
         self,
@@ -946,7 +967,7 @@ class KeyLoader:
 
     async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation without suspending."""
-        return self._database.run(operation, *args)
+        return self._database.run_apart(_BUSY_SECONDS, operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation in its own transaction without suspending."""
@@ -969,7 +990,7 @@ class AsyncKeyLoader:
 
     async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation."""
-        return await self._database.run(operation, *args)
+        return await self._database.run_apart(_BUSY_SECONDS, operation, *args)
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation in its own transaction."""

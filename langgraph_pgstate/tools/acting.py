@@ -19,6 +19,8 @@ from langgraph_pgstate.errors import (
     ConfigurationError,
     ConflictError,
     DatabaseError,
+    EncryptionError,
+    MissingKeysError,
     PGStateError,
     SchemaError,
     ToolError,
@@ -179,7 +181,9 @@ async def _act_and_record(
         raise Refused(result)
     outcome = outcome_of(result)
     try:
-        is_mine = await tool_executions.finish(db, executor.queries, intent, outcome)
+        is_mine = await _finish(executor, db, intent, outcome)
+    except EncryptionError as error:
+        raise Raised(undone(error, intent.tool), is_rolled_back=True) from error
     except Exception as error:
         trouble = rolled_back(connection, error, schema) or failed_here(error, schema)
         if trouble is not None:
@@ -189,6 +193,18 @@ async def _act_and_record(
     if not is_mine:
         raise intent.error(ToolOvertakenError, "was taken over by another process; its writes are rolled back")
     return result
+
+
+async def _finish(executor: Executor, db: Connection, intent: Intent, outcome: Outcome) -> bool:
+    """Write an outcome in a tool's transaction, during which data keys may have expired."""
+    loads = 0
+    while True:
+        try:
+            return await tool_executions.finish(db, executor.queries, intent, outcome)
+        except MissingKeysError as error:
+            # The statement was not sent.
+            loads += 1
+            await executor.load_keys(error, loads)
 
 
 async def _is_committed(executor: Executor, intent: Intent) -> bool:
@@ -205,7 +221,7 @@ def say(error: PGStateError, what: str) -> None:
     error.args = (f"{what}: {error}", *error.args[1:])
 
 
-def undone(error: DatabaseError, tool: str) -> DatabaseError:
+def undone(error: E, tool: str) -> E:
     """Return an error which says that a transactional tool was rolled back, and which ends the run."""
     error.is_final = True
     say(error, f"{tool} was rolled back, it had no effect, and may be run again")

@@ -17,6 +17,7 @@ from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.errors import (
     CheckpointOrderError,
     DatabaseError,
+    EncryptionError,
     PGStateError,
     SchemaError,
     StaleHeadError,
@@ -301,7 +302,7 @@ class ActionRunner:
             if await self.executor.run_or_stop(tool_executions.get, intent.thread_id, intent.idempotency_key) is None:
                 _log.warning("thread %r was deleted while %s ran", intent.thread_id, intent.tool)
                 return
-        except (DatabaseError, SchemaError) as error:
+        except (DatabaseError, EncryptionError, SchemaError) as error:
             say(error, f"{intent.tool} ({intent.idempotency_key!r}) has run, but its outcome could not be recorded")
             raise
         why = "was taken over by another process while it ran here; this outcome is discarded"

@@ -29,7 +29,7 @@ from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.revoking import arevoke, interrupt, revoke
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner
-from langgraph_pgstate.errors import PGStateError, ToolSetupError
+from langgraph_pgstate.errors import MissingKeysError, PGStateError, ToolSetupError
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.started_work import StartedWork, not_followed
 from langgraph_pgstate.tools.executions import Intent, renew_all
@@ -145,6 +145,10 @@ class Executor(Runner, Protocol):
 
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """Return a connection with an open transaction."""
+        ...
+
+    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+        """Load the data keys that a statement on a lent connection has missed; see `Database.load_keys`."""
         ...
 
 
@@ -411,6 +415,10 @@ class BlockingExecutor(BlockingRunner, Executor):
         with self.database.lend() as borrowed:
             yield borrowed
 
+    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+        """Load the data keys that a statement on a lent connection has missed."""
+        self.database.load_keys(error, loads)
+
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the thread. Attempts are no longer renewed."""
         _report(self._pulse.abandoned(seconds))
@@ -554,6 +562,10 @@ class AsyncExecutor(AsyncRunner, Executor):
     def lend(self) -> AbstractAsyncContextManager[tuple[Any, Connection]]:
         """Return a connection with an open transaction."""
         return self.database.lend()
+
+    async def load_keys(self, error: MissingKeysError, loads: int) -> None:
+        """Load the data keys that a statement on a lent connection has missed."""
+        await self.database.load_keys(error, loads)
 
     async def close(self, seconds: float) -> None:
         """Wait up to `seconds` for abandoned tools, then stop the task. Attempts are no longer renewed."""

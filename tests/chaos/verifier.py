@@ -482,9 +482,15 @@ class Verifier:
                 action = line["thread"], line["tool"], line["key"]
                 counts[action] += 1
                 tokens[action].add(line["token"])
-        began = {}
-        for line in self._by["enter"]:
-            began.setdefault((line["thread"], line["tool"], line["key"]), line["at"])
+        # From the beginning of its run on, an action may be in the ledger, and be deleted with its thread.
+        began: dict[Key, float] = {}
+        runs: dict[tuple[str, str], float] = {}
+        for line in self.lines:
+            if line["what"] == "run":
+                runs[line["by"], line["thread"]] = line["at"]
+            elif line["what"] == "enter":
+                at = runs.get((line["by"], line["thread"]), line["at"])
+                began.setdefault((line["thread"], line["tool"], line["key"]), at)
         self.compared["effects"] = counts.total()
         for action, count in counts.items():
             thread, tool, key = action
