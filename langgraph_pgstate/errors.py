@@ -21,6 +21,7 @@
     ├── StaleVersionError                    another process changed the thread in the meantime
     ├── FileChangedError                     another agent or process changed the file in the meantime
     ├── StaleMemoryError                     another writer changed the item of the store in the meantime
+    ├── StalePolicyError                     the policy of retention was changed in the meantime
     ├── StaleHeadError                       another run advanced the branch; this run's checkpoint is refused
     ├── CheckpointOrderError                 a checkpoint's id does not sort after its parent's
     ├── LeaseError
@@ -271,6 +272,21 @@ class FileChangedError(PGStateError):
             f"file {path!r} of {namespace!r} is at version {found}, not {expected}: it was changed concurrently; read "
             "it again"
         )
+
+
+class StalePolicyError(PGStateError):
+    """The policy of retention was changed since the caller read it. Nothing was written.
+
+    Attributes:
+        name: The policy.
+        expected: The version that the caller had read; 0 for none.
+        found: The current version; 0 for none.
+    """
+
+    def __init__(self, name: str, expected: int, found: int) -> None:
+        self.name, self.expected, self.found = name, expected, found
+        what = f"has version {found}" if found else "does not exist"
+        super().__init__(f"policy {name!r} {what}, where {expected or 'none'} was expected: read it again")
 
 
 class StaleMemoryError(PGStateError):

@@ -8,8 +8,16 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from langgraph_pgstate.errors import AlreadyDoneError, StaleHeadError, ThreadBusyError
+from langgraph_pgstate.errors import (
+    AlreadyDoneError,
+    ArchiveError,
+    ArchiveUnavailableError,
+    StaleHeadError,
+    ThreadBusyError,
+)
+from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.changes import busy, check_free, done, gone, is_by, last_action, moved, within
+from langgraph_pgstate.inspector.holds import holds_of
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.server.errors import refuse
 from langgraph_pgstate.server.graphs import config_at
@@ -95,14 +103,21 @@ async def ask_for_deletion(call: PageCall) -> Page:
     """Show what the deletion of a thread would delete."""
     if not call.may_act:
         raise refuse(403, "pages may only be read here")
-    found = await call.thread("delete")
+    found = await call.thread_or_stub("delete")
+    if found.archived_at is not None:
+        await check_sees_all(call)
     counts = await call.state.saver.aprune([found.thread_id], strategy="delete", dry_run=True)
-    return Page("delete.html", "Delete a thread", {"thread": found, "counts": counts})
+    data = {"thread": found, "counts": counts, "holds": await holds_of(call, found.thread_id) if found.is_held else ()}
+    return Page("delete.html", "Delete a thread", data)
 
 
 async def delete(call: PageCall) -> Done:
-    """Delete a thread. The event that names the person stays."""
-    found = await call.thread("delete")
+    """Delete a thread, also from archives. The event that names the person stays."""
+    found = await call.thread_or_stub("delete")
+    if call.time("archived") != found.archived_at:
+        raise refuse(409, f"thread {found.thread_id!r} was archived or restored since you looked. Look at it again")
+    if found.archived_at is not None:
+        return await _delete_archived(call, found)
     if call.field("head") is not None:
         await check_head(call, found, call.field("head"))
     if call.field("saw_busy") is None and call.seen_at is not None:
@@ -113,6 +128,20 @@ async def delete(call: PageCall) -> Done:
     if event is not None and not is_by(event, call.actor):
         raise await gone(call, found.thread_id)
     return Done(call.link("threads"), {"thread_id": found.thread_id})
+
+
+async def _delete_archived(call: PageCall, found: Thread) -> Done:
+    await check_sees_all(call)
+    try:
+        report = await call.state.archive.delete([found.thread_id], by=call.actor)
+    except ArchiveUnavailableError as error:
+        raise refuse(503, str(error)) from None
+    except ArchiveError as error:
+        raise refuse(500, str(error)) from None
+    if not report.threads:
+        await call.visible(found.thread_id, None)
+        raise refuse(409, f"thread {found.thread_id!r} is in the database again. Look at it again, then decide")
+    return Done(call.link("archive"), {"thread_id": found.thread_id})
 
 
 async def enqueue(

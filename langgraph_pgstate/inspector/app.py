@@ -29,7 +29,7 @@ from langgraph_pgstate.server.errors import HANDLERS, missing, refuse
 from langgraph_pgstate.server.json import answer
 from langgraph_pgstate.server.service import Service
 
-_NOTHING: Final = dict.fromkeys(("run", "thread", "worker", "memory"))
+_NOTHING: Final = dict.fromkeys(("run", "thread", "worker", "memory", "facts"))
 
 
 def mount() -> Mount:
@@ -124,14 +124,8 @@ async def _question(route: PageRoute, call: PageCall) -> Page:
     back_to = way_back if is_own else call.link("threads")
     data = {
         "question": route.question,
-        "what": call.path(next(reversed(call.request.path_params))),
-        "about": {
-            "run": None,
-            "thread": None,
-            "worker": None,
-            "memory": None,
-            **(await route.about(call) if route.about else {}),
-        },
+        "what": call.path(next(reversed(call.request.path_params))) if call.request.path_params else "",
+        "about": {**_NOTHING, **(await route.about(call) if route.about else {})},
         "fields": {name: value for name, value in call.form.items() if name != "token"},
         # A button “Cancel” alone could be mistaken for the way back.
         "verb": f"{verb.capitalize()} the {noun}",

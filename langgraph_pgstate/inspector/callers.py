@@ -51,7 +51,16 @@ async def check_sees_all(call: PageCall) -> None:
         HTTPException: 403 for such a caller.
     """
     if await scope_of(call) is not None:
-        raise refuse(403, "only users who may see all threads may open this page")
+        raise refuse(403, "only users who may see all threads may do this")
+
+
+async def sees_all(call: PageCall) -> bool:
+    """Return whether the caller may see all threads."""
+    try:
+        await check_sees_all(call)
+    except (HTTPException, AuthError):
+        return False
+    return True
 
 
 async def check_sees_memory(call: PageCall, action: str, namespace: Sequence[str] = ()) -> None:

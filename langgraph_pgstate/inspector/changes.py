@@ -37,6 +37,10 @@ _VERBS: Final = {
     "resume": "resumed",
     "trigger": "run",
     "settle": "settled",
+    "hold": "held",
+    "release": "released",
+    "restore": "restored",
+    "policy": "changed",
 }
 # Seconds that a new page may lag behind, and by which two clocks may differ.
 MOMENT: Final = timedelta(seconds=1)
@@ -51,14 +55,17 @@ async def last_action(
     *,
     run_id: str | None = None,
     checkpoint_id: str | None = None,
+    **details: str,
 ) -> Event | None:
-    """Return the newest event of some actions on a thread; `None` if the newest events have none."""
+    """Return the newest event of some actions on a thread, with some details; `None` if the newest events have none."""
     found = await call.state.events.list(thread_id, kind="action", run_id=run_id, newest_first=True, limit=_EVENTS)
     return next(
         (
             one
             for one in found.items
-            if one.payload.get("action") in actions and checkpoint_id in (None, one.checkpoint_id)
+            if one.payload.get("action") in actions
+            and checkpoint_id in (None, one.checkpoint_id)
+            and details.items() <= one.payload.items()
         ),
         None,
     )

@@ -31,7 +31,10 @@ _ACTIONS: Final = {
     "discard": "discarded",
     "edit": "edited",
     "fork": "forked",
+    "hold": "held",
     "label": "labelled",
+    "release": "released",
+    "restore": "restored from the archive",
     "retry": "retried",
     "run": "ran on",
     "settle": "settled",
@@ -263,6 +266,8 @@ def _facts(event: Event, payload: Mapping[str, Any]) -> list[str]:
         return [", ".join(map(str, payload["channels"]))]
     if action == "label":
         return [f"“{payload['label']}”"] if payload.get("label") else []
+    if action in ("hold", "release"):
+        return [str(payload.get("reason") or "")]
     if action == "settle":
         return [f"{payload.get('tool')}: {payload.get('status')}"]
     if action in ("cancel", "trigger"):

@@ -40,6 +40,7 @@ _TITLES: Final = {
     "decision": "Decision",
     "respond": "Result of the call",
     "reject": "Reason",
+    "reason": "Reason",
     "argument": "Argument",
     "more": "More arguments",
     "result": "Result",

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from langchain_core.utils.uuid import uuid7
 
+from langgraph_pgstate.errors import ThreadArchivedError
 from langgraph_pgstate.inspector.changes import gone
 from langgraph_pgstate.scopes import Alternatives
 from langgraph_pgstate.server.errors import missing, refuse
@@ -43,6 +44,26 @@ class PageCall(Call):
     def path(self, name: str) -> str:
         """Return a part of the path, decoded from the form that `segment` makes."""
         return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), Call.path(self, name))
+
+    async def thread(self, action: str, value: dict[str, Any] | None = None) -> Thread:
+        """Return the thread that the path names, if the caller may do the action on it, and it is not archived.
+
+        Raises:
+            HTTPException: 403 or 404 otherwise.
+            ThreadArchivedError: If it is archived.
+        """
+        found = await self.thread_or_stub(action, value)
+        if found.archived_at is not None:
+            raise ThreadArchivedError(found.thread_id, "", found.archived_at)
+        return found
+
+    async def thread_or_stub(self, action: str, value: dict[str, Any] | None = None) -> Thread:
+        """Return the thread that the path names, also an archived one, if the caller may do the action on it.
+
+        Raises:
+            HTTPException: 403 or 404 otherwise.
+        """
+        return await Call.thread(self, action, value)
 
     @property
     def actor(self) -> str:

@@ -7,10 +7,12 @@ from typing import Final
 from langgraph_pgstate.inspector import (
     access,
     actions,
+    archive,
     costs,
     database,
     edits,
     files,
+    holds,
     interrupts,
     memory,
     privacy,
@@ -29,6 +31,9 @@ _FILE: Final = "/files/{namespace}/{path}"
 # Actions have the names of what they act on.
 PAGES: Final = (
     PageRoute("threads", "GET", "/threads", threads.threads),
+    PageRoute(
+        "threads.hold", "POST", "/threads", holds.hold_several, "The threads are held: nothing of them is deleted."
+    ),
     PageRoute("runs", "GET", "/runs", runs.runs),
     PageRoute("run", "GET", "/runs/{thread_id}/{run_id}", runs.run),
     PageRoute(
@@ -92,6 +97,17 @@ PAGES: Final = (
     PageRoute("file.restore", "POST", f"{_FILE}/restore", files.restore, "It is as it was in that version."),
     PageRoute("costs", "GET", "/costs", costs.costs),
     PageRoute("database", "GET", "/database", database.database),
+    PageRoute("holds", "GET", "/holds", holds.holds),
+    PageRoute(
+        "holds.release",
+        "POST",
+        "/holds",
+        holds.release_several,
+        "The holds are released.",
+        question="Release these holds? Policies and times to live may delete the threads from then on.",
+        about=holds.about_several,
+    ),
+    PageRoute("archive", "GET", "/archive", archive.archive),
     PageRoute("privacy", "GET", "/privacy", privacy.privacy),
     PageRoute(
         "privacy.erase",
@@ -108,6 +124,23 @@ PAGES: Final = (
     PageRoute("thread.label", "POST", f"{_THREAD}/label", actions.label, "The label is changed."),
     PageRoute("thread.ask_for_deletion", "GET", f"{_THREAD}/delete", actions.ask_for_deletion),
     PageRoute("thread.delete", "POST", f"{_THREAD}/delete", actions.delete, "The thread is deleted."),
+    PageRoute("thread.hold", "POST", f"{_THREAD}/hold", holds.hold, "The thread is held: nothing of it is deleted."),
+    PageRoute(
+        "thread.release",
+        "POST",
+        f"{_THREAD}/release",
+        holds.release,
+        "The hold is released.",
+        question="Release this hold? Policies and times to live may delete the thread from then on.",
+        about=holds.about,
+    ),
+    PageRoute(
+        "thread.restore",
+        "POST",
+        f"{_THREAD}/restore",
+        archive.restore,
+        "The thread is restored: each of its rows was compared with the archive.",
+    ),
     PageRoute("thread", "GET", _THREAD, thread.thread),
     PageRoute("person", "GET", "/person", access.ask_name),
     PageRoute(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response
 
-from langgraph_pgstate.errors import AlreadyDoneError
+from langgraph_pgstate.errors import AlreadyDoneError, ThreadArchivedError
 from langgraph_pgstate.inspector.callers import PERIODS, period_of, scope_of, sees_memory
 from langgraph_pgstate.inspector.changes import done, is_by, last_action, moved, told, told_by, within
 from langgraph_pgstate.inspector.formatting import view
@@ -110,6 +110,8 @@ async def run(call: PageCall) -> Page | Response:
     found = await call.state.runs.get(thread_id, call.path("run_id"), scope=scope)
     if found is None:
         thread = await call.state.threads.get(thread_id, scope=scope)
+        if thread is not None and thread.archived_at is not None:
+            raise ThreadArchivedError(thread_id, "", thread.archived_at)
         if thread is None or thread.forked_from_thread_id is None or call.number("forks", 0) >= _FORKS:
             raise missing("run", call.path("run_id"))
         query = {**call.request.query_params, "forks": call.number("forks", 0) + 1}

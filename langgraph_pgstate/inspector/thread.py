@@ -10,12 +10,14 @@ from langgraph_sdk.auth.exceptions import HTTPException as AuthError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from langgraph_pgstate.inspector.callers import sees_memory
+from langgraph_pgstate.inspector.archive import archived, verified
+from langgraph_pgstate.inspector.callers import sees_all, sees_memory
 from langgraph_pgstate.inspector.differences import changes_of
 from langgraph_pgstate.inspector.drawing import waits
 from langgraph_pgstate.inspector.events import views_of
 from langgraph_pgstate.inspector.formatting import view, views
 from langgraph_pgstate.inspector.forms import said
+from langgraph_pgstate.inspector.holds import holds_of
 from langgraph_pgstate.inspector.interrupts import asked_shown
 from langgraph_pgstate.inspector.memory import kept
 from langgraph_pgstate.inspector.messages import conversation, file_of
@@ -48,7 +50,9 @@ async def thread(call: PageCall) -> Page | Response:
     shown = call.query("view")
     if shown not in (None, *VIEWS):
         raise refuse(422, f"view must be one of {', '.join(VIEWS)}, not {shown!r}")
-    found, ns = await call.thread("read"), _namespace(call)
+    found, ns = await call.thread_or_stub("read"), _namespace(call)
+    if found.archived_at is not None:
+        return await _stub(call, found)
     if call.query("step") is not None:
         return await _go_to_step(call, found)
     tree = await call.state.threads.tree(found.thread_id, call.query("at"), checkpoint_ns=ns, limit=_TREE)
@@ -73,6 +77,7 @@ async def thread(call: PageCall) -> Page | Response:
         "graphs": call.service.graphs.names,
         "nodes": (),
         "has_ended": False,
+        **await _keeping(call, found),
     }
     if node is not None:
         data |= await (_default(call, found, node) if shown is None else _SHOWN[shown](call, found, node))
@@ -93,6 +98,21 @@ async def thread(call: PageCall) -> Page | Response:
         data["not_run"] = await _not_run(call, found, node) if data.get("errors") else None
     is_live = all(call.query(name) is None for name in ("at", "before", "message")) and shown != "changes"
     return Page("thread.html", found.title or found.thread_id, data, is_live=is_live)
+
+
+async def _keeping(call: PageCall, found: Thread) -> dict[str, Any]:
+    """Return the holds of a thread, and whether the caller may place and release them."""
+    may_keep = call.may_act and await sees_all(call)
+    return {"holds": await holds_of(call, found.thread_id) if found.is_held else (), "may_keep": may_keep}
+
+
+async def _stub(call: PageCall, found: Thread) -> Page:
+    """Show an archived thread: since when, and to those who may see all threads where it is."""
+    keeping, seen = await _keeping(call, found), await sees_all(call)
+    ids = [found.thread_id] if seen and call.flag("check") else []
+    place = await archived(call, found.thread_id) if seen else None
+    data = {"thread": found, "place": place, "sees_memory": False, **keeping, **await verified(call, ids)}
+    return Page("thread_archived.html", found.title or found.thread_id, data)
 
 
 async def value(call: PageCall) -> Response:

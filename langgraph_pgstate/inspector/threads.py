@@ -12,6 +12,7 @@ from langgraph_pgstate.record.types import MessageHit
 from langgraph_pgstate.server.errors import refuse
 
 STATUSES: Final = ("idle", "busy", "interrupted", "error")
+PLACES: Final = ("database", "archive")
 _PAGE: Final = 50
 
 
@@ -27,6 +28,7 @@ async def threads(call: PageCall) -> Page:
         tenant_id=call.query("tenant"),
         agent=call.query("agent"),
         status=status_of(call),
+        archived=_archived(call),
         metadata=metadata,
         text=call.query("q"),
         updated_after=time_of(call, "after"),
@@ -42,8 +44,12 @@ async def threads(call: PageCall) -> Page:
         "hits": {one.message.thread_id: _hit(one) for one in hits},
         "next": found.next,
         "statuses": STATUSES,
+        "places": PLACES,
+        "may_hold": call.may_act and scope is None,
+        "holds": call.may_act and scope is None and call.query("hold") is not None,
     }
-    return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None)
+    # What was chosen would be lost by a refresh.
+    return Page("threads.html", "Threads", data, is_live=call.query("cursor") is None and not data["holds"])
 
 
 def _hit(found: MessageHit) -> dict[str, str | None]:
@@ -69,6 +75,13 @@ def status_of(call: PageCall) -> str | None:
     if status is not None and status not in STATUSES:
         raise refuse(422, f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     return status
+
+
+def _archived(call: PageCall) -> bool | None:
+    place = call.query("place")
+    if place is not None and place not in PLACES:
+        raise refuse(422, f"place must be one of {', '.join(PLACES)}, not {place!r}")
+    return None if place is None else place == "archive"
 
 
 def metadata_of(text: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final, Unpack
 
 from langgraph_pgstate.arguments import identifier, several, thread_ids_of
@@ -22,7 +23,7 @@ from langgraph_pgstate.keep.types import (
     PolicyReport,
     RestoreReport,
 )
-from langgraph_pgstate.options import check_options
+from langgraph_pgstate.options import check_options, check_ttl
 from langgraph_pgstate.paging import Page, check_filters, decode_cursor, read_page
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads.filters import ThreadSearch
@@ -127,6 +128,7 @@ class AsyncArchive:
         *,
         source: str | None = None,
         dry_run: bool = False,
+        by: str | None = None,
         progress: Progress | None = None,
     ) -> RestoreReport:
         """Restore threads: every row as it was. Safe to repeat, and to stop.
@@ -139,6 +141,7 @@ class AsyncArchive:
             source: URL below which the archives are, for threads of another database, schema or version; by default
                 that of the archives that the stubs name.
             dry_run: Only read and verify.
+            by: Name of the person, for an event of the kind `action` of each thread that is restored.
             progress: Called after each archive with the sum so far.
 
         Raises:
@@ -152,6 +155,7 @@ class AsyncArchive:
         """
         if thread_ids is None and source is None:
             raise ConfigurationError("name the threads to restore, or the source, of which all are restored")
+        name = None if by is None else identifier("by", by)
         tenant = self._runner.tenant
         ids = None if thread_ids is None else thread_ids_of(several("thread_ids", thread_ids))
         if source is not None:
@@ -160,7 +164,7 @@ class AsyncArchive:
             sources = await restoring.find_sources(self._runner, self._queries, ids or (), tenant)
         report = RestoreReport()
         for one in sources:
-            report += await restoring.restore_source(self._runner, self._queries, one, dry_run=dry_run)
+            report += await restoring.restore_source(self._runner, self._queries, one, dry_run=dry_run, by=name)
             if progress is not None:
                 progress(report)
         return report
@@ -213,6 +217,7 @@ class AsyncArchive:
         user_id: str | None = None,
         agent: str | None = None,
         archive_id: str | None = None,
+        thread_ids: Sequence[str] | None = None,
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[ArchivedThread]:
@@ -222,13 +227,14 @@ class AsyncArchive:
             user_id: Only those of this user.
             agent: Only those of this agent.
             archive_id: Only those of this archive.
+            thread_ids: Only these.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        reading: Read[Page[ArchivedThread]] = list_archived(user_id, agent, archive_id, limit, cursor)
+        reading: Read[Page[ArchivedThread]] = list_archived(user_id, agent, archive_id, thread_ids, limit, cursor)
         found: Page[ArchivedThread] = await self._runner.read(self._queries, reading)
         return found
 
@@ -245,21 +251,27 @@ class AsyncRetention:
         self._runner: Any = AsyncRunner(database)
         self._queries = queries
 
-    async def put(self, name: str, **fields: Unpack[PolicyFields]) -> Policy:
-        """Store a policy, or replace the one of its name. One statement; safe to repeat.
+    async def put(
+        self, name: str, *, by: str | None = None, expected_version: int | None = None, **fields: Unpack[PolicyFields]
+    ) -> Policy:
+        """Store a policy, or replace the one of its name. One transaction.
 
         Of several policies that select a thread, each is applied.
 
         Args:
             name: Its name.
+            by: Name of the person who stores it, for an event of the kind `action` under `policy:NAME`.
+            expected_version: The version that the caller saw; 0 if there was none.
             fields: See `PolicyFields`: which threads, and what becomes of them.
 
         Raises:
+            StalePolicyError: If the policy has another version than the expected one. Nothing was written.
             ConfigurationError: If it is not usable. Nothing was written.
         """
         check_options(type(self), fields, PolicyFields)
         row = retention.request_policy(name, fields)
-        await self._runner.run(retention.put_policy, self._queries, row)
+        actor = None if by is None else identifier("by", by)
+        await self._runner.run(retention.put_policy, self._queries, row, actor, expected_version)
         found = await self._runner.run(retention.list_policies, self._queries)
         return next(one for one in found if one.name == name)  # type: ignore[no-any-return]
 
@@ -267,12 +279,21 @@ class AsyncRetention:
         """Return all policies, by name. One round trip."""
         return tuple(await self._runner.run(retention.list_policies, self._queries))
 
-    async def delete(self, name: str) -> bool:
-        """Delete a policy, and return whether there was one. One statement; safe to repeat."""
-        found: bool = await self._runner.run(retention.delete_policy, self._queries, identifier("name", name))
+    async def delete(self, name: str, *, by: str | None = None, expected_version: int | None = None) -> bool:
+        """Delete a policy, and return whether there was one. One transaction; safe to repeat. Takes what `put` does.
+
+        Raises:
+            StalePolicyError: If the policy has another version than the expected one. Nothing was written.
+            ConfigurationError: If an argument is invalid.
+        """
+        actor = None if by is None else identifier("by", by)
+        request = identifier("name", name), actor, expected_version
+        found: bool = await self._runner.run(retention.delete_policy, self._queries, *request)
         return found
 
-    async def apply(self, name: str | None = None, *, dry_run: bool = False) -> tuple[PolicyReport, ...]:
+    async def apply(
+        self, name: str | None = None, *, dry_run: bool = False, within: timedelta | None = None
+    ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
         Threads that are held or in use stay; those that are held are named.
@@ -280,10 +301,12 @@ class AsyncRetention:
         Args:
             name: Only this policy.
             dry_run: Only count, and estimate the bytes.
+            within: Time after which no other batch of threads begins. The report then is not `is_whole`.
 
         Raises:
             NotFoundError: If there is no such policy.
         """
+        ends_at = None if within is None else monotonic() + check_ttl("within", within).total_seconds()
         known = [one.name for one in await self._runner.run(retention.list_policies, self._queries)]
         if name is not None and name not in known:
             raise NotFoundError(f"there is no policy {name!r}: {', '.join(known) or 'none'}")
@@ -293,6 +316,7 @@ class AsyncRetention:
                 self._queries,
                 dry_run=dry_run,
                 names=None if name is None else [name],
+                goes_on=lambda: ends_at is None or monotonic() < ends_at,
             )
         )
 
@@ -325,7 +349,12 @@ class Archive:
 
 
 def list_archived(
-    user_id: str | None, agent: str | None, archive_id: str | None, limit: int, cursor: str | None
+    user_id: str | None,
+    agent: str | None,
+    archive_id: str | None,
+    thread_ids: Sequence[str] | None,
+    limit: int,
+    cursor: str | None,
 ) -> Read[Page[ArchivedThread]]:
     """Return the reading of a page of archived threads, by id.
 
@@ -337,6 +366,7 @@ def list_archived(
         "user_id": user_id,
         "agent": agent,
         "archive_id": archive_id,
+        "thread_ids": None if thread_ids is None else [*thread_ids_of(thread_ids)],
         "cursor_thread": cursor_thread,
     }
     return read_page("list_archived_threads", parameters, limit, ArchivedThread, _KIND, lambda one: (one.thread_id,))

@@ -164,6 +164,7 @@ WHERE t.archived_at IS NOT NULL AND t.thread_id > :cursor_thread::text
     AND (:user_id::text IS NULL OR t.user_id = :user_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:archive_id::text IS NULL OR t.archive_id = :archive_id)
+    AND (:thread_ids::text[] IS NULL OR t.thread_id = ANY(:thread_ids))
 ORDER BY t.thread_id
 LIMIT :page_size;
 

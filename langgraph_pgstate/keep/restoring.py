@@ -8,11 +8,13 @@ archived, or it is undone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from langgraph_pgstate.db.protocol import Connection, Packed
 from langgraph_pgstate.db.runners import Runner
 from langgraph_pgstate.errors import (
+    AlreadyDoneError,
     ArchiveError,
     ConflictError,
     NotFoundError,
@@ -25,12 +27,15 @@ from langgraph_pgstate.keep.objects import Objects, open_objects
 from langgraph_pgstate.keep.packing import MANIFEST, PACK, Frame, Manifest, check_pack, load_manifest, transpose, unpack
 from langgraph_pgstate.keep.tables import THREADS, Table, Tables, list_tables
 from langgraph_pgstate.keep.types import RestoreReport
+from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries, migrations
 
 _GROUP_THREADS: Final = 100
 _GROUP_BYTES: Final = 16 * 1024 * 1024
 # Rows of one statement.
 _STATEMENT_BYTES: Final = 8 * 1024 * 1024
+# Within this time, a call that has lost its connection is repeated.
+_SAME_RESTORE: Final = timedelta(hours=1)
 _UNIQUE_VIOLATION: Final = "23505"
 
 
@@ -135,7 +140,9 @@ async def check_source(runner: Runner, source: Source) -> None:
     await runner.compute(data, check_pack, source.manifest, data, f"{source.objects.url}/{name}")
 
 
-async def restore_source(runner: Runner, queries: Queries, source: Source, *, dry_run: bool = False) -> RestoreReport:
+async def restore_source(
+    runner: Runner, queries: Queries, source: Source, *, dry_run: bool = False, by: str | None = None
+) -> RestoreReport:
     """Restore threads of one archive. Safe to repeat, and to stop.
 
     Args:
@@ -143,6 +150,7 @@ async def restore_source(runner: Runner, queries: Queries, source: Source, *, dr
         queries: The queries of its schema.
         source: The archive.
         dry_run: Only read and verify.
+        by: Name of the person, for an event of the kind `action` of each thread.
 
     Raises:
         ArchiveError: If it is damaged.
@@ -161,7 +169,7 @@ async def restore_source(runner: Runner, queries: Queries, source: Source, *, dr
     report = RestoreReport()
     for group in groups if not dry_run else ():
         rows = await _read(runner, source, group)
-        report += await runner.run(store_threads, queries, tables, manifest.archive_id, group, rows)
+        report += await runner.run(store_threads, queries, tables, manifest.archive_id, group, rows, by)
     return RestoreReport(len(frames), sum(frame.rows for frame in frames)) if dry_run else report
 
 
@@ -210,10 +218,12 @@ async def store_threads(
     archive_id: str,
     frames: Sequence[Frame],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
+    by: str | None = None,
 ) -> RestoreReport:
     """Store the rows of some threads. One transaction; safe to repeat.
 
     Raises:
+        AlreadyDoneError: If another person has restored a thread a moment ago.
         ThreadExistsError: If a thread exists, and is not the same.
         ThreadDeletedError: If a thread was deleted, and has a tombstone.
         ConflictError: If a thread got rows since it was archived that are in the way.
@@ -230,7 +240,7 @@ async def store_threads(
             for thread_id in known:
                 wanted = {key: value for key, value in expected.items() if key[0] == thread_id and key[1] != THREADS}
                 if wanted != {key: value for key, value in found.items() if key[0] == thread_id}:
-                    raise ThreadExistsError(thread_id)
+                    await _check_restored(db, queries, thread_id, by)
         for thread_id, stub in stubs.items():
             if stub not in (None, archive_id):
                 raise ConflictError(f"thread {thread_id!r} is in archive {stub}, which is newer: restore that one")
@@ -252,7 +262,25 @@ async def store_threads(
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
             raise ArchiveError(f"archive {archive_id}", "has rows that the database stores otherwise")
         await db.execute(queries.end_stubs, {"thread_ids": coming})
+        for thread_id in coming if by is not None else ():
+            await note_action(db, queries, "restore", str(by), thread_id)
     return RestoreReport(len(coming), stored, len(known))
+
+
+async def _check_restored(db: Connection, queries: Queries, thread_id: str, by: str | None) -> None:
+    """Refuse a thread that is in the database with other rows, unless the person has restored it a moment ago.
+
+    Raises:
+        AlreadyDoneError: If another person has.
+        ThreadExistsError: If no person has.
+    """
+    key = {"action": "restore", "thread_id": thread_id, "within": _SAME_RESTORE, "checkpoint_id": None, "run_id": None}
+    rows = [] if by is None else await db.fetch(queries.find_action, key)
+    if not rows:
+        raise ThreadExistsError(thread_id)
+    error = AlreadyDoneError(thread_id, *rows[0])
+    if error.done_by != by:
+        raise error
 
 
 async def _digests(db: Connection, tables: Tables, thread_ids: Sequence[str]) -> dict[tuple[str, str], tuple[int, str]]:

@@ -10,8 +10,9 @@ next goes on there.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -20,12 +21,13 @@ from langgraph_pgstate.arguments import identifier, json_of, text_of
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.refusals import is_of_one_row
 from langgraph_pgstate.db.runners import Runner
-from langgraph_pgstate.errors import ArchiveError, ConfigurationError, ThreadHeldError
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePolicyError, ThreadHeldError
 from langgraph_pgstate.keep import archiving, deleting
 from langgraph_pgstate.keep.objects import check_url, open_objects
 from langgraph_pgstate.keep.tables import list_tables
 from langgraph_pgstate.keep.types import Policy, PolicyFields, PolicyReport
 from langgraph_pgstate.options import check_ttl
+from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
 from langgraph_pgstate.threads import expiry
 from langgraph_pgstate.threads.holds import is_kept
@@ -70,9 +72,44 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     return found
 
 
-async def put_policy(db: Connection, queries: Queries, row: dict[str, Any]) -> None:
-    """Store a policy. One statement; safe to repeat."""
-    await db.execute(queries.put_policy, row)
+async def put_policy(
+    db: Connection, queries: Queries, row: dict[str, Any], by: str | None = None, expected: int | None = None
+) -> None:
+    """Store a policy. One transaction; safe to repeat.
+
+    Raises:
+        StalePolicyError: If the policy has another version than the expected one, where 0 is that of none, and is not
+            stored already.
+    """
+    async with db.transaction():
+        try:
+            await _check_policy(db, queries, row["name"], expected)
+        except StalePolicyError:
+            if any(_is_stored(one, row) for one in await list_policies(db, queries)):
+                return
+            raise
+        await db.execute(queries.put_policy, row)
+        if by is not None:
+            await note_action(db, queries, "policy", by, place_of(row["name"]))
+
+
+def place_of(name: str) -> str:
+    """Return the id under which the events of a policy are, in place of a thread."""
+    return f"policy:{name}"
+
+
+def _is_stored(policy: Policy, row: Mapping[str, Any]) -> bool:
+    metadata = None if row["metadata"] is None else json.loads(row["metadata"])
+    return all(getattr(policy, key) == value for key, value in {**row, "metadata": metadata}.items())
+
+
+async def _check_policy(db: Connection, queries: Queries, name: str, expected: int | None) -> None:
+    # A policy that does not exist yet has no row to lock.
+    await db.fetch(queries.lock_action, {"key": place_of(name)})
+    rows = await db.fetch(queries.lock_policy, {"name": name})
+    found = rows[0][0] if rows else 0
+    if expected is not None and found != expected:
+        raise StalePolicyError(name, expected, found)
 
 
 async def list_policies(db: Connection, queries: Queries) -> list[Policy]:
@@ -80,9 +117,20 @@ async def list_policies(db: Connection, queries: Queries) -> list[Policy]:
     return [Policy(*row) for row in await db.fetch(queries.list_policies, {})]
 
 
-async def delete_policy(db: Connection, queries: Queries, name: str) -> bool:
-    """Delete a policy, and return whether there was one. One statement; safe to repeat."""
-    return await db.execute(queries.delete_policy, {"name": name}) > 0
+async def delete_policy(
+    db: Connection, queries: Queries, name: str, by: str | None = None, expected: int | None = None
+) -> bool:
+    """Delete a policy, and return whether there was one. One transaction; safe to repeat.
+
+    Raises:
+        StalePolicyError: If the policy has another version than the expected one.
+    """
+    async with db.transaction():
+        await _check_policy(db, queries, name, expected)
+        is_deleted = await db.execute(queries.delete_policy, {"name": name}) > 0
+        if is_deleted and by is not None:
+            await note_action(db, queries, "delete", by, place_of(name))
+    return is_deleted
 
 
 async def list_idle(
@@ -168,7 +216,14 @@ async def apply_policy(
         report += await _archive(runner, queries, policy, policy.archive_after, tenant, dry_run, goes_on)
     if policy.content_after is not None or policy.prune_after is not None:
         report += await _age(runner, queries, policy, dry_run, goes_on, pause)
+    if report.is_whole and not dry_run:
+        await runner.run(note_applied, queries, policy)
     return report
+
+
+async def note_applied(db: Connection, queries: Queries, policy: Policy) -> None:
+    """Note that a policy was applied to all threads, unless it was changed meanwhile. One statement."""
+    await db.execute(queries.note_applied, {"name": policy.name, "version": policy.version})
 
 
 async def _delete(
@@ -206,6 +261,8 @@ async def _delete(
         if len(page) < _PAGE:
             break
         cursor = page[-1][0]
+    else:
+        report += PolicyReport(policy.name, is_whole=False)
     return report
 
 
@@ -247,11 +304,14 @@ async def _archive(
             except ArchiveError as error:
                 # Nothing was deleted; the next call tries again.
                 _log.error("policy %r cannot archive: %s", policy.name, error)
+                report += PolicyReport(policy.name, is_whole=False)
                 break
             report += PolicyReport(policy.name, archived=done.threads, bytes=done.bytes)
         if len(page) < _PAGE:
             break
         cursor = page[-1][0]
+    else:
+        report += PolicyReport(policy.name, is_whole=False)
     return report
 
 
@@ -276,6 +336,8 @@ async def _age(
             await runner.run(note_visit, queries, policy.name, cursor)
         if not cursor:
             break
+    else:
+        report += PolicyReport(policy.name, is_whole=False)
     return report
 
 

@@ -23,6 +23,8 @@ ON CONFLICT (name) DO UPDATE SET
     archive_to = excluded.archive_to,
     delete_after = excluded.delete_after,
     updated_at = excluded.updated_at,
+    version = retention_policies.version + 1,
+    applied_at = NULL,
     cursor_id = '',
     began_at = NULL,
     last_began_at = NULL;
@@ -30,8 +32,16 @@ ON CONFLICT (name) DO UPDATE SET
 -- name: list_policies
 -- Return all policies, by name, with the time of the database.
 SELECT p.name, p.agent, p.tenant_id, p.user_id, p.status, p.metadata, p.content_after, p.prune_after, p.keep_last,
-    p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at
+    p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at, p.version, p.applied_at
 FROM /*schema*/retention_policies p ORDER BY p.name;
+
+-- name: lock_policy
+-- Return the version of a policy, and lock its row until the transaction ends.
+SELECT p.version FROM /*schema*/retention_policies p WHERE p.name = :name::text FOR UPDATE;
+
+-- name: note_applied
+-- Note that a policy, unless it was changed meanwhile, was applied to all threads.
+UPDATE /*schema*/retention_policies SET applied_at = now() WHERE name = :name::text AND version = :version::integer;
 
 -- name: delete_policy
 -- Delete a policy.

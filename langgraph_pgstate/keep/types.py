@@ -169,6 +169,8 @@ class Policy:
         delete_after: Time after which threads are deleted.
         created_at: Time it was made.
         updated_at: Time it was changed last.
+        version: Number of times that it was stored.
+        applied_at: Time it was last applied to all threads; `None` if it was not since it was stored.
     """
 
     name: str
@@ -185,6 +187,8 @@ class Policy:
     delete_after: timedelta | None
     created_at: datetime
     updated_at: datetime
+    version: int = 1
+    applied_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,7 @@ class PolicyReport:
         bytes: Size of what was removed; of archived threads that of the archives, and in a dry run in the database.
         held: Threads that stay as they are because a person holds them.
         dry_run: Whether nothing was done.
+        is_whole: Whether it went through all threads; false if its time ended before.
     """
 
     name: str
@@ -210,6 +215,7 @@ class PolicyReport:
     bytes: int = 0
     held: tuple[str, ...] = ()
     dry_run: bool = False
+    is_whole: bool = True
 
     def __add__(self, other: PolicyReport) -> PolicyReport:
         return PolicyReport(
@@ -221,6 +227,7 @@ class PolicyReport:
             self.bytes + other.bytes,
             tuple(dict.fromkeys(self.held + other.held)),
             self.dry_run or other.dry_run,
+            self.is_whole and other.is_whole,
         )
 
 

@@ -206,6 +206,8 @@ CREATE TABLE /*schema*/retention_policies (
     delete_after interval,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
+    version integer NOT NULL DEFAULT 1,
+    applied_at timestamptz,
     cursor_id text COLLATE "C" NOT NULL DEFAULT '',
     began_at timestamptz,
     last_began_at timestamptz,
@@ -1286,6 +1288,9 @@ COMMENT ON COLUMN /*schema*/retention_policies.delete_after IS
     'time without activity after which threads are deleted, also from archives';
 COMMENT ON COLUMN /*schema*/retention_policies.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/retention_policies.updated_at IS 'time it was changed last';
+COMMENT ON COLUMN /*schema*/retention_policies.version IS 'number of times that it was stored';
+COMMENT ON COLUMN /*schema*/retention_policies.applied_at IS
+    'time it was last applied to all threads; null: not since it was stored';
 COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has gone to';
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
     'time it began to go through the threads; null: it has gone through all';

@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
-from langgraph_pgstate.arguments import Moment, address_of, identifier, request_scope, thread_id_of, understanding
+from langgraph_pgstate.arguments import (
+    Moment,
+    address_of,
+    identifier,
+    request_scope,
+    thread_id_of,
+    time_of,
+    understanding,
+)
 from langgraph_pgstate.checkpoints import differences
 from langgraph_pgstate.checkpoints.types import Difference
 from langgraph_pgstate.checkpoints.versions import StateVersions
@@ -356,13 +364,14 @@ class AsyncThreads:
         request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)
         return await self._database.run(holds.hold, self._queries, *request)
 
-    async def release(self, thread_id: str, reason: str, *, by: str) -> bool:
+    async def release(self, thread_id: str, reason: str, *, by: str, since: datetime | None = None) -> bool:
         """End a hold. Safe to repeat.
 
         Args:
             thread_id: The thread.
             reason: The reason that `hold` was given.
             by: Name of the person, for an event of the kind `action`.
+            since: Start of the hold that the caller saw. One of the same reason that began at another time stays.
 
         Returns:
             Whether there was such a hold.
@@ -370,7 +379,7 @@ class AsyncThreads:
         Raises:
             ConfigurationError: If an argument is invalid.
         """
-        request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by)
+        request = thread_id_of(thread_id), holds.reason_of(reason), identifier("by", by), time_of("since", since)
         return await self._database.run(holds.release, self._queries, *request)
 
     async def holds(self, thread_id: str | None = None, *, limit: int = 20, cursor: str | None = None) -> Page[Hold]:

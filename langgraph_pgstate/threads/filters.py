@@ -15,6 +15,7 @@ class ThreadFilter(OwnerFilter, total=False):
 
     Attributes:
         status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
+        archived: Only threads that are archived, or only those that are not.
         created_after: Only threads created at this time or later.
         created_before: Only threads created before this time.
         updated_after: Only threads updated at this time or later.
@@ -22,6 +23,7 @@ class ThreadFilter(OwnerFilter, total=False):
     """
 
     status: str | None
+    archived: bool | None
     created_after: datetime | None
     created_before: datetime | None
     updated_after: datetime | None

@@ -7,6 +7,7 @@ either before a deletion, which is then refused, or after it.
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Final
 
 from langgraph_pgstate.arguments import identifier, thread_id_of
@@ -51,10 +52,13 @@ async def hold(db: Connection, queries: Queries, thread_id: str, reason: str, by
     return next(one for one in holds if one.reason == reason)
 
 
-async def release(db: Connection, queries: Queries, thread_id: str, reason: str, by: str) -> bool:
+async def release(
+    db: Connection, queries: Queries, thread_id: str, reason: str, by: str, since: datetime | None = None
+) -> bool:
     """End a hold, and return whether there was one. One transaction; safe to repeat."""
     async with db.transaction():
-        ended = await db.execute(queries.delete_hold, {"thread_id": thread_id, "reason": reason}) > 0
+        key = {"thread_id": thread_id, "reason": reason, "since": since}
+        ended = await db.execute(queries.delete_hold, key) > 0
         if ended:
             await note_action(db, queries, "release", by, thread_id, details={"reason": reason})
     return ended

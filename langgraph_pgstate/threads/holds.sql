@@ -5,8 +5,9 @@ VALUES (:thread_id::text, :reason::text, :held_by::text, now())
 ON CONFLICT (thread_id, reason) DO NOTHING;
 
 -- name: delete_hold
--- End a hold.
-DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text;
+-- End a hold; given its start, only the one that began then.
+DELETE FROM /*schema*/holds WHERE thread_id = :thread_id::text AND reason = :reason::text
+    AND (:since::timestamptz IS NULL OR created_at = :since);
 
 -- name: list_holds_of
 -- Return the holds of a thread with persons and reasons, longest first.

@@ -33,6 +33,9 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     status = filters.get("status")
     if status is not None and status not in STATUSES:
         raise ConfigurationError(f"unknown thread status {status!r}: {', '.join(STATUSES)}")
+    archived = filters.get("archived")
+    if archived not in (None, True, False):
+        raise ConfigurationError(f"archived must be True, False or None, got {archived!r}")
     updated_at, thread_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, ""))
     # Every mapping contains the empty mapping, so an empty one is no condition. The first given condition finds the
     # candidates through its index; the others filter them.
@@ -46,6 +49,7 @@ def list_threads(**filters: Unpack[ThreadTextSearch]) -> Read[Page[Thread]]:
     parameters = {
         **texts_of(filters, "user_id", "tenant_id", "agent"),
         "status": status,
+        "archived": archived,
         **times_of(filters, "created_after", "created_before", "updated_after", "updated_before"),
         "cursor_updated_at": updated_at,
         "cursor_id": thread_id,

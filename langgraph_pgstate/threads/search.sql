@@ -5,7 +5,7 @@
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
-    t.archived_at
+    t.archived_at, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM /*schema*/threads t
 WHERE t.updated_at <= :cursor_updated_at::timestamptz
     AND (t.updated_at < :cursor_updated_at OR t.thread_id > :cursor_id::text)
@@ -13,6 +13,7 @@ WHERE t.updated_at <= :cursor_updated_at::timestamptz
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:status::text IS NULL OR t.status = :status)
+    AND (:archived::boolean IS NULL OR (t.archived_at IS NOT NULL) = :archived)
     AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
     AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
     AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
@@ -53,7 +54,7 @@ WITH found AS (
 )
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
-    t.archived_at
+    t.archived_at, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM found f JOIN /*schema*/threads t ON t.thread_id = f.thread_id
     LEFT JOIN /*schema*/projections p ON p.thread_id = f.thread_id
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
@@ -66,6 +67,7 @@ WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:status::text IS NULL OR t.status = :status)
+    AND (:archived::boolean IS NULL OR (t.archived_at IS NOT NULL) = :archived)
     AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
     AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
     AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
@@ -82,7 +84,7 @@ LIMIT :page_size;
 -- leaves: checkpoints.state
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title, t.metadata,
     t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
-    t.archived_at, (
+    t.archived_at, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id), (
         SELECT c.checkpoint_id FROM /*schema*/checkpoints c WHERE c.thread_id = :thread_id AND c.checkpoint_ns = ''
         ORDER BY c.checkpoint_id DESC LIMIT 1
     ),
@@ -122,7 +124,7 @@ FROM /*schema*/threads WHERE thread_id = :thread_id::text;
 -- plan: at each call
 SELECT t.thread_id, t.agent, t.user_id, t.created_at, t.updated_at, t.tenant_id, t.status, t.title,
     t.metadata, t.version, t.expires_at, t.ttl_strategy, t.forked_from_thread_id, t.forked_from_checkpoint_id,
-    t.archived_at
+    t.archived_at, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
 FROM /*schema*/threads t
 WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:scope::text[] IS NULL OR t.metadata @> ANY(:scope::text[]::jsonb[]))
@@ -131,6 +133,7 @@ WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:status::text IS NULL OR t.status = :status)
+    AND (:archived::boolean IS NULL OR (t.archived_at IS NOT NULL) = :archived)
     AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
     AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
     AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)
@@ -167,6 +170,7 @@ WHERE (:metadata::jsonb IS NULL OR t.metadata @> :metadata)
     AND (:tenant_id::text IS NULL OR t.tenant_id = :tenant_id)
     AND (:agent::text IS NULL OR t.agent = :agent)
     AND (:status::text IS NULL OR t.status = :status)
+    AND (:archived::boolean IS NULL OR (t.archived_at IS NOT NULL) = :archived)
     AND (:created_after::timestamptz IS NULL OR t.created_at >= :created_after)
     AND (:created_before::timestamptz IS NULL OR t.created_at < :created_before)
     AND (:updated_after::timestamptz IS NULL OR t.updated_at >= :updated_after)

@@ -326,6 +326,7 @@ class Thread:
         forked_from_checkpoint_id: The checkpoint of that thread from which it starts.
         archived_at: Time at which it was archived, so that only this row is in the database; `None` if it is not
             archived.
+        is_held: Whether a person holds it (a legal hold).
         head_checkpoint_id: Newest checkpoint in the root namespace. Set only when a single thread is read.
         state: Projected channels. Set only when a single thread is read.
     """
@@ -345,5 +346,6 @@ class Thread:
     forked_from_thread_id: str | None
     forked_from_checkpoint_id: str | None
     archived_at: datetime | None = None
+    is_held: bool = False
     head_checkpoint_id: str | None = None
     state: Mapping[str, Any] | None = None

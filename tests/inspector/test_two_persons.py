@@ -60,7 +60,7 @@ async def test_one_of_two_persons_does_it(two: Two, name: str, way: str) -> None
         assert f"{case.verb} {persons[first][1]}" in _text(sent[1 - first].text), sent[1 - first].text
         # It is named by an event: the first person's.
         events = (await state.events.list(aim.place, kind="action")).items
-        assert {one.payload["by"] for one in events} == {persons[first][1]}
+        assert {one.payload["by"] for one in events} == {persons[first][1], *case.by}
 
 
 async def test_the_sessions_of_two_users_are_two_persons(dsn: str, schema: str) -> None:

@@ -15,6 +15,7 @@ from support.tenants import open_walled
 
 from langgraph_pgstate import AsyncPGState, PGState
 from langgraph_pgstate.errors import (
+    AlreadyDoneError,
     ArchiveError,
     ConfigurationError,
     ConflictError,
@@ -255,3 +256,23 @@ async def test_on_an_event_loop(dsn: str, schema: str, folder: Path, state: PGSt
         assert (await suspending.archive.restore(["t"])).threads == 1
     assert rows_of(dsn, schema, "t") == before
     assert states_of(graph, "t") == states
+
+
+def test_a_person_restores_it_once(state: PGState, folder: Path) -> None:
+    make_rich_thread(state, "t")
+    state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    (archived,) = state.archive.list(thread_ids=["t", "none"]).items
+    assert archived.url == f"file://{folder}"
+    assert state.archive.list(thread_ids=["none"]).items == ()
+    given: Any = {"source": f"file://{folder}"}
+    assert state.archive.restore(["t"], by="Eve", dry_run=True, **given).threads == 1
+    assert state.archive.restore(["t"], by="Eve", **given).threads == 1
+    # The same call again, after a lost connection; then another person's.
+    assert state.archive.restore(["t"], by="Eve", **given).unchanged == 1
+    with pytest.raises(AlreadyDoneError) as raised:
+        state.archive.restore(["t"], by="Adam", **given)
+    assert (raised.value.action, raised.value.done_by) == ("restore", "Eve")
+    with pytest.raises(ThreadExistsError):
+        state.archive.restore(["t"], **given)
+    actions = [one.payload for one in state.events.list("t", kind="action").items if one.payload["action"] == "restore"]
+    assert actions == [{"action": "restore", "by": "Eve"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from support import wait_until
 from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
 
 from langgraph_pgstate import PGState, Worker
-from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError
 from langgraph_pgstate.keep import retention
 
 DAY = timedelta(days=1)
@@ -214,3 +215,74 @@ def test_a_worker_applies_them(state: PGState, dsn: str, schema: str, monkeypatc
     state.retention.put("p", delete_after=30 * DAY)
     with Worker(state, {"agent": graph.copy({"checkpointer": None})}):
         wait_until(lambda: state.threads.get("t") is None, "the thread is deleted")
+
+
+def test_of_two_persons_the_second_is_refused(state: PGState) -> None:
+    made = state.retention.put("chats", by="Eve", expected_version=0, delete_after=30 * DAY)
+    assert (made.version, made.applied_at) == (1, None)
+    # The same call again, after a lost connection.
+    assert state.retention.put("chats", by="Eve", expected_version=0, delete_after=30 * DAY) == made
+    with pytest.raises(StalePolicyError, match="has version 1, where none was expected"):
+        state.retention.put("chats", by="Adam", expected_version=0, delete_after=20 * DAY)
+    changed = state.retention.put("chats", by="Adam", expected_version=1, metadata={"kind": "chat"}, delete_after=DAY)
+    assert (changed.version, changed.delete_after) == (2, DAY)
+    with pytest.raises(StalePolicyError, match="has version 2"):
+        state.retention.put("chats", by="Eve", expected_version=1, delete_after=DAY)
+    with pytest.raises(StalePolicyError):
+        state.retention.delete("chats", by="Eve", expected_version=1)
+    assert state.retention.policies() == (changed,)
+    assert state.retention.delete("chats", by="Eve", expected_version=2)
+    with pytest.raises(StalePolicyError, match="does not exist"):
+        state.retention.put("chats", expected_version=2, delete_after=DAY)
+    done = [(one.payload["action"], one.payload["by"]) for one in state.events.list("policy:chats").items]
+    assert done == [("policy", "Eve"), ("policy", "Adam"), ("delete", "Eve")]
+
+
+def test_two_put_a_new_policy_at_once(state: PGState) -> None:
+    def put(days: int) -> bool:
+        try:
+            state.retention.put("chats", expected_version=0, delete_after=days * DAY)
+        except StalePolicyError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(put, range(1, 5))) == [False, False, False, True]
+    assert [one.version for one in state.retention.policies()] == [1]
+
+
+def test_it_is_known_when_it_was_last_applied_to_all_threads(
+    state: PGState, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def applied_at() -> Any:
+        return {one.name: one.applied_at for one in state.retention.policies()}
+
+    for id in ("a", "b", "c"):
+        state.threads.create(id)
+    state.retention.put("content", content_after=DAY)
+    state.retention.put("old", delete_after=DAY)
+    state.retention.put("cold", archive_after=DAY, archive_to=url)
+    told = state.retention.apply(dry_run=True)
+    assert [one.is_whole for one in told] == [True] * 3
+    assert applied_at() == {"cold": None, "content": None, "old": None}
+    # No time for any batch.
+    done = state.retention.apply(within=timedelta(microseconds=1))
+    assert [one.is_whole for one in done] == [False] * 3
+    assert applied_at() == {"cold": None, "content": None, "old": None}
+    state.retention.apply("content")
+    assert [name for name, at in applied_at().items() if at is not None] == ["content"]
+    # Changed while it is applied: that was another policy.
+    real = retention.list_idle
+
+    async def changing(*arguments: Any, **options: Any) -> Any:
+        state.retention.put("old", delete_after=2 * DAY)
+        return await real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "list_idle", changing)
+        state.retention.apply("old")
+    assert applied_at()["old"] is None
+    state.retention.apply()
+    assert None not in applied_at().values()
+    state.retention.put("content", content_after=2 * DAY)
+    assert applied_at()["content"] is None

@@ -354,6 +354,9 @@ def filters(them: Things, me: Things) -> list[Request]:
 
 PAGE_CASES: dict[str, Case] = {
     "threads": filters,
+    "threads.hold": form(
+        constant({"reason": "case 7"}), lambda them, me: {"reason": "case 7", "thread 1": them.thread}
+    ),
     "runs": filters,
     "run": lambda them, me: [{}, {"params": {"span": them.run, "forks": "1"}}],
     "run.cancel": form(constant({"how": "rollback"})),
@@ -371,6 +374,12 @@ PAGE_CASES: dict[str, Case] = {
     "schedule.trigger": form(constant({})),
     "costs": filters,
     "database": plain,
+    "holds": lambda them, me: [{}, {"params": {"thread": them.thread}}],
+    "holds.release": form(
+        constant({"hold 1": '["none", "case 7", "2026-01-01T00:00:00+00:00"]', "sure": "1"}),
+        lambda them, me: {"hold 1": f'["{them.thread}", "case 7", "2026-01-01T00:00:00+00:00"]', "sure": "1"},
+    ),
+    "archive": lambda them, me: [{}, {"params": {"user": them.name}}, {"params": {"check": them.thread}}],
     "privacy": lambda them, me: [{}, {"params": {"user": them.name}}, {"params": {"thread": them.thread}}],
     "privacy.erase": form(
         constant({"user": "eve", "rows": "1"}), lambda them, me: {"thread": them.thread, "rows": "1"}
@@ -402,6 +411,9 @@ PAGE_CASES: dict[str, Case] = {
         lambda them, me: {"at": me.checkpoint, "label": "x"}, lambda them, me: {"at": them.checkpoint, "label": "x"}
     ),
     "thread.ask_for_deletion": plain,
+    "thread.hold": form(constant({"reason": "case 7"})),
+    "thread.release": form(constant({"reason": "case 7", "since": "2026-01-01T00:00:00+00:00", "sure": "1"})),
+    "thread.restore": form(constant({})),
     "thread.delete": form(constant({})),
     "thread": lambda them, me: [
         {},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from langgraph_pgstate import AsyncPGState, AsyncWorker
@@ -41,6 +43,7 @@ class Case:
         fields: What a person fills in.
         status: The status of the second person's answer.
         grow: Adds a row to the list on which they act.
+        by: Other persons who have acted before.
     """
 
     prepare: Callable[[AsyncPGState, str], Any]
@@ -50,6 +53,7 @@ class Case:
     fields: Mapping[str, str] = field(default_factory=dict)
     status: int = 409
     grow: Callable[[AsyncPGState, str], Awaitable[Any]] | None = None
+    by: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -86,6 +90,21 @@ async def _schedule(state: AsyncPGState, id: str, action: str) -> AsyncIterator[
 async def _thread(state: AsyncPGState, id: str, action: str, page: str = "") -> AsyncIterator[Aim]:
     ids = await travel(state, id)
     yield Aim(f"/threads/{id}{page}".replace("{at}", ids[0]), f"/threads/{id}/{action}", id)
+
+
+@asynccontextmanager
+async def _held(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    await travel(state, id)
+    await state.threads.hold(id, "case 7", by="Cain")
+    yield Aim(f"/threads/{id}", f"/threads/{id}/release", id)
+
+
+@asynccontextmanager
+async def _archived(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    await travel(state, id)
+    with TemporaryDirectory() as folder:
+        await state.archive.put([id], to=f"file://{folder}", idle_for=timedelta(0))
+        yield Aim(f"/threads/{id}", f"/threads/{id}/restore", id)
 
 
 @asynccontextmanager
@@ -137,6 +156,16 @@ async def _queued(state: AsyncPGState, place: str) -> int:
     name = place.removeprefix("schedule:")
     metadata = [(one.thread_id, (one.metadata or {}).get("schedule")) for one in runs if one is not None]
     return len([one for one in metadata if name in one])
+
+
+async def _holds(state: AsyncPGState, place: str) -> int:
+    return len((await state.threads.holds(place)).items)
+
+
+async def _releases(state: AsyncPGState, place: str) -> int:
+    """How many releases there were of a thread that is held no more."""
+    events = (await state.events.list(place, kind="action")).items
+    return len([one for one in events if one.payload["action"] == "release"]) - await _holds(state, place)
 
 
 async def _forks(state: AsyncPGState, place: str) -> int:
@@ -229,6 +258,21 @@ CASES: Final[Mapping[str, Case]] = {
         _actions,
         {"label": "mine"},
     ),
+    "thread.hold": Case(
+        _of(_thread, "hold"),
+        "held just now by",
+        ("#act-hold summary", "reason=case 7", "#act-hold button"),
+        _holds,
+        {"reason": "case 7"},
+    ),
+    "thread.release": Case(
+        _held,
+        "released just now by",
+        ("button:has-text('Release')", "button:text-is('Release the thread')"),
+        _releases,
+        by=("Cain",),
+    ),
+    "thread.restore": Case(_archived, "restored just now by", ("button:text-is('Restore')",), _actions),
     "thread.delete": Case(
         _of(_thread, "delete", "/delete"),
         "deleted just now by",
@@ -248,6 +292,8 @@ ALONE: Final[Mapping[str, str]] = {
     "memory.forget": "two persons: test_memory.py",
     "memory.restore": "two persons: test_memory.py",
     "file.restore": "two persons: test_files.py",
+    "threads.hold": "two persons: test_holds.py",
+    "holds.release": "two persons: test_holds.py",
     "privacy.erase": "two persons: test_privacy.py",
 }
 """Other actions, and why they are not here."""

@@ -204,3 +204,18 @@ def test_a_deletion_waits_for_a_hold_that_has_begun(state: PGState, dsn: str, sc
             with pytest.raises(ThreadHeldError):
                 call.result(60)
     assert rows_of(dsn, schema) == stored
+
+
+def test_a_hold_that_began_at_another_time_stays(state: PGState) -> None:
+    seen = state.threads.hold("t", "case 1", by="eve")
+    state.threads.create("other")
+    assert {one.thread_id: one.is_held for one in state.threads.list().items} == {"t": True, "other": False}
+    thread = state.threads.get("t")
+    assert thread is not None
+    assert thread.is_held
+    assert state.threads.release("t", "case 1", by="eve", since=seen.created_at)
+    state.threads.hold("t", "case 1", by="bob")
+    assert not state.threads.release("t", "case 1", by="eve", since=seen.created_at)
+    assert [one.held_by for one in state.threads.holds("t").items] == ["bob"]
+    with pytest.raises(ConfigurationError):
+        state.threads.release("t", "case 1", by="eve", since=seen.created_at.replace(tzinfo=None))

@@ -1,0 +1,168 @@
+"""The page of legal holds, and actions that place and release them: on one thread, and on several of a list."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.inspector.callers import check_sees_all
+from langgraph_pgstate.inspector.changes import is_by, last_action, told, told_by
+from langgraph_pgstate.inspector.page import Done, Page, PageCall
+from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.threads.types import Hold
+
+_PAGE: Final = 50
+_HOLDS_OF: Final = 100
+
+
+async def holds(call: PageCall) -> Page:
+    """Show the legal holds of all threads, by thread."""
+    await check_sees_all(call)
+    found = await call.state.threads.holds(call.query("thread"), limit=_PAGE, cursor=call.query("cursor"))
+    data = {"holds": found.items, "next": found.next}
+    return Page("holds.html", "Holds", data, place=call.link("database"))
+
+
+async def holds_of(call: PageCall, thread_id: str) -> tuple[Hold, ...]:
+    """Return the holds of a thread."""
+    return tuple((await call.state.threads.holds(thread_id, limit=_HOLDS_OF)).items)
+
+
+async def hold(call: PageCall) -> Done:
+    """Hold a thread."""
+    await check_sees_all(call)
+    found = await call.thread_or_stub("update")
+    await _hold(call, found.thread_id, _reason(call))
+    return Done(call.link("threads", found.thread_id), {"thread_id": found.thread_id})
+
+
+async def release(call: PageCall) -> Done:
+    """End the hold of a thread that the page showed."""
+    await check_sees_all(call)
+    found = await call.thread_or_stub("update")
+    await _release(call, found.thread_id, _reason(call), call.time("since"))
+    return Done(call.link("threads", found.thread_id), {"thread_id": found.thread_id})
+
+
+async def about(call: PageCall) -> dict[str, Any]:
+    """Return the values of the page that asks whether to release a thread."""
+    await check_sees_all(call)
+    found = await call.thread_or_stub("update")
+    facts = [("Reason", _reason(call))]
+    return {"facts": [("Title", found.title), *facts] if found.title else facts}
+
+
+async def hold_several(call: PageCall) -> Done:
+    """Hold the threads that were chosen in the list of threads."""
+    await check_sees_all(call)
+    reason, chosen = _reason(call), sorted({value for name, value in call.form.items() if name.startswith("thread ")})
+    if not chosen:
+        raise refuse(422, "choose the threads to hold")
+    refused = []
+    for thread_id in chosen:
+        scope = await call.authorize("threads", "update", {"thread_id": thread_id})
+        try:
+            await call.visible(thread_id, scope)
+            await _hold(call, thread_id, reason)
+        except HTTPException as error:
+            refused.append(error.detail)
+    if refused:
+        raise refuse(409, f"{len(chosen) - len(refused)} of {len(chosen)} threads are held now, but {_joined(refused)}")
+    return Done(call.link("holds"), {"held": len(chosen)})
+
+
+async def release_several(call: PageCall) -> Done:
+    """End the holds that were chosen in the list of holds."""
+    await check_sees_all(call)
+    chosen, refused = _chosen(call), []
+    for thread_id, reason, since in chosen:
+        scope = await call.authorize("threads", "update", {"thread_id": thread_id})
+        await call.visible(thread_id, scope)
+        problem = await _problem_of_release(call, thread_id, reason, since)
+        if problem is not None:
+            refused.append(problem)
+    if refused:
+        ended = len(chosen) - len(refused)
+        raise refuse(409, f"{ended} of {len(chosen)} holds are released now, but {_joined(refused)}")
+    return Done(call.link("holds"), {"released": len(chosen)})
+
+
+async def about_several(call: PageCall) -> dict[str, Any]:
+    """Return the values of the page that asks whether to release the chosen holds."""
+    await check_sees_all(call)
+    return {"facts": [(thread_id, reason) for thread_id, reason, _ in _chosen(call)]}
+
+
+def _chosen(call: PageCall) -> list[tuple[str, str, datetime]]:
+    """Return the holds that a form names, each as JSON: its thread, its reason and its start.
+
+    Raises:
+        HTTPException: 422 if there is none, or one is not readable.
+    """
+    found = []
+    for name, value in call.form.items():
+        if not name.startswith("hold "):
+            continue
+        try:
+            thread_id, reason, since = json.loads(value)
+            at = datetime.fromisoformat(since)
+            if at.tzinfo is None or not isinstance(thread_id, str) or not isinstance(reason, str):
+                raise ValueError(value)
+        except (ValueError, TypeError, RecursionError):
+            raise refuse(422, "a hold must be named by its thread, its reason and its start") from None
+        found.append((thread_id, reason, at))
+    if not found:
+        raise refuse(422, "choose the holds to release")
+    return found
+
+
+def _reason(call: PageCall) -> str:
+    reason = call.field("reason")
+    if reason is None:
+        raise refuse(422, "a hold needs a reason, like the number of a case")
+    return reason
+
+
+async def _hold(call: PageCall, thread_id: str, reason: str) -> None:
+    """Hold a thread.
+
+    Raises:
+        HTTPException: 409 with the name of another person who holds it for the same reason.
+    """
+    made = await call.state.threads.hold(thread_id, reason, by=call.actor)
+    if made.held_by != call.actor:
+        raise refuse(409, f"thread {thread_id!r} was {told_by('held', made.created_at, made.held_by)} for this reason")
+
+
+async def _release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> None:
+    problem = await _problem_of_release(call, thread_id, reason, since)
+    if problem is not None:
+        raise refuse(409, problem)
+
+
+async def _problem_of_release(call: PageCall, thread_id: str, reason: str, since: datetime | None) -> str | None:
+    """End a hold; return why it was not ended by this call or an earlier one of the same person."""
+    if since is None:
+        raise refuse(422, "a form that releases a hold must say when the hold began")
+    try:
+        if await call.state.threads.release(thread_id, reason, by=call.actor, since=since):
+            return None
+    except ConfigurationError as error:
+        raise refuse(422, str(error)) from None
+    what = f"the hold of thread {thread_id!r} for {reason!r}"
+    for one in await holds_of(call, thread_id):
+        if one.reason == reason:
+            return f"{what} is another one: it was {told_by('placed', one.created_at, one.held_by)}. Look at it again"
+    event = await last_action(call, thread_id, ("release",), reason=reason)
+    if event is None:
+        return f"there is no {what.removeprefix('the ')}"
+    return None if is_by(event, call.actor) else f"{what} was {told(event)}"
+
+
+def _joined(texts: list[str]) -> str:
+    more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return "; ".join(texts[:3]) + more
