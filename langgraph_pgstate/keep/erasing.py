@@ -237,6 +237,7 @@ class _Work:
         self.report = report
         self._counts: Counts = Counter()
         self._done: set[str] = set()
+        self._away: set[str] = set()
         self._tenant = tenant
 
     async def begin(self) -> None:
@@ -299,22 +300,23 @@ class _Work:
     async def tree(self, thread_id: str) -> None:
         """Erase a thread, its forks and copies of the same user or of nobody, and redact those of other users.
 
-        One that is archived is restored first, so that what has inherited from it is found.
+        Those that are archived are restored first: what has been inherited is known by both.
         """
-        await self._restore(thread_id)
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         for heir, source in others:
+            await self._is_away(source)
             if heir not in self._done:
-                await self._part(heir, _redact_heir, self._codec, heir, source)
-                await self._archives([heir], None)
+                await self._heir(heir, _redact_heir, self._codec, heir, source)
+        kept = {one.thread_id for one in self.report.kept}
+        needed = {source: heir for heir, source in others if heir in kept}
         # The thread itself last: by it the others are found again.
         for id in members:
-            if id not in self._done:
-                self._done.add(id)
-                if await self._restore(id):
-                    await self._part(None, _count, Counter({"archived threads": 1}))
-                else:
-                    await self._part(id, _erase_thread, id)
+            is_new = id not in self._done
+            self._done.add(id)
+            if id in needed:
+                self._keep(id, _needed_by(needed[id]))
+            elif is_new and not await self._is_away(id):
+                await self._part(id, _erase_thread, id)
 
     async def _message(self, thread_id: str, message_id: str) -> None:
         ids = frozenset({message_id})
@@ -329,17 +331,39 @@ class _Work:
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         # The thread itself last: in it the message is found again.
         for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
-            await self._part(id, _redact, id, what, message_id)
-            await self._archives([id], None)
+            if id == thread_id and self.report.kept:
+                self._keep(id, _needed_by(self.report.kept[0].thread_id))
+            else:
+                await self._heir(id, _redact, id, what, message_id)
 
-    async def _restore(self, thread_id: str) -> bool:
-        """Restore a thread if it is archived, and return whether it still is: a dry run leaves it there."""
-        if not await self._runner.run(find_archives, self._queries, [thread_id]):
-            return False
-        if not self.report.dry_run:
+    async def _heir(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
+        """Redact in a thread that stays. One that is archived is restored; its copies in archives are deleted."""
+        if not await self._is_away(thread_id):
+            await self._part(thread_id, work, *given)
+        await self._archives([thread_id], None)
+
+    def _keep(self, thread_id: str, why: str) -> None:
+        if thread_id not in {one.thread_id for one in self.report.kept}:
+            self.report.kept.append(Kept(thread_id, why))
+
+    async def _is_away(self, thread_id: str) -> bool:
+        """Restore a thread if it is archived, and return whether it still is.
+
+        A dry run counts it, and leaves it there. One whose archive cannot be read is named.
+        """
+        if thread_id in self._away or not await self._runner.run(find_archives, self._queries, [thread_id]):
+            return thread_id in self._away
+        if self.report.dry_run:
+            self._away.add(thread_id)
+            await self._part(None, _count, Counter({"archived threads": 1}))
+            return True
+        try:
             for source in await find_sources(self._runner, self._queries, [thread_id], self._tenant):
                 await restore_source(self._runner, self._queries, source)
-        return self.report.dry_run
+        except ArchiveError as error:
+            self._away.add(thread_id)
+            self._keep(thread_id, f"an archive has it: {error}")
+        return thread_id in self._away
 
     async def _archives(self, thread_ids: Iterable[str], user_id: str | None) -> None:
         """Erase what archives have of threads, but of those that stay; what they have of redacted ones is older."""
@@ -395,6 +419,10 @@ class _Work:
         self.report.counts = dict(sorted(self._counts.items()))
 
 
+def _needed_by(heir: str) -> str:
+    return f"thread {heir!r} has inherited from it, and cannot be redacted now"
+
+
 class _NotNative(ConfigurationError):
     """Values of the thread are of another serializer than LangGraph's."""
 
@@ -440,15 +468,15 @@ async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[
     """Return the threads that are erased with one, itself last, and those of others with the thread they come from."""
     owners = await db.fetch(queries.get_owner_of, {"thread_id": thread_id})
     owner = owners[0][0] if owners else None
-    members, others = [thread_id], dict[str, str]()
+    members, others = [thread_id], dict[tuple[str, str], None]()
     for source in members:
         for heir, user_id in await db.fetch(queries.list_heirs, {"thread_id": source}):
             if user_id is None or user_id == owner:
                 if heir not in members:
                     members.append(heir)
             else:
-                others.setdefault(heir, source)
-    return members[::-1], [*others.items()]
+                others[heir, source] = None
+    return members[::-1], [*others]
 
 
 async def _erase_thread(db: Connection, queries: Queries, erasure_id: str | None, thread_id: str) -> Counts:

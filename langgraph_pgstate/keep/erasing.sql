@@ -73,20 +73,9 @@ SELECT EXISTS (SELECT 1 FROM /*schema*/threads WHERE thread_id = :thread_id::tex
 
 -- name: list_heirs
 -- Return the threads that have inherited from a thread, by a fork or a copy at any distance, and their users.
-WITH own AS MATERIALIZED (
-    SELECT DISTINCT c.checkpoint_id FROM /*schema*/checkpoints c
-    WHERE c.thread_id = :thread_id::text AND c.is_copy IS NOT TRUE
-), heirs AS (
-    SELECT o.thread_id FROM own w CROSS JOIN LATERAL (
-        SELECT c.thread_id FROM /*schema*/checkpoints c
-        WHERE c.checkpoint_id COLLATE "POSIX" = w.checkpoint_id COLLATE "POSIX" AND c.is_copy
-    ) AS o
-    UNION
-    SELECT t.thread_id FROM /*schema*/threads t WHERE t.forked_from_thread_id = :thread_id
-)
-SELECT h.thread_id, t.user_id FROM heirs h LEFT JOIN /*schema*/threads t ON t.thread_id = h.thread_id
-WHERE h.thread_id <> :thread_id
-ORDER BY h.thread_id;
+SELECT t.thread_id, t.user_id FROM /*schema*/threads t
+WHERE t.origin_thread_ids @> ARRAY[:thread_id::text] AND t.thread_id <> :thread_id
+ORDER BY t.thread_id;
 
 -- name: count_thread_rows
 -- Return how many rows of a thread its erasure deletes, by table.
@@ -131,9 +120,12 @@ WITH gone_schedules AS (
     WHERE last_thread_id = :thread_id AND thread_id IS DISTINCT FROM :thread_id
 ), gone_lease AS (
     DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
-), forks AS (
-    UPDATE /*schema*/threads SET forked_from_thread_id = NULL, forked_from_checkpoint_id = NULL
-    WHERE forked_from_thread_id = :thread_id
+), heirs AS (
+    UPDATE /*schema*/threads SET
+        origin_thread_ids = nullif(array_remove(origin_thread_ids, :thread_id), '{}'),
+        forked_from_checkpoint_id = CASE WHEN forked_from_thread_id <> :thread_id THEN forked_from_checkpoint_id END,
+        forked_from_thread_id = nullif(forked_from_thread_id, :thread_id)
+    WHERE origin_thread_ids @> ARRAY[:thread_id]
 ), files AS (
     UPDATE /*schema*/file_versions SET thread_id = NULL, checkpoint_ns = NULL, checkpoint_id = NULL, run_id = NULL
     WHERE thread_id = :thread_id

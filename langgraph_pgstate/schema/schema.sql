@@ -5,7 +5,8 @@
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
 -- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is a
--- `ttl`. Of an archived thread (`archived_at`) only this row is here, so that lists still find it.
+-- `ttl`. Of an archived thread (`archived_at`) only this row is here, so that lists still find it. What a copy or a fork has
+-- inherited stays in it whatever is pruned or deleted elsewhere: `origin_thread_ids` names where all of it came from.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -24,6 +25,7 @@ CREATE TABLE /*schema*/threads (
     ttl_strategy text NOT NULL DEFAULT 'delete',
     archived_at timestamptz,
     archive_id text COLLATE "C",
+    origin_thread_ids text[] COLLATE "C",
     PRIMARY KEY (thread_id)
 );
 CREATE INDEX threads_updated_at_idx ON /*schema*/threads (updated_at DESC, thread_id);
@@ -33,6 +35,9 @@ CREATE INDEX threads_tenant_id_idx ON /*schema*/threads (tenant_id, updated_at D
 CREATE INDEX threads_agent_idx ON /*schema*/threads (agent, updated_at DESC, thread_id) WHERE agent IS NOT NULL;
 CREATE INDEX threads_status_idx ON /*schema*/threads (status, updated_at DESC, thread_id) WHERE status <> 'idle';
 CREATE INDEX threads_forked_from_idx ON /*schema*/threads (forked_from_thread_id) WHERE forked_from_thread_id IS NOT NULL;
+-- Rows of copies and forks alone are in it.
+CREATE INDEX threads_origin_thread_ids_idx ON /*schema*/threads USING gin (origin_thread_ids)
+    WHERE origin_thread_ids IS NOT NULL;
 CREATE INDEX threads_expires_at_idx ON /*schema*/threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb_path_ops) WITH (fastupdate = off);
 
@@ -1165,6 +1170,8 @@ COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
     'what happens when it expires: delete, or keep_latest, which prunes all but its newest checkpoints';
 COMMENT ON COLUMN /*schema*/threads.archived_at IS 'time it was archived; null: its rows are in the database';
 COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has its rows, if it was archived';
+COMMENT ON COLUMN /*schema*/threads.origin_thread_ids IS
+    'threads from which it has inherited by copies and forks, at any distance; null if it is none';
 
 COMMENT ON TABLE /*schema*/checkpoints IS 'One row for each state of a graph after a superstep.';
 COMMENT ON COLUMN /*schema*/checkpoints.thread_id IS 'the thread';

@@ -222,6 +222,9 @@ WITH RECURSIVE lineage AS (
     UPDATE /*schema*/threads SET
         forked_from_thread_id = :source_id,
         forked_from_checkpoint_id = :checkpoint_id,
+        origin_thread_ids = array_append((
+            SELECT s.origin_thread_ids FROM /*schema*/threads s WHERE s.thread_id = :source_id
+        ), :source_id),
         status = CASE WHEN EXISTS (
             SELECT 1 FROM past p JOIN /*schema*/writes w
                 ON w.thread_id = :source_id AND w.checkpoint_ns = '' AND w.checkpoint_id = p.checkpoint_id

@@ -115,15 +115,16 @@ WITH source AS MATERIALIZED (
         now(), now(), title, coalesce(:owner::text::jsonb -> 'metadata', metadata), forked_from_thread_id,
         forked_from_checkpoint_id, ttl, ttl_strategy,
         -- As in `begin_fork`.
-        coalesce(now() + ttl, expires_at)
+        coalesce(now() + ttl, expires_at), array_append(origin_thread_ids, thread_id)
     FROM /*schema*/threads WHERE thread_id = :source_id
 ), copied_thread AS (
-    INSERT INTO /*schema*/threads (
+    INSERT INTO /*schema*/threads AS stored (
         thread_id, agent, user_id, tenant_id, created_at, updated_at, title, metadata, forked_from_thread_id,
-        forked_from_checkpoint_id, ttl, ttl_strategy, expires_at
+        forked_from_checkpoint_id, ttl, ttl_strategy, expires_at, origin_thread_ids
     )
     SELECT :target_id, s.* FROM source s
-    ON CONFLICT (thread_id) DO NOTHING
+    ON CONFLICT (thread_id) DO UPDATE SET origin_thread_ids = stored.origin_thread_ids || excluded.origin_thread_ids
+    WHERE (stored.origin_thread_ids @> excluded.origin_thread_ids) IS NOT TRUE
 ), copied_segments AS (
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)
     SELECT :target_id, segment_id, data FROM /*schema*/segments WHERE thread_id = :source_id

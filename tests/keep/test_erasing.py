@@ -176,6 +176,54 @@ def test_forks_and_copies_go_along_and_those_of_others_lose_what_they_inherited(
         assert admin.check(deep=True).problems == []
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_heirs_are_found_whatever_was_pruned_or_deleted_since(
+    state: PGState, ask: Ask, schema: str, tmp_path: Path, dsn: str, is_archived: bool
+) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.saver.copy_thread("hers", "copy", owner={"user_id": "carl", "metadata": {}})
+    state.threads.fork("copy", to="bobs", owner={"user_id": "bob", "metadata": {}})
+    state.saver.copy_thread("copy", "mine", owner={"user_id": "evelyn", "metadata": {}})
+    for thread_id, user in (("hers", "evelyn"), ("bobs", "bob"), ("mine", "evelyn")):
+        said(state, thread_id, f"what {user} has added", user)
+    # Of what they have in common no checkpoint is left, nor the thread in between.
+    state.saver.prune(["hers", "bobs", "mine"])
+    state.saver.delete_thread("copy")
+    if is_archived:
+        state.archive.put(["bobs", "mine"], to=tmp_path.as_uri(), idle_for=timedelta(0))
+    done = state.privacy.erase(thread_id="hers", key=KEY)
+    assert done.kept == []
+    assert ask("SELECT thread_id, origin_thread_ids FROM {}.threads ORDER BY 1") == [("bobs", ["copy"])]
+    assert "garden" not in whole(ask, schema)
+    assert str(values(state, "bobs")[0]["messages"][-2].content) == "what bob has added"
+    assert [*tmp_path.iterdir()] == []
+    with Admin.open(dsn, schema=schema) as admin:
+        assert admin.check(deep=True).problems == []
+
+
+def test_an_heir_of_several_of_her_threads_loses_what_all_of_them_had(state: PGState, ask: Ask, schema: str) -> None:
+    said(state, "first", "my secret garden", "evelyn")
+    state.saver.copy_thread("first", "second")
+    said(state, "second", "secret roses", "evelyn")
+    state.saver.copy_thread("second", "bobs", owner={"user_id": "bob", "metadata": {}})
+    assert state.privacy.erase(thread_id="first").kept == []
+    assert "secret" not in whole(ask, schema)
+
+
+def test_a_thread_stays_until_its_heirs_can_be_redacted(state: PGState, ask: Ask, schema: str) -> None:
+    said(state, "hers", "my secret garden", "evelyn", id="m1")
+    state.saver.copy_thread("hers", "bobs", owner={"user_id": "bob", "metadata": {}})
+    state.threads.hold("bobs", "case 7", by="counsel")
+    for what in ({"thread_id": "hers", "message_id": "m1"}, {"thread_id": "hers"}, {"user_id": "evelyn"}):
+        done = state.privacy.erase(**what, key=KEY)
+        assert [one.thread_id for one in done.kept] == ["bobs", "hers"]
+        assert "thread 'bobs' has inherited from it" in done.kept[1].why
+    state.threads.release("bobs", "case 7", by="counsel")
+    ended = state.privacy.erase(user_id="evelyn", key=KEY)
+    assert (ended.erasure_id, ended.is_complete) == (done.erasure_id, True)
+    assert "garden" not in whole(ask, schema)
+
+
 def test_what_a_thread_inherited_from_another_user_stays_hers(state: PGState) -> None:
     said(state, "origin", "a public park", "bob")
     state.threads.fork("origin", to="hers", owner={"user_id": "evelyn", "metadata": {}})

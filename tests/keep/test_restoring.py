@@ -57,8 +57,10 @@ def ask(dsn: str, statement: str) -> list[Any]:
 
 def test_into_another_schema(state: PGState, other: PGState, dsn: str, schema: str, folder: Path) -> None:
     graph = make_rich_thread(state, "t")
-    make_rich_thread(state, "u")
+    state.saver.copy_thread("t", "u")
     before, states = rows_of(dsn, schema, "t"), states_of(graph, "t")
+    copy = rows_of(dsn, schema, "u")
+    assert "origin_thread_ids" in copy["threads"][0]
     state.archive.put(["t", "u"], to=f"file://{folder}", idle_for=NOW)
     checked = other.archive.restore(["t"], source=f"file://{folder}", dry_run=True)
     assert checked.threads == 1
@@ -70,6 +72,7 @@ def test_into_another_schema(state: PGState, other: PGState, dsn: str, schema: s
     # Again, and all.
     report = other.archive.restore(source=f"file://{folder}")
     assert (report.threads, report.unchanged) == (1, 1)
+    assert rows_of(dsn, other.schema, "u") == copy
     # The stub of the first schema is as it was.
     stub = state.threads.get("t")
     assert stub is not None
