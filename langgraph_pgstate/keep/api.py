@@ -151,6 +151,7 @@ class AsyncArchive:
             ArchiveUnavailableError: If it cannot be read.
             TenantError: If an archive is another tenant's.
             SchemaOutdatedError: If an archive has columns that the tables lack.
+            DataKeyError: If a data key that an archive needs is missing. Nothing of it was written.
             ConfigurationError: If an argument is invalid.
         """
         if thread_ids is None and source is None:

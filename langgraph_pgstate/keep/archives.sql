@@ -206,3 +206,7 @@ DELETE FROM /*schema*/archived_threads WHERE archive_id = :archive_id::text;
 -- name: delete_archive
 -- Forget an archive.
 DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text;
+
+-- name: reuse_data_keys
+-- Note that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer ones.
+UPDATE /*schema*/data_keys SET retired_at = NULL WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NOT NULL;

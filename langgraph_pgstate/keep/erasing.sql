@@ -122,7 +122,9 @@ WITH gone_schedules AS (
     DELETE FROM /*schema*/leases WHERE thread_id = :thread_id
 ), heirs AS (
     UPDATE /*schema*/threads SET
-        origin_thread_ids = nullif(array_remove(origin_thread_ids, :thread_id), '{}'),
+        origin_thread_ids = CASE
+            WHEN cardinality(origin_thread_ids) > 1 THEN array_remove(origin_thread_ids, :thread_id)
+        END,
         forked_from_checkpoint_id = CASE WHEN forked_from_thread_id <> :thread_id THEN forked_from_checkpoint_id END,
         forked_from_thread_id = nullif(forked_from_thread_id, :thread_id)
     WHERE origin_thread_ids @> ARRAY[:thread_id]

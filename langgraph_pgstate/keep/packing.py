@@ -5,20 +5,25 @@ table, each row after its length (4 bytes, big-endian), in the binary format of 
 the number of columns, and for each column the number of its type, its length and its value. `ID.json` is the
 manifest: the columns of each table, where the frame of each thread is, and SHA-256 of the pack, of each frame, and of
 each *part*, which is the rows of one thread in one table. The SHA-256 of a part is over those of its rows, sorted, so
-that the server computes it as well. `root` is that of the manifest itself, without `root`.
+that the server computes it as well. `root` is that of the manifest itself, without `root`. `key_ids` are those of the
+data keys under which values are encrypted, of each thread and of all: the keys themselves are not in an archive, so
+that it cannot be read any more once they are destroyed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
 import zstandard
 
+from langgraph_pgstate.encryption.cipher import MAGIC, TEXT_MAGIC, key_id_at
+from langgraph_pgstate.encryption.columns import CONTENTS, SEALED_KEY
 from langgraph_pgstate.errors import ArchiveError, ConfigurationError
 
 FORMAT: Final = 1
@@ -29,6 +34,7 @@ _COLUMNS: Final = struct.Struct("!i")
 _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
 _LEVEL: Final = 3
+_TEXT_MAGIC: Final = TEXT_MAGIC.encode()
 # A frame says how large its content is: no more is allocated than the manifest promises.
 _MOST_BYTES: Final = 2**31
 
@@ -63,6 +69,7 @@ class Frame(NamedTuple):
         bytes: Length of the frame.
         sha256: Digest of the frame, in hexadecimal digits.
         parts: Its tables.
+        key_ids: Data keys that its encrypted values need.
     """
 
     thread_id: str
@@ -70,6 +77,7 @@ class Frame(NamedTuple):
     bytes: int
     sha256: str
     parts: tuple[Part, ...]
+    key_ids: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -91,7 +99,6 @@ class Manifest:
         created_at: When it was made, as text.
         schema_version: Version of the schema that the rows are of.
         tenant: The tenant whose threads they are; `None` where tenants are not kept apart.
-        key_ids: Data keys that encrypted values in it need.
         columns: The columns of its tables.
         pack_bytes: Length of the pack.
         pack_sha256: Digest of the pack, in hexadecimal digits.
@@ -102,11 +109,15 @@ class Manifest:
     created_at: str
     schema_version: int
     tenant: str | None
-    key_ids: tuple[str, ...]
     columns: Columns
     pack_bytes: int
     pack_sha256: str
     frames: Mapping[str, Frame]
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """Data keys that encrypted values in it need."""
+        return tuple(sorted({key_id for frame in self.frames.values() for key_id in frame.key_ids}))
 
     def _plain(self) -> dict[str, Any]:
         return {
@@ -129,6 +140,7 @@ class Manifest:
                     "bytes": frame.bytes,
                     "sha256": frame.sha256,
                     "parts": [[*part] for part in frame.parts],
+                    "key_ids": [*frame.key_ids],
                 }
                 for frame in self.frames.values()
             ],
@@ -177,7 +189,6 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
             plain["created_at"],
             plain["schema_version"],
             plain["tenant"],
-            tuple(plain["key_ids"]),
             {table: [(name, type) for name, type in columns] for table, columns in plain["tables"].items()},
             plain["pack"]["bytes"],
             plain["pack"]["sha256"],
@@ -188,6 +199,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
                     one["bytes"],
                     one["sha256"],
                     tuple(Part(*part) for part in one["parts"]),
+                    tuple(one["key_ids"]),
                 )
                 for one in plain["threads"]
             },
@@ -214,7 +226,6 @@ def pack(
     created_at: str,
     schema_version: int,
     tenant: str | None,
-    key_ids: Sequence[str] = (),
 ) -> tuple[bytes, Manifest]:
     """Return the pack of some threads, and its manifest."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
@@ -224,12 +235,15 @@ def pack(
     for thread_id, tables in threads.items():
         pieces: list[bytes] = []
         parts = []
+        key_ids: set[str] = set()
         for table, rows in sorted(tables.items()):
             for row in rows:
                 pieces += (_LENGTH.pack(len(row)), row)
             parts.append(Part(table, len(rows), sum(map(len, rows)), digest(rows)))
+            key_ids |= _key_ids(table, columns[table], rows)
         frame = compressor.compress(b"".join(pieces))
-        frames[thread_id] = Frame(thread_id, offset, len(frame), hashlib.sha256(frame).hexdigest(), tuple(parts))
+        sha256 = hashlib.sha256(frame).hexdigest()
+        frames[thread_id] = Frame(thread_id, offset, len(frame), sha256, tuple(parts), tuple(sorted(key_ids)))
         found.append(frame)
         offset += len(frame)
     data = b"".join(found)
@@ -238,7 +252,6 @@ def pack(
         created_at,
         schema_version,
         tenant,
-        tuple(key_ids),
         {table: columns[table] for table in sorted({part.table for one in frames.values() for part in one.parts})},
         len(data),
         hashlib.sha256(data).hexdigest(),
@@ -290,6 +303,39 @@ def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
         unpack(frame, data[frame.offset : frame.offset + frame.bytes], where)
 
 
+def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[bytes]) -> set[str]:
+    """Return the ids of the data keys under which values of rows are encrypted."""
+    found: set[str] = set()
+    contents = [(number, CONTENTS.get(f"{table}.{name}")) for number, (name, _) in enumerate(columns)]
+    for row in rows:
+        if MAGIC not in row and _TEXT_MAGIC not in row:
+            continue
+        values = [value for _, value in _fields(row)]
+        for number, content in contents:
+            value = values[number][4:]
+            if content is None or not value:
+                continue
+            if content.kind == "bytes":
+                key_id = key_id_at(value[:12], is_bytes=True)
+            else:
+                # The binary format of `jsonb` begins with its version.
+                told = value.decode() if content.kind == "text" else json.loads(value[1:])
+                told = told.get(SEALED_KEY) if isinstance(told, dict) else told
+                key_id = key_id_at(told[:17], is_bytes=False) if isinstance(told, str) else None
+            found |= set() if key_id is None else {key_id}
+    return found
+
+
+def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
+    """Return the columns of a row: the number of the type, and the length with the value, as in an array."""
+    position = _COLUMNS.size
+    while position < len(row):
+        type_number, length = _FIELD.unpack_from(row, position)
+        end = position + _FIELD.size + max(0, length)
+        yield type_number, row[position + 4 : end]
+        position = end
+
+
 def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
     """Return the columns of rows, each as an array in PostgreSQL's binary format.
 
@@ -302,14 +348,9 @@ def transpose(rows: Sequence[bytes], columns: int) -> list[bytes]:
         (count,) = _COLUMNS.unpack_from(row)
         if count != columns:
             raise ValueError(f"a row has {count} columns, not {columns}")
-        position = _COLUMNS.size
-        for number in range(columns):
-            type_number, length = _FIELD.unpack_from(row, position)
-            end = position + _FIELD.size + max(0, length)
+        for number, (type_number, value) in enumerate(_fields(row)):
             types[number] = type_number
-            # The length, and the value after it, are those of an array's element.
-            values[number].append(row[position + 4 : end])
-            position = end
+            values[number].append(value)
     return [
         _ARRAY.pack(1, 1, type_number, len(rows), 1) + b"".join(found)
         for type_number, found in zip(types, values, strict=True)

@@ -17,6 +17,7 @@ from langgraph_pgstate.errors import (
     AlreadyDoneError,
     ArchiveError,
     ConflictError,
+    DataKeyError,
     NotFoundError,
     SchemaOutdatedError,
     TenantError,
@@ -155,10 +156,12 @@ async def restore_source(
     Raises:
         ArchiveError: If it is damaged.
         SchemaOutdatedError: If the archive has columns that the tables lack.
+        DataKeyError: If a data key that the threads need is not in the table of data keys.
         ThreadExistsError: If a thread exists, and is not the same.
         ConflictError: If a thread got rows since it was archived that are in the way.
     """
     manifest = source.manifest
+    await runner.run(check_keys, queries, [manifest.frames[thread_id] for thread_id in source.thread_ids])
     tables = await runner.run(list_tables, queries, manifest.columns)
     _check_columns(queries, manifest, tables)
     frames = [manifest.frames[thread_id] for thread_id in source.thread_ids]
@@ -171,6 +174,19 @@ async def restore_source(
         rows = await _read(runner, source, group)
         report += await runner.run(store_threads, queries, tables, manifest.archive_id, group, rows, by)
     return RestoreReport(len(frames), sum(frame.rows for frame in frames)) if dry_run else report
+
+
+async def check_keys(db: Connection, queries: Queries, frames: Sequence[Frame]) -> None:
+    """Check that the table of data keys has those that threads need; destroyed ones are there. One round trip.
+
+    Raises:
+        DataKeyError: If one is missing.
+    """
+    wanted = sorted({key_id for frame in frames for key_id in frame.key_ids})
+    found = {row[0] for row in await db.fetch(queries.get_data_keys, {"key_ids": wanted})} if wanted else set()
+    if missing := [key_id for key_id in wanted if key_id not in found]:
+        others = "" if len(missing) == 1 else f", as {len(missing) - 1} others,"
+        raise DataKeyError(missing[0], f"it{others} is not in data_keys; copy it from the database of the archive")
 
 
 def _check_columns(queries: Queries, manifest: Manifest, tables: Tables) -> None:
@@ -264,6 +280,8 @@ async def store_threads(
         await db.execute(queries.end_stubs, {"thread_ids": coming})
         for thread_id in coming if by is not None else ():
             await note_action(db, queries, "restore", str(by), thread_id)
+        if key_ids := sorted({key_id for frame in frames for key_id in frame.key_ids}):
+            await db.execute(queries.reuse_data_keys, {"key_ids": key_ids})
     return RestoreReport(len(coming), stored, len(known))
 
 

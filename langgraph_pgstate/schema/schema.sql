@@ -124,7 +124,6 @@ CREATE TABLE /*schema*/data_keys (
 );
 CREATE UNIQUE INDEX data_keys_scope_idx ON /*schema*/data_keys (scope) WHERE is_current;
 
--- Names of checkpoints, like "before refund". A prune keeps a checkpoint with a label.
 -- Nothing is deleted of a thread that has a row here. The application that holds it locks the thread's row for that.
 CREATE TABLE /*schema*/holds (
     thread_id text COLLATE "C" NOT NULL,
@@ -134,6 +133,7 @@ CREATE TABLE /*schema*/holds (
     PRIMARY KEY (thread_id, reason)
 );
 
+-- Names of checkpoints, like "before refund". A prune keeps a checkpoint with a label.
 CREATE TABLE /*schema*/labels (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,

@@ -222,9 +222,6 @@ WITH RECURSIVE lineage AS (
     UPDATE /*schema*/threads SET
         forked_from_thread_id = :source_id,
         forked_from_checkpoint_id = :checkpoint_id,
-        origin_thread_ids = array_append((
-            SELECT s.origin_thread_ids FROM /*schema*/threads s WHERE s.thread_id = :source_id
-        ), :source_id),
         status = CASE WHEN EXISTS (
             SELECT 1 FROM past p JOIN /*schema*/writes w
                 ON w.thread_id = :source_id AND w.checkpoint_ns = '' AND w.checkpoint_id = p.checkpoint_id
@@ -233,7 +230,10 @@ WITH RECURSIVE lineage AS (
                 WHERE o.thread_id = :source_id AND o.checkpoint_ns = '' AND o.checkpoint_id = :checkpoint_id
                     AND o.task_id = w.task_id AND o.idx >= 0
             )
-        ) THEN 'interrupted' ELSE 'idle' END
+        ) THEN 'interrupted' ELSE 'idle' END,
+        origin_thread_ids = array_append((
+            SELECT s.origin_thread_ids FROM /*schema*/threads s WHERE s.thread_id = :source_id
+        ), :source_id)
     WHERE thread_id = :target_id AND EXISTS (SELECT 1 FROM lineage)
 )
 INSERT INTO /*schema*/checkpoints (

@@ -123,7 +123,8 @@ WITH source AS MATERIALIZED (
         forked_from_checkpoint_id, ttl, ttl_strategy, expires_at, origin_thread_ids
     )
     SELECT :target_id, s.* FROM source s
-    ON CONFLICT (thread_id) DO UPDATE SET origin_thread_ids = stored.origin_thread_ids || excluded.origin_thread_ids
+    ON CONFLICT (thread_id) DO UPDATE SET
+        origin_thread_ids = array_cat(stored.origin_thread_ids, excluded.origin_thread_ids)
     WHERE (stored.origin_thread_ids @> excluded.origin_thread_ids) IS NOT TRUE
 ), copied_segments AS (
     INSERT INTO /*schema*/segments (thread_id, segment_id, data)

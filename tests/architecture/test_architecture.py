@@ -49,7 +49,7 @@ from langgraph_pgstate.interrupts.pending import request_interrupted
 from langgraph_pgstate.keep import archiving, deleting, erasing
 from langgraph_pgstate.keep.erasing import EraseRequest
 from langgraph_pgstate.keep.exporting import START
-from langgraph_pgstate.keep.packing import pack, unpack
+from langgraph_pgstate.keep.packing import Frame, pack, unpack
 from langgraph_pgstate.keep.redacting import Redaction
 from langgraph_pgstate.keep.redaction import clear_runs
 from langgraph_pgstate.keep.retention import list_policies, put_policy, request_policy
@@ -770,6 +770,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "keep.parquet.list_months": lambda bench: (),
     "keep.parquet.fetch_page": lambda bench: ("export_runs", bench.month()),
     "keep.restoring.find_archives": lambda bench: (["t"],),
+    "keep.restoring.check_keys": lambda bench: ([Frame("t", 0, 0, "", ())],),
     "keep.exporting.next_thread": lambda bench: ("eve", ""),
     "keep.exporting.thread_page": lambda bench: ("t", START),
     "keep.exporting.user_page": lambda bench: ("eve", START),

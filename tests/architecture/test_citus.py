@@ -201,7 +201,6 @@ def test_an_insert_names_its_columns(statements: dict[str, Any]) -> None:
 ACROSS_THREADS = {
     "recover_run": {"queue o"},
     "requeue_run": {"queue o"},
-    "list_heirs": {"checkpoints c", "threads t"},
     "erase_thread_rest": {"tool_executions tool_executions", "threads threads"},
 }
 

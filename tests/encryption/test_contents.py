@@ -69,7 +69,7 @@ READABLE = {
         "task_path forked_from_thread_id forked_from_checkpoint_id interrupt_id answer_id holder_id entry_id event_id "
         "first_checkpoint_id last_checkpoint_id span_id parent_span_id message_id tool_call_id key_id feedback_id "
         "archive_id traceparent export_id worker_id idempotency_key intent_id root_checkpoint_id origin_thread_id "
-        "compensates change_id"
+        "origin_thread_ids compensates change_id"
     ),
     "names of persons, agents, graphs, nodes, files, tools, models, keys of the queue, labels and reasons of holds": (
         "user_id tenant_id agent answered_by created_by name node provider model channel role key label reason held_by "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,22 +11,30 @@ from typing import Any
 
 import psycopg
 import pytest
+from support import put_arguments
 from support.keep import agent, answer, config_of, make_rich_thread, rows_of, states_of
 from support.tenants import open_walled
 
-from langgraph_pgstate import AsyncPGState, PGState
+from langgraph_pgstate import AsyncPGState, Encryption, LocalMasterKey, PGState
+from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.encryption.columns import CONTENTS
 from langgraph_pgstate.errors import (
     AlreadyDoneError,
     ArchiveError,
     ConfigurationError,
     ConflictError,
+    DataKeyDestroyedError,
+    DataKeyError,
     NotFoundError,
     SchemaOutdatedError,
     TenantError,
     ThreadDeletedError,
     ThreadExistsError,
 )
+from langgraph_pgstate.keep import packing
+from langgraph_pgstate.keep.packing import load_manifest, unpack
 
+MASTER = LocalMasterKey(bytes(range(32)))
 NOW = timedelta(0)
 
 
@@ -279,3 +288,87 @@ def test_a_person_restores_it_once(state: PGState, folder: Path) -> None:
         state.archive.restore(["t"], **given)
     actions = [one.payload for one in state.events.list("t", kind="action").items if one.payload["action"] == "restore"]
     assert actions == [{"action": "restore", "by": "Eve"}]
+
+
+def test_an_archive_names_the_keys_of_all_that_is_encrypted(dsn: str, schema: str, folder: Path) -> None:
+    encryption = Encryption(MASTER, scope="thread")
+    with PGState.open(dsn, schema=schema, encryption=encryption, project=("messages",)) as state:
+        for name in ("t", "u"):
+            make_rich_thread(state, name)
+            state.threads.set_title(name, "a title")
+        rows = rows_of(dsn, schema, "t")
+        state.archive.put(["t", "u"], to=f"file://{folder}", idle_for=NOW)
+        keys = dict(ask(dsn, f'SELECT scope, key_id FROM "{schema}".data_keys'))
+        (path,) = folder.glob("*.json")
+        manifest = load_manifest(path.read_bytes(), "it")
+        assert {one.thread_id: one.key_ids for one in manifest.frames.values()} == {
+            name: (keys[f"thread:{name}"],) for name in ("t", "u")
+        }
+        (told,) = ask(dsn, f'SELECT key_ids FROM "{schema}".archives')
+        assert sorted(told[0]) == [*manifest.key_ids] == sorted(keys[f"thread:{name}"] for name in ("t", "u"))
+        frame = manifest.frames["t"]
+        data = path.with_suffix(".pack").read_bytes()[frame.offset : frame.offset + frame.bytes]
+        sealed = {table for table, found in rows.items() if "pgs1:" in str(found) or "03706773" in str(found)}
+        assert {name.partition(".")[0] for name in CONTENTS} & rows.keys() == sealed
+        for table, found in unpack(frame, data, "it").items():
+            assert packing._key_ids(table, manifest.columns[table], found) == (
+                {keys["thread:t"]} if table in sealed else set()
+            ), table
+        # Without one of them, the rest is written anew.
+        state.archive.delete(["t"])
+        (path,) = folder.glob("*.json")
+        assert load_manifest(path.read_bytes(), "it").key_ids == (keys["thread:u"],)
+
+
+def test_keys_may_be_rotated_or_destroyed_before_a_restore(dsn: str, schema: str, folder: Path) -> None:
+    encryption = Encryption(MASTER, scope="user", cache_for=timedelta(seconds=1))
+    with PGState.open(dsn, schema=schema, encryption=encryption) as state:
+        graphs = {name: make_rich_thread(state, name) for name in ("t", "u")}
+        before, states = rows_of(dsn, schema, "t"), states_of(graphs["t"], "t")
+        state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+        with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+            admin.rotate_keys()
+            retired = [
+                one for (one,) in ask(dsn, f'SELECT key_id FROM "{schema}".data_keys WHERE retired_at IS NOT NULL')
+            ]
+            state.archive.restore(["t"])
+            # The stub is encrypted under the newer key.
+            assert {**rows_of(dsn, schema, "t"), "threads": 0} == {**before, "threads": 0}
+            assert states_of(graphs["t"], "t") == states
+            # The next rotation finds what is under the retired key.
+            admin.rotate_keys()
+            assert retired
+            assert not any(ask(dsn, _under(schema, key_id)) for key_id in retired)
+            assert states_of(graphs["t"], "t") == states
+        state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+        ask(dsn, f'UPDATE "{schema}".data_keys SET wrapped = NULL, is_current = false, destroyed_at = now()')
+        # As if it had never been archived.
+        assert state.archive.restore(["t"]).threads == 1
+        time.sleep(1.1)
+        with pytest.raises(DataKeyDestroyedError):
+            state.saver.get_tuple(config_of("t"))
+        assert state.privacy.erase(thread_id="t").kept == []
+
+
+def _under(schema: str, key_id: str) -> str:
+    return f"SELECT thread_id FROM \"{schema}\".checkpoints WHERE substr(state, 5, 8) = '\\x{key_id}'"
+
+
+def test_another_database_needs_the_keys_first(dsn: str, schema: str, other: PGState, folder: Path) -> None:
+    with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER, scope="user")) as state:
+        graph = make_rich_thread(state, "t")
+        states = states_of(graph, "t")
+        state.archive.put(["t"], to=f"file://{folder}", idle_for=NOW)
+    with PGState.open(dsn, schema=other.schema, encryption=Encryption(MASTER, scope="user")) as there:
+        for dry_run in (True, False):
+            with pytest.raises(DataKeyError, match="is not in data_keys; copy it from the database of the archive"):
+                there.archive.restore(source=f"file://{folder}", dry_run=dry_run)
+        assert there.threads.get("t") is None
+        ask(
+            dsn,
+            f'INSERT INTO "{other.schema}".data_keys (key_id, scope, master_id, wrapped, is_current, replaced_at)'
+            f' SELECT key_id, scope, master_id, wrapped, false, now() FROM "{schema}".data_keys RETURNING 1',
+        )
+        assert there.archive.restore(source=f"file://{folder}").threads == 1
+        assert states_of(agent(there), "t") == states
+        there.saver.put(*put_arguments(config_of("t"), 9))
