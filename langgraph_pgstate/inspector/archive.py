@@ -34,7 +34,7 @@ async def archive(call: PageCall) -> Page:
     one = call.query("check")
     ids = [one] if one is not None else [each.thread_id for each in found.items] if call.flag("check_all") else []
     data = {"threads": found.items, "next": found.next, **await verified(call, ids)}
-    return Page("archive.html", "Archive", data, place=call.link("database"))
+    return Page("archive.html", "Archive", data, place=call.link("retention"))
 
 
 async def verified(call: PageCall, thread_ids: Sequence[str]) -> dict[str, Any]:

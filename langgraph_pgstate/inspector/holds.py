@@ -24,7 +24,7 @@ async def holds(call: PageCall) -> Page:
     await check_sees_all(call)
     found = await call.state.threads.holds(call.query("thread"), limit=_PAGE, cursor=call.query("cursor"))
     data = {"holds": found.items, "next": found.next}
-    return Page("holds.html", "Holds", data, place=call.link("database"))
+    return Page("holds.html", "Holds", data, place=call.link("retention"))
 
 
 async def holds_of(call: PageCall, thread_id: str) -> tuple[Hold, ...]:

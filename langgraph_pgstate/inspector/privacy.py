@@ -35,7 +35,7 @@ async def privacy(call: PageCall) -> Page:
         "receipts": page.items,
         "next": page.next,
     }
-    return Page("privacy.html", "Erasures", data, place=call.link("database"))
+    return Page("privacy.html", "Erasures", data, place=call.link("retention"))
 
 
 async def erase(call: PageCall) -> Done:

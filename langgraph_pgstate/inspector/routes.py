@@ -17,6 +17,7 @@ from langgraph_pgstate.inspector import (
     memory,
     privacy,
     queue,
+    retention,
     runs,
     thread,
     threads,
@@ -97,6 +98,19 @@ PAGES: Final = (
     PageRoute("file.restore", "POST", f"{_FILE}/restore", files.restore, "It is as it was in that version."),
     PageRoute("costs", "GET", "/costs", costs.costs),
     PageRoute("database", "GET", "/database", database.database),
+    PageRoute("retention", "GET", "/retention", retention.retention),
+    PageRoute("policy.new", "GET", "/retention/new", retention.new),
+    PageRoute("policy", "GET", "/policies/{name}", retention.policy),
+    PageRoute("policy.store", "POST", "/retention", retention.store, "The policy is stored."),
+    PageRoute(
+        "policy.delete",
+        "POST",
+        "/policies/{name}/delete",
+        retention.delete,
+        "The policy is deleted.",
+        question="Delete this policy? What it selects is kept, unless another policy or a time to live ends it.",
+        about=retention.about,
+    ),
     PageRoute("holds", "GET", "/holds", holds.holds),
     PageRoute(
         "holds.release",
@@ -157,6 +171,7 @@ NAVIGATION: Final = (
     Link("queue", "Queue", "g q"),
     Link("memory", "Memory", "g m"),
     Link("costs", "Cost", "g c"),
+    Link("retention", "Retention", "g k"),
     Link("database", "Database", "g d"),
 )
 """The pages that every page links to. The first is the start page."""

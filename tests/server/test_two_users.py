@@ -374,6 +374,14 @@ PAGE_CASES: dict[str, Case] = {
     "schedule.trigger": form(constant({})),
     "costs": filters,
     "database": plain,
+    "retention": plain,
+    "policy.new": plain,
+    "policy": lambda them, me: [{}, {"params": {"dry_run": "1"}}],
+    "policy.store": form(
+        constant({"name": "p", "expected": "0", "delete_after": "1s", "sure": "1"}),
+        lambda them, me: {"name": them.cron, "expected": "0", "delete_after": "1s", "user_id": them.name},
+    ),
+    "policy.delete": form(constant({"expected": "1", "sure": "1"})),
     "holds": lambda them, me: [{}, {"params": {"thread": them.thread}}],
     "holds.release": form(
         constant({"hold 1": '["none", "case 7", "2026-01-01T00:00:00+00:00"]', "sure": "1"}),

@@ -100,6 +100,12 @@ async def _held(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
 
 
 @asynccontextmanager
+async def _policy(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
+    await state.retention.put(id, by="Cain", delete_after=timedelta(days=30))
+    yield Aim(f"/policies/{id}", f"/policies/{id}/delete", f"policy:{id}")
+
+
+@asynccontextmanager
 async def _archived(state: AsyncPGState, id: str) -> AsyncIterator[Aim]:
     await travel(state, id)
     with TemporaryDirectory() as folder:
@@ -166,6 +172,11 @@ async def _releases(state: AsyncPGState, place: str) -> int:
     """How many releases there were of a thread that is held no more."""
     events = (await state.events.list(place, kind="action")).items
     return len([one for one in events if one.payload["action"] == "release"]) - await _holds(state, place)
+
+
+async def _deletions(state: AsyncPGState, place: str) -> int:
+    events = (await state.events.list(place, kind="action")).items
+    return len([one for one in events if one.payload["action"] == "delete"])
 
 
 async def _forks(state: AsyncPGState, place: str) -> int:
@@ -272,6 +283,13 @@ CASES: Final[Mapping[str, Case]] = {
         _releases,
         by=("Cain",),
     ),
+    "policy.delete": Case(
+        _policy,
+        "deleted just now by",
+        ("button:has-text('Delete')", "button:text-is('Delete the policy')"),
+        _deletions,
+        by=("Cain",),
+    ),
     "thread.restore": Case(_archived, "restored just now by", ("button:text-is('Restore')",), _actions),
     "thread.delete": Case(
         _of(_thread, "delete", "/delete"),
@@ -292,6 +310,7 @@ ALONE: Final[Mapping[str, str]] = {
     "memory.forget": "two persons: test_memory.py",
     "memory.restore": "two persons: test_memory.py",
     "file.restore": "two persons: test_files.py",
+    "policy.store": "two persons: test_retention.py",
     "threads.hold": "two persons: test_holds.py",
     "holds.release": "two persons: test_holds.py",
     "privacy.erase": "two persons: test_privacy.py",
