@@ -24,7 +24,7 @@ from langgraph_pgstate.record import budgets, dead_runs
 from langgraph_pgstate.runs import tending
 from langgraph_pgstate.schema import partitions
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.threads import expiry, prune
+from langgraph_pgstate.threads import prune
 
 _LOCK_TIMEOUT: Final = "500ms"
 _log = logging.getLogger("langgraph_pgstate.admin")
@@ -80,7 +80,6 @@ async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
     await run(exports.forget, queries)
     await run(budgets.forget_deleted_costs, queries)
     await run(tending.repair, queries)
-    expired = await run(expiry.sweep, queries, None)
     applied = await retention.apply_policies(runner, queries)
     forgotten = await run(items.sweep, queries)
     await items.sweep_vectors(runner, queries)
@@ -88,7 +87,6 @@ async def maintain_rows(runner: Runner, queries: Queries) -> MaintenanceReport:
     return MaintenanceReport(
         runs_settled=settled,
         guards_swept=swept,
-        expired=expired,
         orphan_writes=orphaned,
         memories_expired=forgotten,
         policies=tuple(applied),

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from langgraph_pgstate.keep.types import PolicyReport
 from langgraph_pgstate.record.types import Problem
 from langgraph_pgstate.schema.types import AppliedMigration
-from langgraph_pgstate.threads.types import PruneResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,18 +338,16 @@ class MaintenanceReport:
         months_dropped: Months whose partition of `spans` was dropped.
         runs_settled: Runs that were ended because their process has died.
         guards_swept: Removed rows of outdated tombstones and long-released leases.
-        expired: Deleted or pruned threads that had expired.
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
         memories_expired: Deleted memories that had expired.
-        policies: What policies of retention did.
+        policies: What policies of retention did; `ttl` is that of threads with a time to live.
     """
 
     months_made: tuple[str, ...] = ()
     months_dropped: tuple[str, ...] = ()
     runs_settled: int = 0
     guards_swept: int = 0
-    expired: PruneResult = PruneResult()  # noqa: RUF009
     orphan_writes: int = 0
     days_dropped: tuple[str, ...] = ()
     memories_expired: int = 0

@@ -233,8 +233,6 @@ def maintain(
     console.print(f"partitions made: {made or 'none, all are there'}; {settled}")
     if drop_older_than is not None:
         console.print(f"partitions dropped, with their spans: {dropped or 'none, no month is so old'}")
-    if report.expired.threads:
-        console.print(_swept(report.expired))
     if report.policies:
         print_applied(report.policies)
     if report.memories_expired:

@@ -14,6 +14,7 @@ from langgraph_pgstate.cli.options import THREAD_STATUSES, AgentOption, TenantOp
 from langgraph_pgstate.cli.output import bytes_in_words, count, new_table, one_of, print_json, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
+from langgraph_pgstate.keep.retention import TTL
 from langgraph_pgstate.keep.types import Policy, PolicyReport
 from langgraph_pgstate.options import age
 
@@ -119,7 +120,8 @@ def _print_policies(target: Target, policies: Sequence[Policy]) -> None:
         texts += [json.dumps(one.metadata)] if one.metadata else []
         prune = "" if one.prune_after is None else f"{_days(one.prune_after)}, but {one.keep_last}"
         archive = "" if one.archive_after is None else f"{_days(one.archive_after)} to {one.archive_to}"
-        cells = [one.name, " ".join(texts) or "all", _days(one.content_after), prune, archive, _days(one.delete_after)]
+        chosen_by = "with a time to live" if one.name == TTL else " ".join(texts) or "all"
+        cells = [one.name, chosen_by, _days(one.content_after), prune, archive, _days(one.delete_after)]
         table.add_row(*map(escape, cells))
     show(table, len(policies), "policy", None, prose=("threads",))
 

@@ -54,13 +54,15 @@ def growth(found: DatabaseOverview, before: MaintenanceNote | None) -> dict[str,
 def done(note: MaintenanceNote) -> list[str]:
     """Return the results of one `maintain` call, as short sentences."""
     report = note.report
-    expired = report.get("expired") or {}
+    policies = report.get("policies") or ()
     counted = {
         "partitions made": len(report.get("months_made") or ()),
         "months dropped": len(report.get("months_dropped") or ()),
         "days of events dropped": len(report.get("days_dropped") or ()),
         "runs of dead processes ended": report.get("runs_settled") or 0,
-        "expired threads deleted or pruned": expired.get("threads") or 0,
+        "threads deleted by policies": sum(one["deleted"] for one in policies),
+        "threads archived by policies": sum(one["archived"] for one in policies),
+        "checkpoints pruned by policies": sum(one["checkpoints"] for one in policies),
         "orphaned writes removed": report.get("orphan_writes") or 0,
         "old tombstones and leases removed": report.get("guards_swept") or 0,
     }

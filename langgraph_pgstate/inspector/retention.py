@@ -18,7 +18,7 @@ from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import STATUSES, metadata_of
 from langgraph_pgstate.keep import Policy
-from langgraph_pgstate.keep.retention import place_of, request_policy
+from langgraph_pgstate.keep.retention import TTL, place_of, request_policy
 from langgraph_pgstate.options import age
 from langgraph_pgstate.server.errors import missing, refuse
 
@@ -224,6 +224,8 @@ def _shown(found: Policy) -> dict[str, Any]:
 
 def _described(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return in words which threads a policy selects, and what becomes of them."""
+    if name == TTL:
+        return {"name": name, "selects": "threads with a time to live", "does": ["deleted, or pruned, when it is over"]}
     titles = {"agent": "agent", "tenant_id": "tenant", "user_id": "user", "status": "status"}
     parts = [f"{title} {fields[key]}" for key, title in titles.items() if fields.get(key) is not None]
     if fields.get("metadata"):

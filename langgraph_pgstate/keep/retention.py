@@ -6,6 +6,9 @@ transaction, or one of a small archive, so that no put waits. Archiving and dele
 there. Contents and checkpoints come of age within threads that go on; so a policy goes through all threads, and then
 only through those in which something may have come of age since. How far it is stands in its row: whoever applies it
 next goes on there.
+
+Threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a `langgraph.json`) are under one
+more policy, `ttl`, whose rows are theirs: each says how long it is kept, and whether it is deleted or pruned then.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
+TTL: Final = "ttl"
+"""Name of the policy of threads with a time to live of their own."""
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
 _log = logging.getLogger("langgraph_pgstate.keep")
 
@@ -49,6 +54,8 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     given: dict[str, Any] = {**fields}
     if not identifier("name", name):
         raise ConfigurationError("a policy must have a name, got ''")
+    if name == TTL:
+        raise ConfigurationError(f"{TTL!r} is the policy of threads with a time to live: set it by threads.set_ttl")
     found: dict[str, Any] = {"name": name, "metadata": json_of("metadata", given.get("metadata") or None)}
     for key in _SELECTORS:
         found[key] = text_of(key, given.get(key))
@@ -210,6 +217,8 @@ async def apply_policy(
         pause: Time after which it goes through all threads again, to see what has come of age within them.
     """
     report = PolicyReport(policy.name, dry_run=dry_run)
+    if policy.name == TTL:
+        return await _expire(runner, queries, dry_run, goes_on)
     if policy.delete_after is not None:
         report += await _delete(runner, queries, policy, policy.delete_after, tenant, dry_run, goes_on)
     if policy.archive_after is not None:
@@ -218,6 +227,20 @@ async def apply_policy(
         report += await _age(runner, queries, policy, dry_run, goes_on, pause)
     if report.is_whole and not dry_run:
         await runner.run(note_applied, queries, policy)
+    return report
+
+
+async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Callable[[], bool]) -> PolicyReport:
+    held = tuple(await runner.run(expiry.list_held, queries))
+    report = PolicyReport(TTL, held=held, dry_run=dry_run)
+    while goes_on():
+        deleted, pruned = await runner.run(expiry.sweep_each, queries, None if dry_run else _PAGE, dry_run=dry_run)
+        size = deleted.bytes + pruned.bytes
+        report += PolicyReport(TTL, checkpoints=pruned.checkpoints, deleted=deleted.threads, bytes=size)
+        if dry_run or deleted.threads + pruned.threads < _PAGE:
+            break
+    else:
+        report += PolicyReport(TTL, is_whole=False)
     return report
 
 

@@ -30,10 +30,15 @@ ON CONFLICT (name) DO UPDATE SET
     last_began_at = NULL;
 
 -- name: list_policies
--- Return all policies, by name, with the time of the database.
+-- Return all policies, by name, and one of all threads with a time to live, if there are such.
 SELECT p.name, p.agent, p.tenant_id, p.user_id, p.status, p.metadata, p.content_after, p.prune_after, p.keep_last,
     p.archive_after, p.archive_to, p.delete_after, p.created_at, p.updated_at, p.version, p.applied_at
-FROM /*schema*/retention_policies p ORDER BY p.name;
+FROM /*schema*/retention_policies p
+UNION ALL
+SELECT 'ttl', NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::interval, NULL::interval, 1,
+    NULL::interval, NULL::text, NULL::interval, now(), now(), 0, NULL::timestamptz
+WHERE EXISTS (SELECT 1 FROM /*schema*/threads t WHERE t.expires_at IS NOT NULL)
+ORDER BY 1;
 
 -- name: lock_policy
 -- Return the version of a policy, and lock its row until the transaction ends.

@@ -154,6 +154,9 @@ class PolicyFields(TypedDict, total=False):
 class Policy:
     """A policy of how long threads are kept.
 
+    That of threads with a time to live of their own is named `ttl`, and is listed while there are such threads. It has
+    no other values: what becomes of each, and when, stands in the thread's row.
+
     Attributes:
         name: Its name.
         agent: Only threads of this agent.

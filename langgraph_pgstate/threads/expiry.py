@@ -30,6 +30,7 @@ from langgraph_pgstate.threads.types import PruneResult
 # shortly after the run's start.
 _QUIET_SECONDS: Final = 30.0
 _PAGE: Final = 200
+_MOST_HELD: Final = 1000
 _LONG_AGO: Final = datetime(1, 1, 1, tzinfo=UTC)
 # The maximum duration of a sweep's transaction; the lease ends with it.
 _LEASE_SECONDS: Final = 60.0
@@ -145,22 +146,36 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
     Raises:
         ConfigurationError: If `limit` is not positive.
     """
+    deleted, pruned = await sweep_each(db, queries, limit, dry_run=dry_run)
+    return deleted + pruned
+
+
+async def sweep_each(
+    db: Connection, queries: Queries, limit: int | None = None, *, dry_run: bool = False
+) -> tuple[PruneResult, PruneResult]:
+    """Sweep as `sweep` does, and return apart what was deleted, and what was pruned.
+
+    Raises:
+        ConfigurationError: If `limit` is not positive.
+    """
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ConfigurationError(f"limit must be at least 1 thread, not {limit!r}")
-    result = PruneResult(dry_run=dry_run)
+    deleted = pruned = PruneResult(dry_run=dry_run)
     at, thread_id, left = _LONG_AGO, "", limit
     while left is None or left > 0:
         size = _PAGE if left is None else min(_PAGE, left)
         page = await _list_expired(db, queries, at, thread_id, size)
         if dry_run and page:
-            result += await _count(db, queries, [id for _, id, strategy in page if strategy == "delete"])
+            deleted += await _count(db, queries, [id for _, id, strategy in page if strategy == "delete"])
         failed = 0
         for _, id, strategy in page:
             try:
-                if not dry_run:
-                    result += await end_expired(db, queries, id)
+                if strategy != "delete" and dry_run:
+                    pruned += await _prune(db, queries, id, dry_run=True)
                 elif strategy != "delete":
-                    result += await _prune(db, queries, id, dry_run=True)
+                    pruned += await end_expired(db, queries, id)
+                elif not dry_run:
+                    deleted += await end_expired(db, queries, id)
             except Exception as error:
                 if not is_of_one_row(error):
                     raise
@@ -170,7 +185,12 @@ async def sweep(db: Connection, queries: Queries, limit: int | None = None, *, d
         if len(page) < size:
             break
         at, thread_id, _ = page[-1]
-    return result
+    return deleted, pruned
+
+
+async def list_held(db: Connection, queries: Queries) -> list[str]:
+    """Return the first thousand expired threads that stay because a person holds them. One round trip."""
+    return [row[0] for row in await db.fetch(queries.list_held_expired, {"page_size": _MOST_HELD})]
 
 
 async def end_expired(

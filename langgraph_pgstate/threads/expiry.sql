@@ -36,6 +36,12 @@ WHERE t.expires_at <= now() AND t.archived_at IS NULL
 ORDER BY t.expires_at, t.thread_id
 LIMIT :page_size;
 
+-- name: list_held_expired
+-- Return expired threads that a person holds, in order.
+SELECT DISTINCT h.thread_id FROM /*schema*/holds h JOIN /*schema*/threads t ON t.thread_id = h.thread_id
+WHERE t.expires_at <= now() AND t.archived_at IS NULL
+ORDER BY h.thread_id LIMIT :page_size;
+
 -- name: hold_expired
 -- Lock a thread's row until the transaction ends, if it has expired and is not in use; skip it if it is locked. Return
 -- its strategy, and whether it is leased.

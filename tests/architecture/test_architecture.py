@@ -709,6 +709,8 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "record.recording.tell_time": lambda bench: (),
     "threads.expiry.set_expiry": lambda bench: ("t", request_ttl(timedelta(days=1))),
     "threads.expiry.sweep": lambda bench: (),
+    "threads.expiry.sweep_each": lambda bench: (),
+    "threads.expiry.list_held": lambda bench: (),
     "threads.expiry.end_expired": lambda bench: ("t",),
     "record.delta_messages.resolve_written": lambda bench: ([(WRITTEN, bench.written())],),
     "schema.partitions.make_months": lambda bench: (5,),

@@ -202,3 +202,19 @@ async def test_policies_are_for_those_who_see_all_and_are_read_where_pages_are_r
         assert forms_of(await visitor.page("/policies/p")) == {}
         assert (await visitor.client.get("/ui/policies/p?dry_run=1")).status_code == 403
         assert [one.version for one in await state_of(server).retention.policies()] == [1]
+
+
+async def test_times_to_live_are_a_policy_without_a_form(place: Place, dsn: str, schema: str) -> None:
+    server, visitor = place
+    state = state_of(server)
+    await travel(state, "t")
+    await state.threads.expire("t", after=timedelta(0))
+    await age(dsn, schema, 1, "t")
+    await visitor.introduce("Eve")
+    page = await visitor.page("/retention")
+    assert "threads with a time to live" in page
+    assert "not since it was stored" not in page
+    page = await visitor.page("/policies/ttl", dry_run="1")
+    assert "1 thread deleted" in page
+    assert "checkpointer.ttl" in page
+    assert not [form for form in forms_of(page) if "/retention" in str(form) or "/policies" in str(form)]

@@ -286,3 +286,34 @@ def test_it_is_known_when_it_was_last_applied_to_all_threads(
     assert None not in applied_at().values()
     state.retention.put("content", content_after=2 * DAY)
     assert applied_at()["content"] is None
+
+
+def test_a_time_to_live_is_a_policy(dsn: str, schema: str) -> None:
+    with PGState.open(dsn, schema=schema, thread_ttl=DAY, project=()) as state:
+        assert state.retention.policies() == ()
+        assert state.retention.apply() == ()
+        for name in ("gone", "held", "pruned", "young"):
+            make_rich_thread(state, name)
+        state.threads.set_ttl("pruned", DAY, strategy="keep_latest")
+        state.threads.hold("held", "case", by="eve")
+        age(dsn, schema, 2, "gone", "held", "pruned")
+        ask(
+            dsn,
+            f"UPDATE \"{schema}\".threads SET expires_at = expires_at - interval '2 days' WHERE thread_id <> 'young'",
+        )
+        state.retention.put("zeal", user_id="nobody", delete_after=DAY)
+        assert [one.name for one in state.retention.policies()] == ["ttl", "zeal"]
+        told, _ = state.retention.apply(dry_run=True)
+        assert (told.name, told.deleted, told.held, told.dry_run) == ("ttl", 1, ("held",), True)
+        assert told.checkpoints > 0
+        assert told.bytes > 1000
+        before = {name: rows_of(dsn, schema, name) for name in ("held", "young")}
+        assert {one.name: one.deleted for one in state.maintain().policies} == {"ttl": 1, "zeal": 0}
+        assert {name: rows_of(dsn, schema, name) for name in before} == before
+        assert state.threads.get("gone") is None
+        assert len([*state.saver.list(config_of("pruned"))]) < len([*state.saver.list(config_of("young"))])
+        (again,) = state.retention.apply("ttl")
+        assert (again.deleted, again.checkpoints, again.held) == (0, 0, ("held",))
+        with pytest.raises(ConfigurationError, match="time to live"):
+            state.retention.put("ttl", delete_after=DAY)
+        assert not state.retention.delete("ttl")

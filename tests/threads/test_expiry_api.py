@@ -190,7 +190,7 @@ def test_the_commands(dsn: str, schema: str, connection: psycopg.Connection, mon
     run("expire", "t", "--after", "0s")
     age(connection, schema, 1)
     assert run("sweep", "--dry-run").startswith("expired threads to delete or prune: 1, with 1 checkpoint")
-    assert "expired threads deleted or pruned: 1, with 1 checkpoint" in run("maintain")
+    assert "ttl: 1 thread deleted" in run("maintain")
     assert rows(connection, schema) == {}
 
 
