@@ -55,10 +55,10 @@ async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | 
     One transaction; safe to repeat.
     """
     async with db.transaction():
-        rows = await db.fetch(queries.ask_drain, {"worker_id": worker_id})
-        if rows and rows[0][0] and by is not None:
+        is_first = await db.execute(queries.ask_drain, {"worker_id": worker_id}) > 0
+        if is_first and by is not None:
             await note_action(db, queries, "drain", by, f"worker:{worker_id}")
-    return bool(rows)
+        return is_first or await is_drain_asked(db, queries, worker_id)
 
 
 async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bool:

@@ -11,9 +11,8 @@ ON CONFLICT (worker_id) DO UPDATE SET
 DELETE FROM /*schema*/workers WHERE worker_id = :worker_id::text;
 
 -- name: ask_drain
--- Ask a worker to drain, and return whether this transaction is the first that does.
-UPDATE /*schema*/workers SET drain_asked_at = least(drain_asked_at, now()) WHERE worker_id = :worker_id::text
-RETURNING drain_asked_at = now();
+-- Ask a worker to drain, unless it was asked before.
+UPDATE /*schema*/workers SET drain_asked_at = now() WHERE worker_id = :worker_id::text AND drain_asked_at IS NULL;
 
 -- name: find_drain
 -- Return whether a worker was asked to drain.
