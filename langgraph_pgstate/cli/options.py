@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -16,6 +17,7 @@ ORPHANS: Final = "without a checkpoint; the next prune or `maintain` removes the
 SERVER_PORT: Final = 2024
 INSPECTOR_PORT: Final = 2025
 OTLP_VARIABLE: Final = "PGSTATE_OTLP_ENDPOINT"
+RECEIPT_KEY_VARIABLE: Final = "PGSTATE_RECEIPT_KEY_FILE"
 SINCE_HELP: Final = "Only what began at most this long ago, like 12h or 30d."
 
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
@@ -43,6 +45,19 @@ OtlpEndpointOption = Annotated[
 ]
 OtlpContentOption = Annotated[
     bool, typer.Option("--otlp-content", help="Export inputs, outputs and messages of errors, too.")
+]
+
+ReceiptKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt-key-file",
+        envvar=RECEIPT_KEY_VARIABLE,
+        metavar="FILE",
+        show_default=False,
+        exists=True,
+        dir_okay=False,
+        help="The key that signs receipts of erasures on the pages.",
+    ),
 ]
 
 GraphsArgument = Annotated[

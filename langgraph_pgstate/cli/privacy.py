@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console, escape
-from langgraph_pgstate.cli.options import LimitOption, YesOption
+from langgraph_pgstate.cli.options import RECEIPT_KEY_VARIABLE, LimitOption, YesOption
 from langgraph_pgstate.cli.output import (
     as_json,
     count,
@@ -49,6 +49,7 @@ def privacy(
         Path | None,
         typer.Option(
             "--key-file",
+            envvar=RECEIPT_KEY_VARIABLE,
             metavar="FILE",
             show_default=False,
             exists=True,

@@ -18,6 +18,7 @@ from langgraph_pgstate.cli.options import (
     GraphsArgument,
     OtlpContentOption,
     OtlpEndpointOption,
+    ReceiptKeyOption,
 )
 from langgraph_pgstate.cli.output import fail, log_to_terminal
 from langgraph_pgstate.cli.queue import leave
@@ -59,6 +60,7 @@ def serve(
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
     ] = False,
+    receipt_key: ReceiptKeyOption = None,
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
@@ -91,6 +93,8 @@ def serve(
         # Made here, so that all processes count together.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
+        if receipt_key is not None:
+            options["receipt_key"] = receipt_key.read_bytes().strip()
         if max_body_size is not None:
             options["max_body_size"] = max_body_size
         if max_body_values is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, Final
+
+from starlette.responses import Response
 
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, ThreadHeldError, ThreadInUseError
 from langgraph_pgstate.inspector.callers import check_sees_all
 from langgraph_pgstate.inspector.page import Done, Page, PageCall
-from langgraph_pgstate.keep import Erasure
-from langgraph_pgstate.server.errors import refuse
+from langgraph_pgstate.keep import Erasure, StoredErasure
+from langgraph_pgstate.server.errors import missing, refuse
 
 _PAGE: Final = 20
 _FIELDS: Final = {"user": "user_id", "thread": "thread_id", "message": "message_id"}
@@ -33,6 +37,7 @@ async def privacy(call: PageCall) -> Page:
         "dry_run": found,
         "problem": problem,
         "receipts": page.items,
+        "signs": call.service.receipt_key is not None,
         "next": page.next,
     }
     return Page("privacy.html", "Erasures", data, place=call.link("retention"))
@@ -46,7 +51,7 @@ async def erase(call: PageCall) -> Done:
         before = await call.state.privacy.erase(**_arguments(what), dry_run=True)
         if str(before.rows) != call.field("rows"):
             raise refuse(409, "rows were added or erased since you looked. Look at it again, then decide")
-        done = await call.state.privacy.erase(**_arguments(what))
+        done = await call.state.privacy.erase(**_arguments(what), key=call.service.receipt_key)
     except ConfigurationError as error:
         raise refuse(422, str(error)) from None
     except NotFoundError as error:
@@ -56,6 +61,51 @@ async def erase(call: PageCall) -> Done:
     # What stays is named by the page of the same question.
     location = call.link("privacy", **what) if done.kept else call.link("privacy")
     return Done(location, {"erasure_id": done.erasure_id, "kept": len(done.kept)})
+
+
+async def receipt(call: PageCall) -> Page:
+    """Show an erasure with its receipt, and whether that is as it was signed, and about whom."""
+    await check_sees_all(call)
+    found = await _erasure(call)
+    what = {name: call.query(name) or None for name in _FIELDS}
+    verdict = problem = None
+    key = call.service.receipt_key
+    if found.receipt is not None and key is not None:
+        try:
+            verdict = call.state.privacy.verify(found.receipt, key, **_arguments(what))
+        except ConfigurationError as error:
+            problem = str(error)
+            verdict = call.state.privacy.verify(found.receipt, key)
+    # What is signed is shown, not the columns beside it.
+    said: Mapping[str, Any] = found.receipt or {"counts": found.counts}
+    is_own = found.receipt is None or found.receipt.get("receipt_id") == found.erasure_id
+    data = {
+        "erasure": found,
+        "said": said,
+        "is_own": is_own,
+        "what": what,
+        "verdict": verdict,
+        "problem": problem,
+        "has_key": key is not None,
+    }
+    return Page("receipt.html", f"Erasure of a {found.kind}", data, place=call.link("retention"))
+
+
+async def download(call: PageCall) -> Response:
+    """Return a receipt as a file, as `pgstate privacy verify` reads it."""
+    await check_sees_all(call)
+    found = await _erasure(call)
+    if found.receipt is None:
+        raise missing("receipt", found.erasure_id)
+    headers = {"Content-Disposition": 'attachment; filename="receipt.json"'}
+    return Response(json.dumps(dict(found.receipt), indent=2) + "\n", 200, headers, "application/json")
+
+
+async def _erasure(call: PageCall) -> StoredErasure:
+    found = await call.state.privacy.receipt(call.path("erasure_id"))
+    if found is None:
+        raise missing("receipt", call.path("erasure_id"))
+    return found
 
 
 def _arguments(what: dict[str, str | None]) -> dict[str, Any]:

@@ -130,6 +130,8 @@ PAGES: Final = (
         privacy.erase,
         "It is erased, but for what is named below. The receipt is in the list.",
     ),
+    PageRoute("receipt", "GET", "/privacy/receipts/{erasure_id}", privacy.receipt),
+    PageRoute("receipt.download", "GET", "/privacy/receipts/{erasure_id}/download", privacy.download),
     PageRoute("thread.value", "GET", f"{_THREAD}/value", thread.value),
     PageRoute("thread.fork", "POST", f"{_THREAD}/fork", actions.fork, "This is the new thread."),
     PageRoute("thread.run", "POST", f"{_THREAD}/run", actions.run, "The run is in the queue."),

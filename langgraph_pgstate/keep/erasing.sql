@@ -37,6 +37,11 @@ WHERE r.erasure_id = :erasure_id::text;
 UPDATE /*schema*/erasures SET ended_at = :ended_at::timestamptz, salt = NULL, subject = NULL, receipt = :receipt::jsonb
 WHERE erasure_id = :erasure_id::text AND ended_at IS NULL;
 
+-- name: find_erasure
+-- Return an erasure.
+SELECT r.erasure_id, r.kind, r.started_at, r.ended_at, r.counts, r.receipt FROM /*schema*/erasures r
+WHERE r.erasure_id = :erasure_id::text;
+
 -- name: list_erasures
 -- Return a page of erasures, newest first.
 SELECT r.erasure_id, r.kind, r.started_at, r.ended_at, r.counts, r.receipt FROM /*schema*/erasures r

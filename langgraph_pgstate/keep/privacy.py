@@ -9,6 +9,7 @@ from typing import Any, Final
 from langgraph_pgstate.arguments import identifier, thread_id_of
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import AsyncDatabase, Database
+from langgraph_pgstate.db.protocol import read_all
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, blocking
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.keep import exporting
@@ -117,6 +118,19 @@ class AsyncPrivacy:
         found: Page[StoredErasure] = await self._runner.read(self._queries, page)
         return found
 
+    async def receipt(self, erasure_id: str) -> StoredErasure | None:
+        """Return an erasure with its receipt; `None` if there is no such erasure. One round trip.
+
+        Args:
+            erasure_id: Its id.
+
+        Raises:
+            ConfigurationError: If an argument is invalid.
+        """
+        reading = read_all("find_erasure", {"erasure_id": identifier("erasure_id", erasure_id)}, StoredErasure)
+        found: tuple[StoredErasure, ...] = await self._runner.read(self._queries, reading)
+        return next(iter(found), None)
+
     @staticmethod
     def verify(
         receipt: Mapping[str, Any] | str | bytes,
@@ -185,6 +199,7 @@ class Privacy:
 
     erase = blocking(AsyncPrivacy.erase)
     receipts = blocking(AsyncPrivacy.receipts)
+    receipt = blocking(AsyncPrivacy.receipt)
     verify = staticmethod(AsyncPrivacy.verify)
 
     def export(self, *, user_id: str) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, PGStateError, TenantError
+from langgraph_pgstate.keep.receipts import signer_of
 from langgraph_pgstate.memory.options import MemoryOptions
 from langgraph_pgstate.memory.store import AsyncPGMemoryStore
 from langgraph_pgstate.options import check_options
@@ -74,6 +75,8 @@ class ServerOptions(TypedDict, total=False):
             requests. `create_app` changes it: it serves the server below its own routes.
         app_auth: Whether `auth` authenticates the routes of `app`: `none` (the default), `middleware_first` or
             `auth_first`.
+        receipt_key: Signs receipts of erasures that persons make on the pages: a secret of at least 16 bytes, or a
+            private key for Ed25519 as PEM. Without it they are not signed.
         configurable_headers: Request headers that are passed to runs in `config["configurable"]`; none by default.
         disabled: Parts whose operations are left out: `assistants`, `threads`, `runs` (with crons, feedback and the
             commands of threads), `store`, `meta` (the operations about the server, except `/ok`).
@@ -90,6 +93,7 @@ class ServerOptions(TypedDict, total=False):
     max_body_values: int
     rate_limit: RateLimit | None
     inspector: bool
+    receipt_key: bytes | str | None
     configurable_headers: HeaderSelection | None
     app: Starlette | None
     app_auth: AuthPlace
@@ -113,6 +117,8 @@ class AgentServer(Starlette):
         self._rate_limit, self._headers = options.get("rate_limit"), options.get("configurable_headers")
         if self._rate_limit is not None and not isinstance(self._rate_limit, RateLimit):
             raise ArgumentTypeError(f"rate_limit must be a RateLimit, not {type(self._rate_limit).__name__}")
+        self._receipt_key = options.get("receipt_key")
+        signer_of(self._receipt_key)
         self._limits = _limits_of(options)
         auth, prefix, cors = options.get("auth"), options.get("prefix", ""), options.get("cors")
         self._authority = None if auth is None else Authority(auth)
@@ -179,7 +185,7 @@ class AgentServer(Starlette):
                 sources = {name: source.with_store(store) for name, source in sources.items()}
             served = ServedGraphs(sources, state.saver)
             service = Service(state, served, self._authority, store, self._is_read_only, self._rate_limit)
-            service.headers, service.limits = self._headers, self._limits
+            service.headers, service.limits, service.receipt_key = self._headers, self._limits, self._receipt_key
             if is_walled:
                 service.tenants = TenantParts(partial(self._open_tenant, service))
                 stack.push_async_callback(service.tenants.close)

@@ -59,6 +59,7 @@ class Service:
         limits: Limits of bodies.
         stopping: Set when open streams must end because the process stops.
         metrics: The metrics; made at the first request for them.
+        receipt_key: Signs receipts of erasures that persons make on pages; `None`: they are not signed.
         tenants: The parts of tenants; `None` if tenants are not kept apart, or the state is that of one tenant.
     """
 
@@ -72,6 +73,7 @@ class Service:
     limits: BodyLimits = DEFAULT_LIMITS
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics | None = None
+    receipt_key: bytes | str | None = field(default=None, repr=False)
     tenants: TenantParts[Service] | None = None
 
     def of(self, user: User | None, request: Request) -> Service:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from support.pages import HOSTILE, forms_of, inspected, state_of, travel
+import psycopg
+import pytest
+from support.pages import HOSTILE, forms_of, inspected, state_of, travel, trip
+
+from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.keep import Privacy
+from langgraph_pgstate.server import create_app
 
 
 async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -> None:
@@ -34,3 +40,60 @@ async def test_it_is_shown_what_would_go_before_it_goes(dsn: str, schema: str) -
         assert "held by counsel" in await visitor.page("/privacy", thread="held")
         assert "goes with the thread_id" in await visitor.page("/privacy", message="m")
         assert (await visitor.act("/privacy/erase", thread="none", rows="1")).status_code == 404
+
+
+async def test_a_receipt_is_signed_shown_compared_and_downloaded(dsn: str, schema: str) -> None:
+    key = b"a secret of receipts"
+    async with inspected(dsn, schema, receipt_key=key) as (server, visitor):
+        await travel(state_of(server), user_id="evelyn")
+        await visitor.introduce()
+        page = await visitor.page("/privacy", user="evelyn")
+        assert "It is signed." in page
+        form = forms_of(page)["/privacy/erase"]
+        assert (await visitor.act("/privacy/erase", **form)).status_code == 303
+        (erasure,) = (await visitor.data("/privacy"))["receipts"]
+        path = f"/privacy/receipts/{erasure['erasure_id']}"
+        assert f'href="/ui{path}"' in await visitor.page("/privacy")
+        assert "The receipt is as it was signed." in await visitor.page(path)
+        assert "as it was signed, and about this user" in await visitor.page(path, user="evelyn")
+        assert "about another subject" in await visitor.page(path, user="adam")
+        assert "goes with the thread_id" in await visitor.page(path, message="m")
+        response = await visitor.client.get(f"/ui{path}/download")
+        assert response.headers["content-disposition"].startswith("attachment")
+        assert "evelyn" not in response.text
+        assert Privacy.verify(response.content, key, user_id="evelyn").is_of
+        for missing in ("/privacy/receipts/none", "/privacy/receipts/none/download"):
+            assert (await visitor.client.get(f"/ui{missing}")).status_code == 404
+    async with inspected(dsn, schema) as (_, visitor):
+        assert "To verify it here" in await visitor.page(path)
+    # Somebody with write access to the table has changed it: the signature says so.
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        change = f"UPDATE {schema}.erasures SET receipt = jsonb_set(receipt, '{{counts,threads}}', '7')"
+        await connection.execute(change.encode())
+    async with inspected(dsn, schema, receipt_key=key) as (_, visitor):
+        assert "The receipt does not hold" in await visitor.page(path)
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        change = f"UPDATE {schema}.erasures SET receipt = jsonb_set(receipt, '{{receipt_id}}', '\"other\"')"
+        await connection.execute(change.encode())
+    async with inspected(dsn, schema, receipt_key=key) as (_, visitor):
+        assert "one of another erasure: other" in await visitor.page(path)
+
+
+async def test_without_a_key_a_receipt_says_that_it_is_not_signed(dsn: str, schema: str) -> None:
+    async with inspected(dsn, schema) as (server, visitor):
+        state = state_of(server)
+        await travel(state, user_id="evelyn")
+        await travel(state, "held", user_id="evelyn")
+        await state.threads.hold("held", "case 7", by="counsel")
+        assert "It is not signed" in await visitor.page("/privacy", user="evelyn")
+        await state.privacy.erase(user_id="evelyn")
+        ((open_one),) = (await visitor.data("/privacy"))["receipts"]
+        path = f"/privacy/receipts/{open_one['erasure_id']}"
+        assert "It has not ended" in await visitor.page(path)
+        assert (await visitor.client.get(f"/ui{path}/download")).status_code == 404
+        await state.threads.release("held", "case 7", by="counsel")
+        await state.privacy.erase(user_id="evelyn")
+        assert "The receipt is not signed" in await visitor.page(path)
+    for unusable in (b"short", "-----BEGIN PUBLIC KEY-----"):
+        with pytest.raises(ConfigurationError):
+            create_app(lambda: None, {"trip": trip()}, inspector=True, receipt_key=unusable)  # type: ignore[arg-type, return-value]

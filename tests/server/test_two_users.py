@@ -392,6 +392,8 @@ PAGE_CASES: dict[str, Case] = {
     "privacy.erase": form(
         constant({"user": "eve", "rows": "1"}), lambda them, me: {"thread": them.thread, "rows": "1"}
     ),
+    "receipt": lambda them, me: [{}, {"params": {"user": them.name}}],
+    "receipt.download": plain,
     "thread.value": lambda them, me: [
         {"params": {"channel": "messages"}},
         {"params": {"channel": "messages", "at": them.checkpoint}},
@@ -456,6 +458,7 @@ PARAMETERS: dict[str, Callable[[Things], str]] = {
     "worker_id": lambda one: one.run,
     "name": lambda one: one.cron,
     "namespace": lambda one: "none",
+    "erasure_id": lambda one: one.run,
 }
 """Parameters of paths. A parameter that is new fails by its name."""
 
@@ -772,4 +775,5 @@ def _kind(parameter: str) -> str:
         "key": "key",
         "worker_id": "run",
         "name": "cron",
+        "erasure_id": "run",
     }[parameter]
