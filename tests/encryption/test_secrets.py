@@ -27,6 +27,7 @@ from langgraph_pgstate.checkpoints.journal_entry import JournalEntry
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
+from langgraph_pgstate.keep.packing import load_manifest, unpack
 from langgraph_pgstate.record import journal
 from langgraph_pgstate.schema.queries import queries
 
@@ -234,3 +235,23 @@ def test_records_stay_in_the_journal_until_a_process_with_keys_moves_them(
         state.maintain()
         assert [event.payload for event in state.events.list("t").items] == [{"text": WORDS["event"]}]
     assert connection.execute(f'SELECT count(*) FROM "{schema}".journal').fetchone() == (0,)
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_no_archive_has_a_secret(is_encrypted: bool, dsn: str, schema: str, tmp_path: Path) -> None:
+    encryption = Encryption(MASTER) if is_encrypted else None
+    with PGState.open(dsn, schema=schema, encryption=encryption, project=("projected",)) as state:
+        live(state)
+        state.flush()
+        report = state.archive.put(["t", "fork"], to=f"file://{tmp_path}", idle_for=timedelta(0))
+        assert report.threads == 2, report.left
+        found = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        for path in tmp_path.glob("*.json"):
+            manifest, pack = load_manifest(path.read_bytes(), "it"), path.with_suffix(".pack").read_bytes()
+            for frame in manifest.frames.values():
+                tables = unpack(frame, pack[frame.offset : frame.offset + frame.bytes], "it")
+                found += b"".join(row for rows in tables.values() for row in rows)
+        # Without encryption, the search finds them.
+        assert (planted_in(found) == set()) is is_encrypted
+        state.archive.restore(["t", "fork"])
+        check_read(state)

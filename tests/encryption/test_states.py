@@ -217,3 +217,13 @@ async def test_a_large_state_does_not_stop_the_loop(dsn: str, schema: str) -> No
         config = await saver.aput(*put_arguments(config_of("t"), 0, document="".join(map(str, range(400_000)))))
         found = await asyncio.wait_for(saver.aget_tuple(config), 60)
     assert found.checkpoint["channel_values"]["document"].endswith("399999")
+
+
+async def test_a_row_that_was_deleted_is_not_noticed(
+    stored: list[Any], dsn: str, schema: str, connection: psycopg.Connection
+) -> None:
+    """A limit: no value is bound to those that came after it."""
+    newest = await read_all(dsn, schema)
+    connection.execute(f'DELETE FROM "{schema}".checkpoints WHERE {NEWEST.format(schema, "checkpoints")}')
+    found = await read_all(dsn, schema)
+    assert found.config["configurable"]["checkpoint_id"] < newest.config["configurable"]["checkpoint_id"]

@@ -306,6 +306,12 @@ async def test_a_role_that_may_only_read_and_write_needs_no_more(
     with PGStateSaver.from_conn_string(make_conninfo(dsn, options=f"-c role={role}"), schema=schema) as saver:
         saver.setup()
         await exercise(saver)
+    for change in ("DROP TABLE {}.threads", "CREATE TABLE {}.more ()", "ALTER TABLE {}.threads ADD more text"):
+        with (
+            psycopg.connect(make_conninfo(dsn, options=f"-c role={role}")) as own,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            own.execute(change.format(schema).encode())
 
 
 async def exercise(saver: PGStateSaver | AsyncPGStateSaver) -> None:

@@ -219,3 +219,12 @@ def test_a_hold_that_began_at_another_time_stays(state: PGState) -> None:
     assert [one.held_by for one in state.threads.holds("t").items] == ["bob"]
     with pytest.raises(ConfigurationError):
         state.threads.release("t", "case 1", by="eve", since=seen.created_at.replace(tzinfo=None))
+
+
+def test_a_hold_does_not_bind_sql(state: PGState, dsn: str, schema: str) -> None:
+    """A limit: a role that may delete rows deletes those of a held thread, and the hold."""
+    state.threads.hold("t", "case 1", by="eve")
+    for table in ("checkpoints", "holds", "threads"):
+        ask(dsn, f"DELETE FROM \"{schema}\".{table} WHERE thread_id = 't'")
+    assert rows_of(dsn, schema) == 0
+    assert state.threads.get("t") is None
