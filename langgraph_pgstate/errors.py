@@ -964,10 +964,11 @@ class DataKeyError(EncryptionError):
 
     Attributes:
         key_id: The data key.
+        why: Why it cannot be used.
     """
 
     def __init__(self, key_id: str, why: str) -> None:
-        self.key_id = key_id
+        self.key_id, self.why = key_id, why
         super().__init__(f"data key {key_id} cannot be used: {why}")
 
 

@@ -132,7 +132,7 @@ class GaugeReader:
         error = ""
         try:
             options: Any = {"pool": False, "prepare_threshold": None, "retry": _ONCE}
-            with open_database(self._dsn, self._queries, self._tenant, **options) as database:
+            with open_database(self._dsn, self._queries, self._tenant, None, **options) as database:
                 gauges = database.run(read_gauges, self._queries, timedelta(seconds=self._timeout))
         except Exception as raised:
             error = str(raised)

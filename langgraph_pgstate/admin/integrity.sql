@@ -74,6 +74,7 @@ LIMIT :page_size;
 
 -- name: scan_requests
 -- Return a page of the requests of a thread's enqueued runs, in key order, after a cursor.
+-- opens: run_requests.data if intact
 SELECT run_id, data, options::text FROM /*schema*/run_requests
 WHERE thread_id = :thread_id AND run_id > :cursor_run::text
 ORDER BY run_id

@@ -1,5 +1,8 @@
 -- name: create_assistant
 -- Insert an assistant with its first version, unless there is one under its id.
+-- seals: assistant_versions.data
+-- seals: assistant_versions.description
+-- seals: assistant_versions.metadata
 WITH made AS (
     INSERT INTO /*schema*/assistants (assistant_id, version, owner_id) VALUES (:assistant_id::text, 1, :owner_id::text)
     ON CONFLICT (assistant_id) DO NOTHING RETURNING assistant_id, created_at
@@ -15,6 +18,10 @@ SELECT 1 FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text FOR 
 -- name: get_current_version
 -- Return the current version of an assistant that a caller may change. Runs after `lock_assistant`, because only the next
 -- statement sees versions committed during its wait.
+-- opens: assistant_versions.data
+-- opens: assistant_versions.description
+-- opens: assistant_versions.metadata
+-- matches: assistant_versions.metadata from scope
 SELECT v.graph, v.name, v.description, v.metadata, v.data
 FROM /*schema*/assistants a
     JOIN /*schema*/assistant_versions v ON v.assistant_id = a.assistant_id AND v.version = a.version
@@ -23,6 +30,9 @@ WHERE a.assistant_id = :assistant_id::text AND (:scope::text[] IS NULL OR v.meta
 
 -- name: add_version
 -- Insert a version of an assistant, and make it the current one. Runs after `lock_assistant`.
+-- seals: assistant_versions.data
+-- seals: assistant_versions.description
+-- seals: assistant_versions.metadata
 WITH following AS MATERIALIZED (
     SELECT max(o.version) + 1 AS version, now() AS at
     FROM /*schema*/assistant_versions o WHERE o.assistant_id = :assistant_id::text
@@ -47,6 +57,7 @@ WHERE assistant_id = :assistant_id::text AND EXISTS (
 -- name: find_schedules_of_others
 -- Return a row if a schedule names an assistant that is none of those a caller may delete with it.
 -- matches: threads.metadata from thread_scope
+-- matches: schedules.metadata from scope
 SELECT 1 FROM /*schema*/schedules s
 WHERE s.metadata ->> 'assistant_id' = :assistant_id::text AND NOT (
     (:scope::text[] IS NULL OR s.metadata @> ANY(:scope::text[]::jsonb[]))
@@ -60,6 +71,8 @@ LIMIT 1;
 
 -- name: delete_assistant
 -- Delete an assistant with its versions and the schedules that name it. Runs after `find_schedules_of_others`.
+-- leaves: schedules.metadata
+-- leaves: assistant_versions.metadata
 WITH versions AS (
     DELETE FROM /*schema*/assistant_versions WHERE assistant_id = :assistant_id
 ), schedules AS (
@@ -69,6 +82,11 @@ DELETE FROM /*schema*/assistants WHERE assistant_id = :assistant_id::text;
 
 -- name: sort_assistants
 -- Return assistants in the order of one of their columns, from an offset, among them some that are not stored.
+-- opens: assistant_versions.data
+-- opens: assistant_versions.description
+-- opens: assistant_versions.metadata
+-- matches: assistant_versions.metadata from metadata
+-- matches: assistant_versions.metadata from scope
 WITH found AS (
     SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
         1 AS version, g.created_at, g.created_at AS updated_at, NULL::text AS owner_id
@@ -103,6 +121,10 @@ LIMIT :page_size OFFSET :offset;
 
 -- name: count_selected_assistants
 -- Return how many assistants there are of those that `sort_assistants` returns.
+-- leaves: assistant_versions.data
+-- leaves: assistant_versions.description
+-- matches: assistant_versions.metadata from metadata
+-- matches: assistant_versions.metadata from scope
 WITH found AS (
     SELECT g.assistant_id COLLATE "C" AS assistant_id, g.graph, g.name, g.description, g.metadata, NULL::bytea AS data,
         1 AS version, g.created_at, g.created_at AS updated_at, NULL::text AS owner_id
@@ -126,6 +148,10 @@ WHERE (:assistant_id::text IS NULL OR f.assistant_id = :assistant_id)
 
 -- name: list_versions
 -- Return versions of an assistant, newest first, from an offset.
+-- opens: assistant_versions.data
+-- opens: assistant_versions.description
+-- opens: assistant_versions.metadata
+-- matches: assistant_versions.metadata from metadata
 SELECT v.assistant_id, v.graph, v.name, v.description, v.metadata, v.data, v.version, v.created_at, v.created_at,
     a.owner_id
 FROM /*schema*/assistant_versions v JOIN /*schema*/assistants a ON a.assistant_id = v.assistant_id

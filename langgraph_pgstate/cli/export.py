@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -119,7 +119,8 @@ def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: tim
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
     # The package's own messages say what it means for the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    return SpanExporter(dsn, endpoint, schema=target.schema, tenant=target.tenant, content=content, since=since)
+    where: dict[str, Any] = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
+    return SpanExporter(dsn, endpoint, **where, content=content, since=since)
 
 
 def _follow(exporter: SpanExporter) -> None:

@@ -224,13 +224,14 @@ class Contents:
         places = self.places
         assert places is not None
         for part in self._texts:
-            at = places[part.path[0]]
+            at, path = places[part.path[0]], part.path[1:]
             for row in rows:
-                value = row[at]
-                if isinstance(value, str) and (value.startswith((TEXT_MAGIC, _SEALED_TEXT)) or SEALED_KEY in value):
-                    raise EncryptedError(part.column)
-                if isinstance(value, dict) and SEALED_KEY in value:
-                    raise EncryptedError(part.column)
+                found = [row[at]] if not path else [o.get(path[-1]) for o, _ in _walk(row[at], path, places.get)]
+                for value in found:
+                    if isinstance(value, str) and (value.startswith((TEXT_MAGIC, _SEALED_TEXT)) or SEALED_KEY in value):
+                        raise EncryptedError(part.column)
+                    if isinstance(value, dict) and SEALED_KEY in value:
+                        raise EncryptedError(part.column)
 
 
 def _part(match: re.Match[str]) -> _Part:
@@ -299,6 +300,9 @@ def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str
     if content.kind == "bytes":
         if content.lists_segments:
             value = list_segments(value, find("segment_ids"))
+        if isinstance(value, str):
+            # In a list, bytes are hexadecimal text.
+            return f"\\x{cipher.seal(part.column, content, keys, bytes.fromhex(value[2:])).hex()}"
         return cipher.seal(part.column, content, keys, value)
     if content.kind == "text":
         return _seal_text(cipher, part, keys, value.encode("utf-8", "surrogatepass"))

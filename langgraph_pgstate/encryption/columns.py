@@ -37,6 +37,7 @@ _RUN: Final = ("thread_id", "run_id")
 _SPAN: Final = ("thread_id", "run_id", "span_id")
 _MESSAGE: Final = ("thread_id", "message_id")
 _EXECUTION: Final = ("thread_id", "idempotency_key")
+_BATCH: Final = ("thread_id", "run_id", "fencing_token", "position")
 _FILE_VERSION: Final = ("namespace", "path", "version")
 _DIED: Final = r"the (process|worker) that ran it has died|its worker died [a-z0-9 ]*"
 _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
@@ -101,19 +102,23 @@ CONTENTS: Final[dict[str, Content]] = {
     "tool_executions.error_message": Content("text", "messages of exceptions", _EXECUTION),
     "file_versions.data": Content("bytes", "versions of files", _FILE_VERSION),
     "file_texts.content": Content("text", "texts of files for searches, which are not stored", _FILE_VERSION[:2]),
+    "run_requests.data": Content("bytes", "inputs, commands, configs and contexts of enqueued runs", _RUN),
+    "stream_batches.data": Content("bytes", "events of streams", _BATCH),
+    "schedules.data": Content("bytes", "inputs, configs and contexts of a schedule's runs", ("name",)),
+    "schedules.metadata": Content("object", "metadata of schedules", ("name",), readable=OWN_METADATA),
+    "assistant_versions.data": Content("bytes", "configs and contexts of assistants", ("assistant_id",)),
+    "assistant_versions.description": Content("text", "descriptions of assistants", ("assistant_id",)),
+    "assistant_versions.metadata": Content(
+        "object", "metadata of assistants", ("assistant_id",), readable=OWN_METADATA
+    ),
     "feedback.comment": Content("text", "comments", (*_RUN, "feedback_id")),
     "feedback.value": Content("bytes", "comments, encoded by a serializer", (*_RUN, "feedback_id")),
 }
 """The columns that are encrypted, as `table.column`."""
 
 NOT_YET: Final[dict[str, str]] = {
-    "run_requests": "enqueued runs",
-    "stream_batches": "events of streams",
-    "schedules": "schedules",
-    "assistant_versions": "assistants",
     "memories": "memories",
     "memory_versions": "memories",
-    "webhooks": "webhooks",
 }
 """Tables whose content is not encrypted, so that rows of them are refused where other content is."""
 
@@ -131,6 +136,10 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "events": ("thread_id", "event_id"),
     "feedback": (*_RUN, "feedback_id"),
     "tool_executions": _EXECUTION,
+    "run_requests": _RUN,
+    "stream_batches": ("thread_id", "run_id", "last_seq", "created_at"),
+    "schedules": ("name",),
+    "assistant_versions": ("assistant_id", "version"),
     "file_versions": _FILE_VERSION,
     "file_texts": _FILE_VERSION[:2],
 }

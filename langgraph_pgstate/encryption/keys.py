@@ -45,6 +45,7 @@ THREAD: Final = "thread"
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
+_OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
 # After this part of the time for which a key is cached, a master key that did not answer is asked again.
 _AGAIN: Final = 0.1
 
@@ -102,6 +103,8 @@ class KeyRing:
         # By thread: its owner, the name of its data key, and until when they are known.
         self._threads: dict[str, tuple[Subject, str, float]] = {}
         self._destroyed: dict[str, float] = {}
+        # Why data keys cannot be had, and until when that is known.
+        self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
 
     # What encrypts and decrypts
@@ -189,6 +192,8 @@ class KeyRing:
         table = column.partition(".")[0]
         if table in _NAMESPACED:
             return self.encryption.scope_of(Subject(namespace=tuple(parts[0])))
+        if table in _OF_NO_THREAD:
+            return self.encryption.scope_of(Subject())
         thread_id = str(parts[0])
         if not self.encryption.asks_owner:
             return self.encryption.scope_of(Subject(thread_id=thread_id))
@@ -214,6 +219,9 @@ class KeyRing:
         if found is None or found.until <= now:
             if self._destroyed.get(key_id, 0.0) > now:
                 raise DataKeyDestroyedError(key_id)
+            why, until = self._lost.get(key_id, ("", 0.0))
+            if until > now:
+                raise DataKeyError(key_id, why)
             raise MissingKeysError([(KEY, key_id)])
         return found.key
 
@@ -268,12 +276,18 @@ class KeyRing:
         else:
             rows = await runner.run(_fetch, self.queries.get_data_keys, {"key_ids": [name]})
             cached = self._keys.get(name)
-            if rows:
-                await self._unwrap(runner, rows[0])
-            elif cached is not None:
-                await self._restore(runner, cached)
-            else:
-                raise DataKeyError(name, "it is not in the table of data keys")
+            try:
+                if rows:
+                    await self._unwrap(runner, rows[0])
+                elif cached is not None:
+                    await self._restore(runner, cached)
+                else:
+                    raise DataKeyError(name, "it is not in the table of data keys")
+            except DataKeyError as error:
+                # Only the values under this key cannot be read: what else the operation reads goes on.
+                if len(self._lost) >= _MOST_THREADS:
+                    self._lost.clear()
+                self._lost[name] = error.why, time.monotonic() + self.encryption.cache_seconds
 
     async def _load_current(self, runner: Runner, scope: str) -> None:
         rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
@@ -374,6 +388,7 @@ class KeyRing:
             self._current = {scope: (id, 0.0) for scope, (id, _) in self._current.items()}
             self._threads.clear()
             self._destroyed.clear()
+            self._lost.clear()
 
 
 def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None:

@@ -22,6 +22,8 @@
 -- opens: tool_executions.arguments from content.arguments of name tool_executions
 -- opens: tool_executions.preview from content.preview of name tool_executions
 -- opens: tool_executions.error_message from content.error_message of name tool_executions
+-- opens: runs.error_message from content.run.error_message of name webhooks
+-- opens: runs.metadata from content.run.metadata of name webhooks
 SELECT s.name, s.key, s.content FROM (
     SELECT 'threads' AS name, '' AS key, to_jsonb(t) AS content
     FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text
@@ -72,6 +74,9 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- opens: messages.content from content.content of name messages
 -- opens: messages.tool_calls from content.tool_calls of name messages
 -- leaves: file_texts.content
+-- opens: schedules.metadata from content.metadata of name schedules
+-- opens: assistant_versions.description from content.description of name assistants
+-- opens: assistant_versions.metadata from content.metadata of name assistants
 SELECT s.name, s.key, s.content FROM (
     SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content

@@ -45,6 +45,7 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND 
 -- runs were to do.
 -- opens: answers.value with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2 of name answers
 -- opens: tool_executions.result from value with idempotency_key = key.0 of name tool_executions
+-- opens: run_requests.data from value with run_id = key.0 of name run_requests
 SELECT 'answers' AS name, jsonb_build_array(a.checkpoint_ns, a.checkpoint_id, a.interrupt_id) AS key, a.value_type, a.value
 FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text
 UNION ALL
@@ -69,6 +70,7 @@ WHERE thread_id = :thread_id::text AND idempotency_key = :key::jsonb ->> 0;
 
 -- name: redact_request
 -- Replace what a run was to do.
+-- seals: run_requests.data with run_id = key.0
 UPDATE /*schema*/run_requests SET data = :data::bytea
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 
@@ -83,6 +85,8 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 -- opens: runs.error_message from content.error_message with run_id = key.0 of name runs
 -- opens: runs.error_traceback from content.error_traceback with run_id = key.0 of name runs
 -- opens: runs.metadata from content.metadata with run_id = key.0 of name runs
+-- opens: runs.error_message from content.error_message with run_id = key.0 of name webhooks
+-- opens: runs.metadata from content.metadata with run_id = key.0 of name webhooks
 -- opens: spans.input from content.input with run_id = key.0, span_id = key.1 of name spans
 -- opens: spans.output from content.output with run_id = key.0, span_id = key.1 of name spans
 -- opens: spans.error_message from content.error_message with run_id = key.0, span_id = key.1 of name spans
@@ -192,6 +196,8 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :key::jsonb ->> 0 AND che
 
 -- name: redact_webhook
 -- Replace what a webhook says of a run.
+-- seals: runs.error_message from content.error_message with run_id = key.0
+-- seals: runs.metadata from content.metadata with run_id = key.0
 UPDATE /*schema*/webhooks SET run = :content::jsonb
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND ended_at = (:key::jsonb ->> 1)::timestamptz;
 

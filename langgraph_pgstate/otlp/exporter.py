@@ -24,6 +24,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from langgraph_pgstate.codec.ids import new_revision
 from langgraph_pgstate.db.database import Database
 from langgraph_pgstate.db.tenants import tenant_of
+from langgraph_pgstate.encryption.keys import KeyRing
+from langgraph_pgstate.encryption.options import Encryption
 from langgraph_pgstate.errors import ConfigurationError, PGStateError, UnavailableError
 from langgraph_pgstate.options import DEFAULT_SCHEMA, PoolSettings, check_schema_name
 from langgraph_pgstate.otlp import exports
@@ -166,6 +168,7 @@ class SpanExporter:
         since: If no spans were exported from this schema before, also export spans of runs that started at this time or
             later. A timedelta counts back from now. By default, only spans that end from now on are exported.
         prepare_threshold: As in `ConnectionOptions`.
+        encryption: Decrypts the content; needed with `content` if the rows are encrypted.
 
     Raises:
         ConfigurationError: If an argument is not usable.
@@ -185,12 +188,14 @@ class SpanExporter:
         content: bool = False,
         since: datetime | timedelta | None = None,
         prepare_threshold: int | None = 5,
+        encryption: Encryption | None = None,
     ) -> None:
         if isinstance(since, datetime) and since.tzinfo is None:
             raise ConfigurationError(f"since must have a time zone, got {since!r}")
         self._endpoint = endpoint_of(endpoint)
         self._dsn, self._queries = dsn, queries(check_schema_name(schema))
         self._tenant = None if tenant is None else tenant_of(tenant)
+        self._keys = None if encryption is None else KeyRing(encryption, self._queries)
         self._content, self._since, self._prepare_threshold = content, since, prepare_threshold
         # Each exporter has its own id, even within one process.
         self._holder_id = f"{holder_id()}:{new_revision():014x}"
@@ -303,7 +308,7 @@ class SpanExporter:
     def _connect(self) -> AbstractContextManager[Database]:
         self._held_until = _NEVER
         return open_database(
-            self._dsn, self._queries, self._tenant, pool=_POOL, prepare_threshold=self._prepare_threshold
+            self._dsn, self._queries, self._tenant, self._keys, pool=_POOL, prepare_threshold=self._prepare_threshold
         )
 
     def _hold(self, database: Database) -> bool:

@@ -78,7 +78,13 @@ async def claim(
         # claim that a server crash undoes had no effects. With limits, the rate counts the claim, so it must not be
         # undone.
         begin = bounded_waits(queries, is_synced=claims.has_limits)
-        rows = await db.fetch_together([begin, *opening, (statement, parameters)])
+        statements = [begin, *opening, (statement, parameters)]
+        if db.keys is None:
+            rows = await db.fetch_together(statements)
+        else:
+            # Without the data keys of what it has claimed, the claim is undone, and made again when they are loaded.
+            async with db.transaction():
+                rows = await db.fetch_together(statements)
         ended = ()
         # `claimed` and what was left instead; see the comment of `claim_runs`.
         kinds = {row[0] for row in rows}

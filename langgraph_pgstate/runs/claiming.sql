@@ -4,6 +4,8 @@
 -- second, and returned as `held`. A queue with limits is returned as `limits`, and one with runs that wait for a limit as
 -- `waiting`. Then nothing is claimed; see `claim_limited_runs`. Runs that are suspect are claimed only if that is asked
 -- for; a queue with some is returned as `suspects`.
+-- opens: run_requests.data if intact
+-- leaves: stream_batches.data
 WITH
 candidates AS MATERIALIZED (
     SELECT c.* FROM unnest(:graphs::text[], :versions::text[]) AS g (graph, version) CROSS JOIN LATERAL (
@@ -123,6 +125,8 @@ ORDER BY priority DESC, position;
 -- name: claim_limited_runs
 -- Claim runs as `claim_runs` does, and keep the limits of the queue. Return keys that are at their limits as `full`,
 -- and `busy` if another worker has just claimed.
+-- opens: run_requests.data if intact
+-- leaves: stream_batches.data
 WITH
 whole AS MATERIALIZED (
     -- Checked both ways, so that a clock that was set back does not lengthen a window by as much.

@@ -61,7 +61,13 @@ async def enqueue(
     if any(request.is_checked for request in given):
         checks.append((queries.check_enqueue, {"rows": rows}))
     notification: list[Statement] = [(queries.notify_queue, {})] if notifies else []
-    enqueueing = (queries.enqueue_runs, {"rows": rows, "data": [f"\\x{request.data.hex()}" for request in given]})
+    if db.keys is not None:
+        for request in given:
+            # A new thread has no row yet.
+            if request.owner["user_id"] or request.owner["tenant_id"]:
+                db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
+    data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
+    enqueueing: Statement = (queries.enqueue_runs, {"rows": rows, **data})
     supersedes = any(request.strategy in SUPERSEDING for request in given)
     try:
         if not supersedes and db.is_in_transaction:
@@ -112,11 +118,14 @@ def _distinct(requests: Sequence[RunRequest]) -> list[RunRequest]:
 
 
 async def _enqueued_before(db: Connection, queries: Queries, requests: Sequence[RunRequest]) -> set[str]:
-    key = {
+    return {row[0] for row in await db.fetch(queries.get_enqueued, _ids(requests))}
+
+
+def _ids(requests: Sequence[RunRequest]) -> dict[str, list[str]]:
+    return {
         "thread_ids": [request.thread_id for request in requests],
         "run_ids": [request.run_id for request in requests],
     }
-    return {row[0] for row in await db.fetch(queries.get_enqueued, key)}
 
 
 def _refusal(error: Exception) -> PGStateError | None:

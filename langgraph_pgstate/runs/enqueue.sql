@@ -90,6 +90,7 @@ ORDER BY place, since LIMIT 1;
 -- Enqueue runs, except those that are enqueued already, and return those enqueued. Runs after `make_threads`, because only the next statement sees
 -- rows committed during its wait. With `adopts`, a run that was invoked elsewhere is enqueued under its own id.
 -- seals: runs.metadata from rows.metadata
+-- seals: run_requests.data with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: threads.metadata

@@ -63,6 +63,7 @@ LIMIT :page_size;
 
 -- name: get_run_request
 -- Return the request of a run.
+-- opens: run_requests.data
 SELECT r.queue, d.options::text, d.data
 FROM /*schema*/run_requests d JOIN /*schema*/runs r ON r.thread_id = d.thread_id AND r.run_id = d.run_id
 WHERE d.thread_id = :thread_id::text AND d.run_id = :run_id::text AND r.thread_id = :thread_id AND r.queue IS NOT NULL;

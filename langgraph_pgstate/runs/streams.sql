@@ -20,6 +20,7 @@ FROM given g
 -- name: append_batch
 -- Store a batch of events with the numbers that follow those of the run's other events; once, and not if the worker has
 -- lost the run. Waits for a transaction that stores others, and then finds what that has counted.
+-- seals: stream_batches.data
 WITH counted AS (
     UPDATE /*schema*/queue SET last_event = queue.last_event + :length::bigint, streamed = queue.streamed + :length
     WHERE queue.thread_id = :thread_id AND queue.run_id = :run_id AND queue.fencing_token = :fencing_token
@@ -37,6 +38,7 @@ FROM batch b;
 
 -- name: append_batches
 -- Store batches of several runs as `append_batch` does, each run's in order. Runs after `lock_streams`.
+-- seals: stream_batches.data with thread_id = thread_ids, run_id = run_ids, fencing_token = fencing_tokens, position = positions
 WITH given AS MATERIALIZED (
     SELECT g.*, q.last_event - q.streamed AS before, q.replayed_step, now() AS at
     FROM unnest(
@@ -65,8 +67,9 @@ FROM given g;
 -- that has ended are complete. A run that no longer exists has no status. After as many bytes a page ends, so that a
 -- reader of large events holds one of them.
 -- opens: runs.error_message
+-- opens: stream_batches.data
 SELECT g.number, r.status, r.error_type, r.error_message, r.last_event, r.ended_at, b.first_seq, b.last_seq, b.attempt,
-    b.replayed_step, b.data, b.created_at, r.thread_id, r.run_id
+    b.replayed_step, b.data, b.created_at, r.thread_id, r.run_id, b.fencing_token, b.position
 FROM unnest(:thread_ids::text[], :run_ids::text[], :afters::bigint[]) WITH ORDINALITY
         AS g (thread_id, run_id, after, number)
     LEFT JOIN /*schema*/runs r ON r.thread_id = g.thread_id AND r.run_id = g.run_id

@@ -105,7 +105,7 @@ def host_of(url: str) -> str:
 async def claim(
     db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
 ) -> list[Delivery]:
-    """Claim webhooks that are due, so that no other process delivers them for some seconds. One statement.
+    """Claim webhooks that are due, so that no other process delivers them for some seconds. One transaction.
 
     Args:
         db: The connection.
@@ -114,7 +114,13 @@ async def claim(
         seconds: The seconds.
         busy: Hosts whose webhooks are left.
     """
-    rows = await db.fetch(queries.claim_webhooks, {"limit": limit, "seconds": repr(seconds), "busy": [*busy]})
+    parameters = {"limit": limit, "seconds": repr(seconds), "busy": [*busy]}
+    if db.keys is None:
+        rows = await db.fetch(queries.claim_webhooks, parameters)
+    else:
+        # Undone if data keys have to be loaded first.
+        async with db.transaction():
+            rows = await db.fetch(queries.claim_webhooks, parameters)
     return [Delivery(*row) for row in rows]
 
 

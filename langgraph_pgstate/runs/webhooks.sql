@@ -1,6 +1,8 @@
 -- name: claim_webhooks
 -- Claim webhooks that are due for some seconds, the longest due first and none of busy hosts, and return them with the
 -- time. What another process is claiming is not waited for.
+-- opens: runs.error_message from run.error_message
+-- opens: runs.metadata from run.metadata
 WITH due AS MATERIALIZED (
     SELECT w.thread_id, w.run_id, w.ended_at FROM /*schema*/webhooks w
     WHERE w.deliver_after <= now()

@@ -1,5 +1,7 @@
 -- name: get_schedule_request
 -- Return the arguments of a schedule's runs, and the current time.
+-- opens: schedules.data
+-- opens: schedules.metadata
 SELECT s.queue, s.thread_id, s.timezone, s.options::text, s.data, s.metadata, s.thread_ttl, now()
 FROM /*schema*/schedules s WHERE s.name = :name::text;
 
@@ -12,6 +14,8 @@ ORDER BY s.next_at, s.name LIMIT :page_size;
 -- name: lock_due_schedule
 -- Lock a schedule until the transaction ends, if its next tick has come and no other transaction has locked it. Return
 -- the schedule and the current time.
+-- opens: schedules.data
+-- opens: schedules.metadata
 SELECT s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.end_at, s.metadata,
     s.thread_ttl, now()
 FROM /*schema*/schedules s

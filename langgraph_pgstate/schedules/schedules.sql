@@ -5,6 +5,8 @@ SELECT now();
 -- name: put_schedule
 -- Store a schedule, or replace the schedule of this name. A paused schedule stays paused unless `is_paused` is given.
 -- The next tick is kept unless the expression or the time zone changes.
+-- seals: schedules.data
+-- seals: schedules.metadata
 INSERT INTO /*schema*/schedules AS stored (
     name, graph, queue, thread_id, cron, timezone, missed, options, data, next_at, is_paused, end_at, thread_ttl,
     metadata, owner_id
@@ -27,6 +29,8 @@ ON CONFLICT (name) DO UPDATE SET
 
 -- name: change_schedule
 -- Change a schedule. Runs after `lock_schedule`.
+-- seals: schedules.data
+-- seals: schedules.metadata
 UPDATE /*schema*/schedules SET
     queue = :queue::text, cron = :cron::text, timezone = :timezone::text, missed = :missed::text,
     options = :options::jsonb, data = :data::bytea, next_at = :next_at::timestamptz, is_paused = :is_paused::boolean,
@@ -36,6 +40,7 @@ WHERE name = :name::text;
 
 -- name: list_schedules
 -- Return a page of schedules by name, after a cursor, or the schedule of one name.
+-- opens: schedules.metadata
 SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at, s.last_thread_id,
     s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at, s.thread_ttl, s.metadata,
     s.options -> 'owner' ->> 'user_id'
@@ -48,6 +53,10 @@ LIMIT :page_size;
 -- name: sort_schedules
 -- Return schedules in the order of one of their columns, from an offset, with what their runs are to do.
 -- matches: threads.metadata from thread_scope
+-- opens: schedules.data
+-- opens: schedules.metadata
+-- matches: schedules.metadata from metadata
+-- matches: schedules.metadata from scope
 SELECT s.name, s.graph, s.queue, s.thread_id, s.cron, s.timezone, s.missed, s.next_at, s.last_at,
     s.last_thread_id, s.last_run_id, s.last_error, s.created_at, s.updated_at, s.is_paused, s.end_at,
     s.thread_ttl, s.metadata, s.options -> 'owner' ->> 'user_id', s.data
@@ -79,6 +88,8 @@ LIMIT :page_size OFFSET :offset;
 -- name: count_selected_schedules
 -- Return how many schedules there are of those that `sort_schedules` returns.
 -- matches: threads.metadata from thread_scope
+-- matches: schedules.metadata from metadata
+-- matches: schedules.metadata from scope
 SELECT count(*)
 FROM /*schema*/schedules s
 WHERE (:name::text IS NULL OR s.name = :name)
@@ -95,6 +106,9 @@ WHERE (:name::text IS NULL OR s.name = :name)
 
 -- name: lock_schedule
 -- Lock a schedule that a caller may change until the transaction ends. Return it with the current time.
+-- opens: schedules.data
+-- opens: schedules.metadata
+-- matches: schedules.metadata from scope
 SELECT s.queue, s.cron, s.timezone, s.missed, s.options::text, s.data, s.next_at, s.is_paused, s.end_at, s.thread_ttl,
     s.metadata, s.owner_id, now()
 FROM /*schema*/schedules s
@@ -108,10 +122,12 @@ WHERE name = :name::text;
 
 -- name: delete_schedule
 -- Delete a schedule that a caller may delete.
+-- matches: schedules.metadata from scope
 DELETE FROM /*schema*/schedules
 WHERE name = :name::text AND (:scope::text[] IS NULL OR metadata @> ANY(:scope::text[]::jsonb[]));
 
 -- name: delete_schedules_of
 -- Delete the schedules on a thread that clients of the server have created.
+-- leaves: schedules.metadata
 DELETE FROM /*schema*/schedules
 WHERE thread_id = :thread_id::text AND (owner_id IS NOT NULL OR metadata ? 'assistant_id');

@@ -12,6 +12,7 @@ from langgraph_pgstate.arguments import identifier, several
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.db.tenants import NO_TENANT, OF_NO_TENANT, tenant_of
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError, TenantError
 from langgraph_pgstate.schema.queries import Queries, walls
 
@@ -150,10 +151,22 @@ def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
 
 
 @contextmanager
-def open_database(dsn: str, queries: Queries, tenant: str | None, **options: Any) -> Iterator[Database]:
-    """Connect as `Database.open` does, for one tenant if it is given, and disconnect at the end of the block."""
+def open_database(
+    dsn: str, queries: Queries, tenant: str | None, keys: KeyRing | None, **options: Any
+) -> Iterator[Database]:
+    """Connect as `Database.open` does, for one tenant if it is given, and disconnect at the end of the block.
+
+    Args:
+        dsn: The server.
+        queries: The queries of the schema.
+        tenant: The tenant.
+        keys: Data keys, which are shared with the database that has loaded them; `None` without encryption.
+        options: Those of `Database.open`.
+    """
     with Database.open(dsn, schema=queries.schema, **options) as database:
-        yield of_tenant(database, tenant, queries)
+        found = of_tenant(database, tenant, queries)
+        found.keys = keys
+        yield found
 
 
 async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.listening import Listener
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.keep.thread import RetentionThread
 from langgraph_pgstate.leases.registry import HeldLease, confirmed_end, next_holder, timed
@@ -64,6 +65,7 @@ class Control:
         codec: Encodes requests.
         webhooks: Secret of webhooks, and the allowed targets.
         adopts: Whether crashed runs that were not enqueued are taken over.
+        keys: The data keys of the state; `None` without encryption.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class Control:
         codec: ValueCodec,
         webhooks: WebhookSettings,
         adopts: bool = False,
+        keys: KeyRing | None = None,
     ) -> None:
         self.worker_id = next_holder()
-        self._dsn, self._tenant, self._prepare_threshold = dsn, tenant, prepare_threshold
+        self._dsn, self._tenant, self._prepare_threshold, self._keys = dsn, tenant, prepare_threshold, keys
         self._queries, self._graphs = queries, [*graphs]
         self._settings = settings
         self._begin, self._interrupt, self._codec, self._adopts = begin, interrupt, codec, adopts
@@ -176,7 +179,8 @@ class Control:
         pool = PoolSettings(max_size=1, timeout=max(2.0, settings.lease_ttl / 3))
         # Prepared at once, because the thread repeats the same few statements.
         prepare = None if self._prepare_threshold is None else 0
-        opening = partial(open_database, self._dsn, self._queries, self._tenant, pool=pool, prepare_threshold=prepare)
+        place = self._dsn, self._queries, self._tenant, self._keys
+        opening = partial(open_database, *place, pool=pool, prepare_threshold=prepare)
         try:
             # Two connections, so that webhooks do not delay the renewal of leases.
             with opening() as database, opening() as database_of_webhooks:

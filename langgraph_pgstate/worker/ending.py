@@ -170,7 +170,10 @@ class Ender:
                 if isinstance(outcome.error, BudgetExceededError):
                     log.warning("run %s of thread %s was refused: %s", *names, outcome.error)
                 else:
-                    log.warning("run %s of thread %s failed%s", *names, again, exc_info=outcome.error)
+                    # What is encrypted in the row is not logged in plain text.
+                    shown = outcome.error if database.keys is None else None
+                    again = again if shown is not None else f": {type(outcome.error).__name__}{again}"
+                    log.warning("run %s of thread %s failed%s", *names, again, exc_info=shown)
             # The run may have ended before the worker read that it must be rolled back.
             is_mine = is_mine or run(ending.roll_back, queries, key)
         if not is_mine or outcome.kind == "leave":

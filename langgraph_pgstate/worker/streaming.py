@@ -23,6 +23,7 @@ from langgraph_pgstate.checkpoints.planning import PutPlan
 from langgraph_pgstate.checkpoints.writes import WritesRequest
 from langgraph_pgstate.codec.values import ValueCodec
 from langgraph_pgstate.db.database import Database
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import PGStateError
 from langgraph_pgstate.heavy import compute
 from langgraph_pgstate.langgraph_compat import event_handler
@@ -277,9 +278,15 @@ class StreamWriter:
     """
 
     def __init__(
-        self, dsn: str, tenant: str | None, prepare_threshold: int | None, queries: Queries, codec: ValueCodec
+        self,
+        dsn: str,
+        tenant: str | None,
+        prepare_threshold: int | None,
+        queries: Queries,
+        codec: ValueCodec,
+        keys: KeyRing | None = None,
     ) -> None:
-        self._dsn, self._tenant, self._prepare_threshold = dsn, tenant, prepare_threshold
+        self._dsn, self._tenant, self._prepare_threshold, self._keys = dsn, tenant, prepare_threshold, keys
         self._queries, self._codec = queries, codec
         self._wake, self._closed = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -350,7 +357,7 @@ class StreamWriter:
         while not self._closed.is_set():
             try:
                 options: Any = {"pool": False, "prepare_threshold": self._prepare_threshold}
-                with open_database(self._dsn, self._queries, self._tenant, **options) as database:
+                with open_database(self._dsn, self._queries, self._tenant, self._keys, **options) as database:
                     began_at = time.monotonic()
                     while not self._closed.is_set():
                         if not self._wake.is_set() and self._wake.wait(_CHECKPOINT_SECONDS if self._streams else None):

@@ -48,7 +48,7 @@ class _Worker:
         repair = options.get("repair", repair_tool_calls)
         database = core.database
         connecting = database.dsn, database.tenant, database.prepare_threshold, core.queries
-        self._writer = StreamWriter(*connecting, core.codec)
+        self._writer = StreamWriter(*connecting, core.codec, database.keys)
         self._saver = state.saver.leased(settings.lease_ttl, self._writer)
         self._executor = GraphExecutor(
             self._saver, state.saver, sources, state.record, core.codec, repair, self._writer
@@ -66,6 +66,7 @@ class _Worker:
             core.codec,
             state.webhooks.settings,
             adopts=options.get("adopt", False),
+            keys=database.keys,
         )
 
     @property

@@ -69,11 +69,12 @@ READABLE = {
         "task_path forked_from_thread_id forked_from_checkpoint_id interrupt_id answer_id holder_id entry_id event_id "
         "first_checkpoint_id last_checkpoint_id span_id parent_span_id message_id tool_call_id key_id feedback_id "
         "archive_id traceparent export_id worker_id idempotency_key intent_id root_checkpoint_id origin_thread_id "
-        "origin_thread_ids compensates change_id"
+        "origin_thread_ids compensates change_id assistant_id owner_id last_thread_id last_run_id"
     ),
     "names of persons, agents, graphs, nodes, files, tools, models, keys of the queue, labels and reasons of holds": (
         "user_id tenant_id agent answered_by created_by name node provider model channel role key label reason held_by "
-        "namespace path operation changed_by scope master_id queue graph release semconv_version tool url"
+        "namespace path operation changed_by scope master_id queue graph release semconv_version tool url "
+        "cron timezone missed"
     ),
     "statuses and kinds": (
         "status source kind change ttl_strategy multitask_strategy error_type value_type cancel version result_type"
@@ -99,8 +100,12 @@ def test_every_column_of_these_tables_is_encrypted_or_readable_for_a_reason(
         f"{table}.{column}" for table, column, type in rows if type in ("text", "jsonb", "bytea", "tsvector", "text[]")
     }
     assert {name for name in held if name.partition(".")[2] not in readable} == CONTENTS.keys() | {
-        # Where a webhook is sent is readable, as its address and what it carries are not encrypted yet.
-        "runs.webhook"
+        # Where a webhook is sent; and graph, owner, retries and time limits of an enqueued run.
+        "runs.webhook",
+        "run_requests.options",
+        "schedules.options",
+        # Why a tick could not be enqueued.
+        "schedules.last_error",
     }
 
 
@@ -124,6 +129,7 @@ def test_tables_that_hold_content_and_are_not_encrypted_are_refused(
         "memory_indexes": "parameters of indexes",
         "retention_policies": "filters on metadata: readable keys and digests",
         "workers": "versions of graphs",
+        "webhooks": "metadata and errors of runs, encrypted as in `runs`",
         "archives": "what archives have: ids, sizes, digests",
     }
     assert {row[0] for row in rows} - KEYS.keys() - NOT_YET.keys() - without_content.keys() == set()

@@ -207,8 +207,6 @@ def test_the_search_finds_what_is_not_encrypted(lived: Any, server: Restartable)
 
 def test_what_would_be_stored_in_plain_text_is_refused(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
-        with pytest.raises(ConfigurationError, match="enqueued runs cannot be stored with encryption"):
-            state.runs.enqueue("graph", {}, thread_id="t")
         with pytest.raises(ConfigurationError, match="memories cannot be stored with encryption"):
             state.memory.put(("a",), "key", {"text": "secret"})
         with pytest.raises(ConfigurationError, match=r"messages\.content cannot be searched"):

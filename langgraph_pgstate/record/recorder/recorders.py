@@ -349,7 +349,8 @@ class AsyncRecorder(_RecorderBase):
         if not self._queue.has_news or self._is_borrowed:
             return
         dsn, named = bounded_dsn(self._owner.dsn, self.settings.timeout), queries(self._owner.schema)
-        with open_database(dsn, named, self._owner.tenant, pool=False, retry=RetryPolicy(1)) as database:
+        tenant, keys = self._owner.tenant, self._owner.keys
+        with open_database(dsn, named, tenant, keys, pool=False, retry=RetryPolicy(1)) as database:
             writer = Writer(BlockingRunner(database), named, self._queue)
             if (error := run_blocking(writer.write(True))) is not None:
                 raise error

@@ -1,0 +1,278 @@
+"""The queue, streams, schedules, assistants and webhooks: what they hold is encrypted, and works as before."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from support import wait_until
+
+from langgraph_pgstate import CallableMasterKey, Encryption, LocalMasterKey, PGState, WebhookSettings
+from langgraph_pgstate.admin.api import Admin
+from langgraph_pgstate.errors import ConfigurationError, DecryptionError, KeyUnavailableError, NotEncryptedError
+from langgraph_pgstate.runs import RunHandle, claiming
+from langgraph_pgstate.schema.queries import queries
+from langgraph_pgstate.worker import Worker
+from tests.encryption.test_secrets import all_rows
+from tests.runs.test_webhooks import HERE, SECRET, Receiver, receiving
+
+MASTER = LocalMasterKey(bytes(range(32)))
+_PLACES = (
+    *("input", "config", "context", "run metadata", "stream", "raised", "schedule", "schedule metadata"),
+    *("assistant", "assistant context", "assistant metadata", "description"),
+)
+WORDS = {name: f"planted-{number}-{name.replace(' ', '-')}-queue" for number, name in enumerate(_PLACES)}
+
+
+class Context(TypedDict):
+    """Context of the graph of these tests."""
+
+    note: str
+
+
+class Given(TypedDict):
+    """State of the graph of these tests."""
+
+    text: Annotated[str, lambda old, new: new]
+
+
+def graph_of(seen: list[Any]) -> Any:
+    """A graph that notes what it is given, streams a secret, and fails if it is told so."""
+
+    def say(given: Given, config: RunnableConfig) -> dict[str, Any]:
+        seen.append((given["text"], config["configurable"].get("note"), config["metadata"].get("note")))
+        get_stream_writer()({"said": WORDS["stream"]})
+        if given["text"] == "fail":
+            raise ValueError(WORDS["raised"])
+        return {"text": given["text"]}
+
+    builder = StateGraph(Given, context_schema=Context)
+    builder.add_node("say", say)
+    builder.add_edge(START, "say")
+    builder.add_edge("say", END)
+    return builder.compile()
+
+
+def planted(connection: psycopg.Connection, schema: str) -> set[str]:
+    """The names of the secrets that are in some row."""
+    text = all_rows(connection, schema)
+    return {name for name, word in WORDS.items() if word.encode() in text or word.encode().hex().encode() in text}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(dsn: str, schema: str) -> Callable[..., Any]:
+    def open(**options: Any) -> Any:
+        settings = WebhookSettings(secret=SECRET, allowed_networks=HERE)
+        return PGState.open(dsn, schema=schema, webhooks=settings, **options)
+
+    return open
+
+
+def live(state: PGState, url: str) -> tuple[RunHandle, RunHandle]:
+    """Enqueue two runs, and store a schedule and an assistant: with secrets in each field."""
+    given = {
+        "config": {"configurable": {"note": WORDS["config"], "user_id": "anna"}},
+        "context": {"note": WORDS["context"]},
+        "metadata": {"note": WORDS["run metadata"]},
+        "stream_mode": ["custom", "values"],
+    }
+    done = state.runs.enqueue("agent", {"text": WORDS["input"]}, thread_id="t", run_id="done", webhook=url, **given)
+    failed = state.runs.enqueue("agent", {"text": "fail"}, thread_id="f", run_id="failed", webhook=url, **given)
+    state.schedules.put(
+        "daily",
+        "agent",
+        {"text": WORDS["schedule"]},
+        cron="0 9 * * *",
+        metadata={"note": WORDS["schedule metadata"], "owner": "anna"},
+    )
+    state.assistants.create(
+        "helper",
+        graph="agent",
+        name="Helper",
+        description=WORDS["description"],
+        config={"configurable": {"note": WORDS["assistant"]}},
+        context={"note": WORDS["assistant context"]},
+        metadata={"note": WORDS["assistant metadata"], "owner": "anna"},
+    )
+    state.assistants.update("helper", name="Helper 2")
+    return done, failed
+
+
+@pytest.mark.parametrize("scope", ["all", "user", "thread"])
+def test_a_life_of_runs(
+    opened: Any, dsn: str, schema: str, connection: psycopg.Connection, receiver: Receiver, scope: str
+) -> None:
+    """Guard: each column of these tables is encrypted, and read by whoever needs it."""
+    encryption, seen = Encryption(MASTER, scope=scope), list[Any]()
+    with opened(encryption=encryption) as state:
+        done, failed = live(state, receiver.url)
+        assert planted(connection, schema) == set()
+        # Claims of a process that has no key in memory.
+        state._database.keys.expire()
+        Worker(state, {"agent": graph_of(seen)}, poll=0.05).run_until_idle()
+        assert (WORDS["input"], WORDS["config"], WORDS["run metadata"]) in seen
+        state._database.keys.expire()
+        events = [event.data for event in done.join() if event.event == "custom"]
+        assert events == [{"said": WORDS["stream"]}]
+        assert WORDS["raised"] in str([*failed.join()])
+        state._database.keys.expire()
+        wait_until(lambda: state.webhooks.deliver() or len(receiver.got) == 2, "webhooks")
+        told = {body["run_id"]: body for body in (json.loads(text) for _, text in receiver.got)}
+        assert told["done"]["metadata"]["note"] == WORDS["run metadata"]
+        assert told["failed"]["error"]["message"] == WORDS["raised"]
+        found = state.schedules.get("daily")
+        assert found.metadata == {"note": WORDS["schedule metadata"], "owner": "anna"}
+        state.schedules.trigger("daily")
+        Worker(state, {"agent": graph_of(seen)}, poll=0.05).run_until_idle()
+        assert (WORDS["schedule"], None, WORDS["schedule metadata"]) in seen
+        helper = state.assistants.get("helper")
+        assert (helper.description, helper.metadata["note"]) == (WORDS["description"], WORDS["assistant metadata"])
+        assert helper.config["configurable"]["note"] == WORDS["assistant"]
+        assert helper.context["note"] == WORDS["assistant context"]
+        assert [one.version for one in state.assistants.versions("helper")] == [2, 1]
+        assert state.assistants.count(metadata={"owner": "anna"}) == 1
+        with pytest.raises(ConfigurationError, match="cannot be searched for 'note'"):
+            state.assistants.count(metadata={"note": "x"})
+        exported = b"\n".join(state.privacy.export(user_id="anna")).decode()
+        assert WORDS["run metadata"] in exported
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        assert [*admin.check(deep=True).problems] == []
+    assert planted(connection, schema) == set()
+
+
+def test_what_is_plain_or_under_old_keys_is_encrypted_again(
+    opened: Any, dsn: str, schema: str, connection: psycopg.Connection, receiver: Receiver
+) -> None:
+    encryption = Encryption(MASTER, scope="user", accept_plain=True, cache_for=timedelta(seconds=1))
+    with opened() as state:
+        done, _ = live(state, receiver.url)
+        Worker(state, {"agent": graph_of([])}, poll=0.05).run_until_idle()
+        live_again = state.runs.enqueue("agent", {"text": WORDS["input"]}, thread_id="t", run_id="waits")
+    assert planted(connection, schema) >= WORDS.keys() - {"config", "context", "assistant", "assistant context"}
+    with Admin.open(dsn, schema=schema, encryption=encryption) as admin:
+        assert [*admin.encrypt().problems] == []
+        # What a webhook is to say is read in plain text until it was delivered.
+        connection.execute(f'DELETE FROM "{schema}".webhooks')
+        assert planted(connection, schema) == set()
+        report = admin.rotate_keys()
+        assert [*report.problems] == []
+        assert report.retired > 0
+    seen: list[Any] = []
+    with opened(encryption=Encryption(MASTER, scope="user")) as state:
+        Worker(state, {"agent": graph_of(seen)}, poll=0.05).run_until_idle()
+        assert seen == [(WORDS["input"], None, None)]
+        assert live_again.run_id == "waits"
+        assert [event.data for event in state.runs.join(done) if event.event == "custom"] == [{"said": WORDS["stream"]}]
+        assert state.assistants.get("helper").description == WORDS["description"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("UPDATE {}.run_requests SET data = (SELECT data FROM {}.run_requests WHERE run_id = 'b')", DecryptionError),
+        ("UPDATE {}.run_requests SET data = '\\x00'::bytea", NotEncryptedError),
+        ("UPDATE {}.run_requests SET data = substr(data, 1, octet_length(data) - 1)", DecryptionError),
+    ],
+)
+def test_a_request_that_was_changed_fails_its_run_alone(
+    opened: Any, schema: str, connection: psycopg.Connection, change: str, error: type
+) -> None:
+    """Guard: a value is bound to its row, and one that does not decrypt keeps no other run from being claimed."""
+    seen: list[Any] = []
+    with opened(encryption=Encryption(MASTER)) as state:
+        for name in ("a", "b"):
+            state.runs.enqueue("agent", {"text": name}, thread_id=name, run_id=name)
+        connection.execute(f"{change} WHERE run_id = 'a'".replace("{}", f'"{schema}"').encode())
+        Worker(state, {"agent": graph_of(seen)}, poll=0.05).run_until_idle()
+        run = state.runs.get("a", "a")
+        assert (run.status, run.error_type.rpartition(".")[2]) == ("error", error.__name__)
+        assert [text for text, *_ in seen] == ["b"]
+
+
+def test_a_batch_of_events_that_was_moved_is_refused(opened: Any, schema: str, connection: psycopg.Connection) -> None:
+    with opened(encryption=Encryption(MASTER)) as state:
+        handles = [state.runs.enqueue("agent", {"text": name}, thread_id=name, stream_mode="custom") for name in "ab"]
+        Worker(state, {"agent": graph_of([])}, poll=0.05).run_until_idle()
+        name = f'"{schema}".stream_batches'
+        connection.execute(
+            f"UPDATE {name} SET data = (SELECT data FROM {name} WHERE thread_id = 'b' LIMIT 1) WHERE thread_id = 'a'"
+        )
+        with pytest.raises(DecryptionError, match=r"stream_batches\.data"):
+            [*handles[0].join()]
+
+
+def test_a_claim_is_undone_while_the_master_key_does_not_answer(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: a run that was claimed without its key would count as crashed, and webhooks would wait."""
+    is_down = threading.Event()
+
+    def unwrap(key: bytes, context: Any) -> bytes:
+        if is_down.is_set():
+            raise TimeoutError("no answer")
+        return MASTER.unwrap(key, context)
+
+    def opening() -> Any:
+        return opened(encryption=Encryption(CallableMasterKey("own", MASTER.wrap, unwrap)))
+
+    with opening() as state:
+        state.runs.enqueue("agent", {"text": "a"}, thread_id="t", run_id="a")
+    is_down.set()
+    rows = f'SELECT status, attempt, crashes FROM "{schema}".queue'.encode()
+    with opening() as state:
+        claimed = partial(claiming.claim, queries=queries(schema), worker_id="w", queue="default", graphs=["agent"])
+        with pytest.raises(KeyUnavailableError):
+            state._database.run(lambda db: claimed(db, limit=5, ttl=10.0))
+        assert connection.execute(rows).fetchall() == [("pending", 0, 0)]
+        is_down.clear()
+        found = state._database.run(lambda db: claimed(db, limit=5, ttl=10.0))
+        assert [run.run_id for run in found.runs] == ["a"]
+
+
+def test_who_enqueues_the_first_run_of_a_thread_owns_its_data_key(
+    opened: Any, schema: str, connection: psycopg.Connection
+) -> None:
+    """Guard: the thread has no row yet, so that its owner could be taken for none."""
+    with opened(encryption=Encryption(MASTER, scope="user")) as state:
+        state.runs.enqueue(
+            "agent", {"text": "a"}, thread_id="t", config={"configurable": {"user_id": "anna"}}, metadata={"note": "x"}
+        )
+    rows = connection.execute(f'SELECT scope FROM "{schema}".data_keys').fetchall()
+    assert rows == [("user:anna",)]
+
+
+@pytest.mark.parametrize("gone", ["DELETE FROM {}.data_keys", "UPDATE {}.data_keys SET master_id = 'another'"])
+def test_a_run_whose_data_key_is_gone_keeps_no_other_from_being_claimed(
+    opened: Any, schema: str, connection: psycopg.Connection, gone: str
+) -> None:
+    seen: list[Any] = []
+    with opened(encryption=Encryption(MASTER, scope="thread")) as state:
+        for name in ("a", "b"):
+            state.runs.enqueue("agent", {"text": name}, thread_id=name, run_id=name)
+    connection.execute(f"{gone} WHERE scope = 'thread:a'".replace("{}", f'"{schema}"').encode())
+    with opened(encryption=Encryption(MASTER, scope="thread")) as state:
+        Worker(state, {"agent": graph_of(seen)}, poll=0.05).run_until_idle()
+        assert [text for text, *_ in seen] == ["b"]
+
+
+def test_a_worker_logs_no_message_of_an_exception(opened: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(encryption=Encryption(MASTER)) as state:
+        state.runs.enqueue("agent", {"text": "fail"}, thread_id="t", run_id="r")
+        Worker(state, {"agent": graph_of([])}, poll=0.05).run_until_idle()
+    assert "run r of thread t failed: ValueError" in caplog.text
+    assert WORDS["raised"] not in caplog.text
