@@ -24,6 +24,7 @@ from langgraph_pgstate.db.database import (
     AsyncConnectionPool,
     AsyncDatabase,
     AsyncPsycopgConnection,
+    Check,
     ConnectionPool,
     Database,
     PsycopgConnection,
@@ -110,6 +111,10 @@ class _Fresh(Database):
         self._recorder.catch_up()
         return self._inner.run(operation, *args, **kwargs)
 
+    def for_tenant(self, tenant: str, check: Check | None = None) -> Database:
+        """Return the database of a tenant, whose own state writes its records."""
+        return self._inner.for_tenant(tenant, check)
+
 
 class _AsyncFresh(AsyncDatabase):
     """Asynchronous twin of `_Fresh`."""
@@ -124,6 +129,10 @@ class _AsyncFresh(AsyncDatabase):
         """Async twin of `_Fresh.run`."""
         await self._recorder.catch_up()
         return await self._inner.run(operation, *args, **kwargs)
+
+    def for_tenant(self, tenant: str, check: Check | None = None) -> AsyncDatabase:
+        """Return the database of a tenant, whose own state writes its records."""
+        return self._inner.for_tenant(tenant, check)
 
 
 class StateOptions(SaverOptions, total=False):

@@ -1,31 +1,36 @@
 """Parquet files of runs, spans, messages, tool executions and usage, a file for each month, for analysts.
 
 A file is written, read back and compared before it counts. Spans of old months can be dropped then: under a lock that
-keeps others from adding spans, if there are still as many as the file has.
+keeps others from storing spans, if they are still those that were exported. A month is not detached before: its spans
+would be out of reach of erasures, holds and archives, and where there is a default partition it would take the same
+lock. The file of a month of which spans were dropped says so, and later files of the month keep its rows.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import ModuleType
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Rows
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking
-from langgraph_pgstate.errors import ArchiveError, ConfigurationError
-from langgraph_pgstate.keep.objects import open_objects
+from langgraph_pgstate.errors import ArchiveError, ArchiveUnavailableError, ConfigurationError
+from langgraph_pgstate.keep.objects import Objects, check_url, open_objects
 from langgraph_pgstate.keep.types import ExportedFile
 from langgraph_pgstate.schema import partitions
 from langgraph_pgstate.schema.queries import Queries
-from langgraph_pgstate.schema.tenancy import has_walls
+from langgraph_pgstate.schema.tenancy import has_walls, list_tenants, of_tenant
 
 _PAGE: Final = 5000
 _SPANS: Final = "spans"
+# Metadata of a file of which spans were dropped, or are about to be.
+_DROPPED: Final = b"pgstate.dropped"
 _MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _MONEY: Final = Decimal("1e-12")
 
@@ -161,7 +166,9 @@ class AsyncParquet:
     async def drop_spans(self, to: str, older_than: int) -> tuple[ExportedFile, ...]:
         """Export the spans of old months with all contents, verify the files, and drop the spans. Safe to repeat.
 
-        A month stays if it has spans of a thread that is held, or got spans meanwhile.
+        A month stays if it has spans of a thread that is held, or if some were stored or changed meanwhile. Where
+        tenants are kept apart, each has files of its own, in a folder of its name, and a month is dropped once all
+        tenants' spans are in them.
 
         Args:
             to: Where, as for `archive.put`.
@@ -173,19 +180,23 @@ class AsyncParquet:
         Raises:
             ArchiveError: If a file is another one when it is read back. Nothing was dropped of its month.
             ArchiveUnavailableError: If it cannot be stored.
-            ConfigurationError: If an argument is invalid, the extra is missing, or tenants are kept apart.
+            ConfigurationError: If an argument is invalid, the extra is missing, or the state is of one tenant.
         """
         _modules()
-        if await self._runner.run(has_walls, self._queries):
-            raise ConfigurationError(
-                "where tenants are kept apart, export for each of them, and then drop months by maintain"
-            )
-        dropped = []
-        for month in await self._runner.run(partitions.list_old_months, self._queries, older_than):
-            file = await export_month(self._runner, self._queries, to, _SPANS, month.replace("_", "-"), True)
-            expected = {month: 0 if file is None else file.rows}
-            gone = await self._runner.run(partitions.drop_months, self._queries, [month], expected)
-            dropped += [file] if gone and file is not None else []
+        owners = await _owners(self._runner, self._queries, check_url(to))
+        months_of = [{*await one.run(partitions.list_old_months, self._queries, older_than)} for one, _ in owners]
+        dropped: list[ExportedFile] = []
+        # A month's partition has the spans of all tenants.
+        for month in sorted(set.intersection(*months_of)) if months_of else ():
+            digests, files = [], []
+            for one, place in owners:
+                digests.append(await one.run(partitions.digest_month, self._queries, month))
+                named = month.replace("_", "-")
+                file = await export_month(one, self._queries, place, _SPANS, named, content=True, is_dropped=True)
+                files += [] if file is None else [file]
+            expected = {month: (sum(count for count, _ in digests), sum(total for _, total in digests))}
+            if await self._runner.run(partitions.drop_months, self._queries, [month], expected):
+                dropped += files
         return tuple(dropped)
 
 
@@ -200,15 +211,32 @@ class Parquet:
     drop_spans = blocking(AsyncParquet.drop_spans)
 
 
+async def _owners(runner: Any, queries: Queries, to: str) -> list[tuple[Any, str]]:
+    """Return by whom spans are exported, and where to: by each tenant, where tenants are kept apart.
+
+    Raises:
+        ConfigurationError: If it is one tenant alone.
+    """
+    if runner.tenant is not None:
+        raise ConfigurationError("a month has the spans of all tenants: drop it by a state that was opened without one")
+    if not await runner.run(has_walls, queries):
+        return [(runner, to)]
+    names = await runner.run(list_tenants, queries)
+    return [(type(runner)(of_tenant(runner.database, name, queries)), f"{to}/{quote(name, safe='')}") for name in names]
+
+
 async def list_months(db: Connection, queries: Queries) -> list[str]:
     """Return the months that may have rows, as `2026-01`. One round trip."""
     return [row[0].replace("_", "-") for row in await db.fetch(queries.list_months, {})]
 
 
 async def export_month(
-    runner: Runner, queries: Queries, to: str, name: str, month: str, content: bool
+    runner: Runner, queries: Queries, to: str, name: str, month: str, content: bool, *, is_dropped: bool = False
 ) -> ExportedFile | None:
-    """Write one file, read it back and compare it; none if there are no rows."""
+    """Write one file, read it back and compare it; none if there are no rows.
+
+    Spans of an earlier file that were dropped since are in the new one, too. With `is_dropped`, its own may be.
+    """
     arrow, parquet = _modules()
     dataset = DATASETS[name]
     schema = arrow.schema([(column, _type(arrow, kind)) for column, kind in dataset.columns])
@@ -218,23 +246,50 @@ async def export_month(
     parameters: dict[str, Any] = {"first_at": first, "last_at": last, "content": content, "page_size": _PAGE}
     parameters |= {cursor: "" for cursor, _ in dataset.cursor}
     places = [[column for column, _ in dataset.columns].index(column) for _, column in dataset.cursor]
+    objects, path = open_objects(to), f"{name}/{month}.parquet"
+    earlier = await _earlier(runner, objects, path) if name == _SPANS else None
+    if is_dropped or earlier is not None:
+        schema = schema.with_metadata({_DROPPED: b"true"})
+    left = {} if earlier is None else {key: number for number, key in enumerate(_keys(earlier))}
     buffer, count = io.BytesIO(), 0
     with parquet.ParquetWriter(buffer, schema, compression="zstd") as writer:
         while rows := await runner.run(fetch_page, queries, dataset.query, parameters):
             writer.write_table(await runner.compute(rows, _table, arrow, schema, dataset, rows))
             count += len(rows)
+            for row in rows if left else ():
+                left.pop(tuple(row[place] for place in places), None)
             if not dataset.cursor or len(rows) < _PAGE:
                 break
             parameters |= {cursor: rows[-1][place] for (cursor, _), place in zip(dataset.cursor, places, strict=True)}
+        if left and count and earlier is not None:
+            writer.write_table(earlier.take([*left.values()]).cast(schema))
+            count += len(left)
     if not count:
         return None
     data = buffer.getvalue()
-    objects, path = open_objects(to), f"{name}/{month}.parquet"
     await runner.wait_for(objects.put, path, data)
     read = await runner.wait_for(objects.get, path)
     if read != data or parquet.ParquetFile(io.BytesIO(read)).read().num_rows != count:
         raise ArchiveError(f"{objects.url}/{path}", "is damaged: it is not what was stored")
     return ExportedFile(name, month, f"{objects.url}/{path}", count, len(data))
+
+
+async def _earlier(runner: Runner, objects: Objects, path: str) -> Any:
+    """Return the spans of a file of which some may have been dropped; `None` if there is no such file."""
+    _, parquet = _modules()
+    try:
+        data = await runner.wait_for(objects.get, path)
+    except ArchiveUnavailableError:
+        raise
+    except ArchiveError:
+        return None
+    file = parquet.ParquetFile(io.BytesIO(data))
+    return file.read() if _DROPPED in (file.schema_arrow.metadata or {}) else None
+
+
+def _keys(spans: Any) -> Iterator[tuple[str, ...]]:
+    columns = [spans.column(column).to_pylist() for _, column in DATASETS[_SPANS].cursor]
+    return zip(*columns, strict=True)
 
 
 async def fetch_page(db: Connection, queries: Queries, query: str, parameters: dict[str, Any]) -> Rows:

@@ -85,9 +85,9 @@ WHERE c.started_at >= :first_at::timestamptz AND c.started_at < :last_at::timest
 GROUP BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id
 ORDER BY c.day, c.agent, c.provider, c.model, c.tenant_id, c.user_id;
 
--- name: count_spans_of_month
--- Return the number of spans of a month, like `2026_01`.
-SELECT count(*)
+-- name: digest_spans_of_month
+-- Return the number of spans of a month, like `2026_01`, and the sum of their hashes, which differs once one has changed.
+SELECT count(*), coalesce(sum(hash_record_extended(s, 0)), 0)::text
 FROM (
     SELECT to_date(:month::text, 'YYYY_MM')::timestamp AT TIME ZONE 'UTC' AS first_at,
         (to_date(:month, 'YYYY_MM') + interval '1 month') AT TIME ZONE 'UTC' AS last_at

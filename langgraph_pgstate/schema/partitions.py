@@ -25,6 +25,9 @@ HOLDS_KEY: Final = "holds"
 """Key of the advisory lock that is taken to hold a thread, or to drop the spans of a month."""
 _log = logging.getLogger("langgraph_pgstate")
 
+Digest = tuple[int, int]
+"""Number of the spans of a month, and the sum of their hashes. Those of several tenants add up."""
+
 
 class Partitions(NamedTuple):
     """A table that is partitioned by time.
@@ -166,8 +169,14 @@ async def list_old_months(db: Connection, queries: Queries, older_than: int) -> 
     return [month for month in months if not await _is_held(db, queries, month)]
 
 
+async def digest_month(db: Connection, queries: Queries, month: str) -> Digest:
+    """Return what tells whether the spans of a month, of the tenant or of all, are as they were. One round trip."""
+    ((count, total),) = await db.fetch(queries.digest_spans_of_month, {"month": month})
+    return count, int(total)
+
+
 async def drop_months(
-    db: Connection, queries: Queries, months: Sequence[str], expected: Mapping[str, int] | None = None
+    db: Connection, queries: Queries, months: Sequence[str], expected: Mapping[str, Digest] | None = None
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
@@ -177,10 +186,10 @@ async def drop_months(
         db: The connection.
         queries: The queries of the schema.
         months: The months, as `2026_01`.
-        expected: Number of spans by month. A month with another number stays, with a warning.
+        expected: What `digest_month` returned, by month. A month with other spans stays, with a warning.
 
     Returns:
-        The dropped months.
+        The dropped months, but for those that another call has dropped.
     """
     dropped = []
     is_walled = bool(months) and await has_walls(db, queries)
@@ -188,14 +197,15 @@ async def drop_months(
         async with db.transaction():
             # Whoever holds a thread meanwhile waits, and is too late for the spans of this month.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
+            if not await _has_partition(db, queries, "spans", month):
+                continue
             if is_walled:
                 await db.script(open_holds(queries.schema))
             is_kept = await _is_held(db, queries, month, of_all_tenants=is_walled)
             if expected is not None and not is_kept:
                 await db.script(lock_partition(queries.schema, "spans", month))
-                count = (await db.fetch(queries.count_spans_of_month, {"month": month}))[0][0]
-                if is_kept := count != expected[month]:
-                    _log.warning("the spans of %s stay: there are %s, and %s expected", month, count, expected[month])
+                if is_kept := await digest_month(db, queries, month) != expected[month]:
+                    _log.warning("the spans of %s stay: some were stored or changed since they were exported", month)
             if not is_kept:
                 await db.script(drop_partition(queries.schema, "spans", month))
                 dropped.append(month)

@@ -716,6 +716,7 @@ CALLS: dict[str, Callable[[Bench], tuple[Any, ...]]] = {
     "schema.partitions.make_months": lambda bench: (5,),
     "schema.partitions.list_old_months": lambda bench: (12,),
     "schema.partitions.drop_months": lambda bench: ([],),
+    "schema.partitions.digest_month": lambda bench: ("2026_01",),
     "schema.partitions.make_days": lambda bench: (5,),
     "schema.partitions.list_old_days": lambda bench: (timedelta(days=1),),
     "schema.partitions.drop_days": lambda bench: ([],),

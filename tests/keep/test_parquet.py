@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from support.keep import make_rich_thread
 from support.record import Record
+from support.tenants import open_walled
 
 from langgraph_pgstate import PGState
-from langgraph_pgstate.errors import ArchiveError, ConfigurationError
+from langgraph_pgstate.errors import ArchiveError, ConfigurationError, TenantError
 from langgraph_pgstate.keep import objects, parquet
 
 duckdb = pytest.importorskip("duckdb", reason="DuckDB, which opens the files, is not installed")
@@ -121,13 +122,23 @@ def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
     assert connection.execute(count).fetchone() == (100,)
     export = parquet.export_month
 
-    async def late(*args: Any) -> Any:
-        found = await export(*args)
+    async def late(*args: Any, **options: Any) -> Any:
+        found = await export(*args, **options)
         connection.execute(insert.format(101, 101).encode())
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(parquet, "export_month", late)
+        assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+    assert connection.execute(count).fetchone() == (101,)
+
+    async def changed(*args: Any, **options: Any) -> Any:
+        found = await export(*args, **options)
+        connection.execute(f"UPDATE \"{schema}\".spans SET status = 'error' WHERE span_id = '7'".encode())
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "export_month", changed)
         assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
     assert connection.execute(count).fetchone() == (101,)
     (file,) = state.parquet.drop_spans(f"file://{folder}", older_than=3)
@@ -136,6 +147,64 @@ def test_spans_of_old_months_are_dropped_when_they_are_in_a_file(
     assert connection.execute("SELECT to_regclass(%s)", [f"{schema}.spans_2025_01"]).fetchone() == (None,)
     assert ask(folder, "SELECT count(*), min(input) FROM {spans}") == [(101, "1")]
     assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+    # Spans that come later, as with a restored thread, do not replace those that are in the file alone.
+    connection.execute(MONTH.format(schema).encode())
+    connection.execute(insert.format(101, 103).encode())
+    state.parquet.export(f"file://{folder}")
+    assert ask(folder, "SELECT count(*), count(DISTINCT span_id), count(input) FROM {spans}") == [(103, 103, 100)]
+    (file,) = state.parquet.drop_spans(f"file://{folder}", older_than=3)
+    assert file.rows == 103
+    assert ask(folder, "SELECT count(*), count(DISTINCT span_id), count(input) FROM {spans}") == [(103, 103, 103)]
+
+
+def test_a_month_of_a_held_thread_stays(
+    state: PGState, connection: psycopg.Connection, schema: str, folder: Path
+) -> None:
+    make_rich_thread(state, "t")
+    connection.execute(MONTH.format(schema).encode())
+    connection.execute(f"UPDATE \"{schema}\".spans SET started_at = '2025-01-15Z'".encode())
+    state.threads.hold("t", "case", by="eve")
+    assert state.parquet.drop_spans(f"file://{folder}", older_than=3) == ()
+    assert not folder.exists()
+    state.threads.release("t", "case", by="eve")
+    assert len(state.parquet.drop_spans(f"file://{folder}", older_than=3)) == 1
+
+
+def test_a_month_is_dropped_once_the_spans_of_all_tenants_are_in_files(
+    dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, old = f"file://{folder}", "SELECT count(*) FROM {}.spans WHERE started_at < '2025-02-01'"
+    with open_walled(dsn) as walled, walled.open() as app, PGState.open(walled.owner, schema=walled.schema) as owner:
+        for name in ("acme", "b/c"):
+            make_rich_thread(app.for_tenant(name), "t")
+        walled.rows("UPDATE {}.spans SET started_at = '2025-01-15Z'")
+        owner.maintain()
+        ((count,),) = walled.rows(old)
+        with pytest.raises(ConfigurationError, match="all tenants"):
+            app.for_tenant("acme").parquet.drop_spans(url, older_than=3)
+        export = parquet.export_month
+
+        async def late(*args: Any, **options: Any) -> Any:
+            found = await export(*args, **options)
+            make_rich_thread(app.for_tenant("newcomer"), "t")
+            walled.rows("UPDATE {}.spans SET started_at = '2025-01-15Z'")
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(parquet, "export_month", late)
+            assert owner.parquet.drop_spans(url, older_than=3) == ()
+        app.for_tenant("newcomer").threads.hold("t", "case", by="eve")
+        assert owner.parquet.drop_spans(url, older_than=3) == ()
+        app.for_tenant("newcomer").threads.release("t", "case", by="eve")
+        files = owner.parquet.drop_spans(url, older_than=3)
+        assert [file.url for file in files] == [
+            f"{url}/{name}/spans/2025-01.parquet" for name in ("acme", "b%2Fc", "newcomer")
+        ]
+        assert sum(file.rows for file in files) > count
+        assert walled.rows(old) == [(0,)]
+        assert [row[0] for row in ask(folder / "*", "SELECT count(*) FROM {spans} GROUP BY thread_id, run_id")]
+        with pytest.raises(TenantError):
+            owner.threads.list()
 
 
 def test_what_cannot_be_exported_is_refused(state: PGState, folder: Path) -> None:
