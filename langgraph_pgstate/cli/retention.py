@@ -14,8 +14,7 @@ from langgraph_pgstate.cli.options import THREAD_STATUSES, AgentOption, TenantOp
 from langgraph_pgstate.cli.output import bytes_in_words, count, new_table, one_of, print_json, show
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
-from langgraph_pgstate.keep.retention import TTL
-from langgraph_pgstate.keep.types import Policy, PolicyReport
+from langgraph_pgstate.keep.types import TTL, Policy, PolicyReport
 from langgraph_pgstate.options import age
 
 ACTIONS: Final = ("list", "set", "remove", "apply")

@@ -18,7 +18,8 @@ from langgraph_pgstate.inspector.page import Done, Page, PageCall
 from langgraph_pgstate.inspector.rendering import wants_json
 from langgraph_pgstate.inspector.threads import STATUSES, metadata_of
 from langgraph_pgstate.keep import Policy
-from langgraph_pgstate.keep.retention import TTL, place_of, request_policy
+from langgraph_pgstate.keep.retention import place_of, request_policy
+from langgraph_pgstate.keep.types import TTL
 from langgraph_pgstate.options import age
 from langgraph_pgstate.server.errors import missing, refuse
 

@@ -28,7 +28,7 @@ from langgraph_pgstate.errors import ArchiveError, ConfigurationError, StalePoli
 from langgraph_pgstate.keep import archiving, deleting
 from langgraph_pgstate.keep.objects import check_url, open_objects
 from langgraph_pgstate.keep.tables import list_tables
-from langgraph_pgstate.keep.types import Policy, PolicyFields, PolicyReport
+from langgraph_pgstate.keep.types import TTL, Policy, PolicyFields, PolicyReport
 from langgraph_pgstate.options import check_ttl
 from langgraph_pgstate.record.events import note_action
 from langgraph_pgstate.schema.queries import Queries
@@ -39,8 +39,6 @@ from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
-TTL: Final = "ttl"
-"""Name of the policy of threads with a time to live of their own."""
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
 _log = logging.getLogger("langgraph_pgstate.keep")
 

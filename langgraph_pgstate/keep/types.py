@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
+
+TTL: Final = "ttl"
+"""Name of the policy of threads with a time to live of their own."""
 
 
 class LeftThread(NamedTuple):
