@@ -6,12 +6,12 @@ be repeated while programs write on either side. Values are copied as JSON. Embe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, Protocol
 
 from langgraph_pgstate.admin.types import ItemDifference, MemoryTransferReport
@@ -195,7 +195,7 @@ class Transfer:
     def _difference(self, one: Item, there: Item) -> str | None:
         if there.updated_at < one.updated_at:
             return "it was changed at the same moment"
-        if _digest(one.content) != _digest(there.content):
+        if one.content != there.content and _parsed(one.content) != _parsed(there.content):
             return "its value differs"
         if one.created_at != there.created_at:
             return "its created_at differs"
@@ -208,8 +208,9 @@ class Transfer:
         return None
 
 
-def _digest(content: str) -> bytes:
-    return hashlib.sha256(content.encode()).digest()
+def _parsed(content: str) -> Any:
+    # What was encrypted is not as PostgreSQL writes it.
+    return json.loads(content, parse_float=Decimal)
 
 
 def _is_near(one: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]]) -> bool:

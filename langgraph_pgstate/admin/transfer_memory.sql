@@ -2,6 +2,10 @@
 -- Store items of another store with their times, unless the items here were stored later. Keep replaced values as
 -- earlier versions. Return the stored items. Locks the replaced rows, in a fixed order. An expired item is stored only
 -- in place of another value.
+-- seals: memories.value from contents with namespace = namespaces, key = keys
+-- seals: memories.words from words with namespace = namespaces, key = keys
+-- leaves: memory_versions.value
+-- leaves: memories.digest
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -73,6 +77,7 @@ RETURNING m.namespace, m.key, m.version;
 
 -- name: get_stored_memories
 -- Return the contents of items, including expired ones.
+-- opens: memories.value from value
 SELECT m.namespace, m.key, m.value::text, m.created_at, m.updated_at, m.expires_at
 FROM unnest(:namespaces::text[], :keys::text[]) AS g (namespace, key)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key;
@@ -86,6 +91,7 @@ WHERE (m.expires_at IS NULL OR m.expires_at > now()) AND (:since::timestamptz IS
 -- Return the next items that have not expired, in the order of their keys: all, or only items that changed since a
 -- time. Items that changed between another time and now are left out. Returns as many items as fit into a number of
 -- bytes, but at least one.
+-- opens: memories.value from value
 SELECT p.namespace, p.key, p.value::text, p.created_at, p.updated_at, p.expires_at,
     extract(epoch FROM p.ttl)::float8 / 60::float8
 FROM (

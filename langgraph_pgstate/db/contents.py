@@ -19,12 +19,13 @@ JSON parameter of objects that have them as `start` and `length`. `with` names w
 if not under its own name: in the object, the row, or a parameter, of which a list has one for each value. `of kind 0`
 chooses rows by a column such as `kind`. A part `key.1` is an item of an array. With `if intact`, a value that does
 not decrypt raises its error when it is read, and hides no other. `matches` is a filter on objects, and works for keys
-that stay readable or are searchable; `searches` does not work with encryption. `leaves` neither writes nor returns
-content.
+that stay readable or are searchable; `searches` does not work with encryption, except for words that are stored as
+digests. `leaves` neither writes nor returns content.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -53,7 +54,10 @@ _LINE: Final = re.compile(
 )
 _SEALED_TEXT: Final = f'"{TEXT_MAGIC}'
 # Of several rows that get one value, none may have content.
-_OF_SEVERAL: Final = ("thread_ids", "run_ids")
+_OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
+# Integers that orjson reads as floats.
+_LONG: Final = re.compile(rb"\d{19}")
+_SIMPLE: Final = "pg_catalog.simple"
 
 
 class Cipher(Protocol):
@@ -87,6 +91,24 @@ class Cipher(Protocol):
         """Return the digest of a key's value. Equal values have equal digests."""
         ...
 
+    @property
+    def finds_words(self) -> bool:
+        """Whether texts can be searched by digests of their words."""
+        ...
+
+    @property
+    def admits_vectors(self) -> bool:
+        """Whether embeddings may be stored."""
+        ...
+
+    def words(self, text: str) -> str:
+        """Return the digests of a text's words, if they can be searched."""
+        ...
+
+    def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
+        """Return a digest by a key in place of another digest."""
+        ...
+
 
 class _Part(NamedTuple):
     """One line about a column: what the statement does with its content."""
@@ -108,7 +130,7 @@ class Contents:
 
     Args:
         lines: The lines of its head.
-        plain: What it would store in plain text; then it is refused with encryption.
+        has_vectors: Whether it stores embeddings; then it is refused with encryption unless they are allowed.
 
     Attributes:
         columns: Tables and columns of the content.
@@ -116,9 +138,9 @@ class Contents:
             has the same columns at each execution.
     """
 
-    __slots__ = ("_matches", "_opens", "_plain", "_seals", "_searches", "_texts", "columns", "places")
+    __slots__ = ("_has_vectors", "_matches", "_opens", "_seals", "_searches", "_texts", "columns", "places")
 
-    def __init__(self, lines: Sequence[str], plain: str | None = None) -> None:
+    def __init__(self, lines: Sequence[str], *, has_vectors: bool = False) -> None:
         found: dict[str, list[_Part]] = {does: [] for does in ("seals", "opens", "matches", "searches", "leaves")}
         for line in lines:
             match = _LINE.fullmatch(line)
@@ -131,21 +153,23 @@ class Contents:
         # Encrypted bytes are refused where they are read.
         self._texts = [part for part in self._opens if part.content.kind != "bytes"]
         self.places: dict[str, int] | None = None if self._opens else {}
-        self._plain = plain
+        self._has_vectors = has_vectors
 
     def seal(self, cipher: Cipher, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a statement's parameters with encrypted content.
 
         Raises:
             MissingKeysError: If data keys have to be loaded first.
-            ConfigurationError: If it searches in what is encrypted, or would store content in plain text.
+            ConfigurationError: If it searches in what is encrypted, or stores embeddings that are not allowed.
         """
-        if self._plain is not None:
-            raise ConfigurationError(f"{self._plain} cannot be stored with encryption: they would not be encrypted yet")
-        for part in self._searches:
-            if parameters.get(part.path[0]) is not None:
-                raise ConfigurationError(f"{part.column} cannot be searched, because it is encrypted")
+        if self._has_vectors and not cipher.admits_vectors:
+            raise ConfigurationError(
+                "embeddings are not encrypted, and tell what texts are about: an index of memories needs "
+                "Encryption(plain_vectors=True)"
+            )
         changed: dict[str, Any] = {}
+        for part in self._searches:
+            changed |= _searched(cipher, part, parameters)
         for name, parts in self._seals.items():
             value = changed.get(name, parameters.get(name))
             if value is None:
@@ -158,16 +182,18 @@ class Contents:
             elif len(part.path) > 1:
                 changed[name] = _seal_json(cipher, parts, value, parameters)
             elif type(value) is list:
-                changed[name] = [
-                    None if one is None else _seal_parameter(cipher, part, one, _at(parameters, number))
-                    for number, one in enumerate(value)
-                ]
+                changed[name] = _seal_each(cipher, part, value, parameters)
             else:
                 changed[name] = _seal_parameter(cipher, part, value, _alone(parameters))
+            if part.content.kind == "words" and cipher.finds_words:
+                # Digests have no endings.
+                changed["language"] = _SIMPLE
         for part in self._matches:
             name = part.path[0]
             value = parameters.get(name)
-            if type(value) is list:
+            if part.content.is_value:
+                changed[name] = _conditions(cipher, part, parameters)
+            elif type(value) is list:
                 changed[name] = [_matched(cipher, part, one) for one in value]
             elif value is not None:
                 changed[name] = _matched(cipher, part, value)
@@ -254,7 +280,10 @@ def _part(match: re.Match[str]) -> _Part:
 
 def _keys(part: _Part, find: Callable[[str], Any]) -> list[Any]:
     """Return the key of a value's row. Of its parts, quoted texts and numbers stand for themselves."""
-    return [find(name) if name.isidentifier() else _key_in(name, find) for name in part.keys]
+    keys = [find(name) if name.isidentifier() else _key_in(name, find) for name in part.keys]
+    if part.content.key[0] == "namespace" and isinstance(keys[0], str):
+        keys[0] = labels_in(keys[0])
+    return keys
 
 
 def _key_in(name: str, find: Callable[[str], Any]) -> Any:
@@ -294,9 +323,60 @@ def _alone(parameters: Mapping[str, Any]) -> Callable[[str], Any]:
     return find
 
 
+def labels_in(literal: str) -> list[str]:
+    """Return the labels of an array literal."""
+    # Labels are quoted and escaped as in JSON, but for control characters.
+    found: list[str] = json.loads(f"[{literal[1:-1]}]", strict=False)
+    return found
+
+
+def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
+    """Return values encrypted.
+
+    Raises:
+        MissingKeysError: If data keys have to be loaded first: all that are known to be missing.
+    """
+    missing: set[tuple[str, str]] = set()
+    sealed = []
+    for number, one in enumerate(values):
+        try:
+            sealed.append(None if one is None else _seal_parameter(cipher, part, one, _at(parameters, number)))
+        except MissingKeysError as error:
+            missing |= error.wanted
+    if missing:
+        raise MissingKeysError(missing)
+    return sealed
+
+
+def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changed parameters of a search.
+
+    Raises:
+        ConfigurationError: If it searches in what is encrypted.
+    """
+    name = part.path[0]
+    query = parameters.get(name)
+    if query in (None, ""):
+        return {}
+    if part.content.kind != "words":
+        raise ConfigurationError(f"{part.column} cannot be searched, because it is encrypted")
+    if parameters.get("uses_words") is False:
+        return {name: ""}
+    if not cipher.finds_words:
+        raise ConfigurationError(
+            f"{part.column} cannot be searched, because they are encrypted: Encryption(search='words') stores digests "
+            "of words, and finds them"
+        )
+    return {name: cipher.words(query), "language": _SIMPLE}
+
+
 def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
-    keys = _keys(part, find)
     content = part.content
+    if content.kind == "words":
+        return cipher.words(value)
+    keys = _keys(part, find)
+    if content.kind == "digest":
+        return cipher.mark(part.column, keys, value)
     if content.kind == "bytes":
         if content.lists_segments:
             value = list_segments(value, find("segment_ids"))
@@ -309,9 +389,9 @@ def _seal_parameter(cipher: Cipher, part: _Part, value: Any, find: Callable[[str
     # The parameter is JSON text.
     if content.kind == "json":
         return f'"{_seal_text(cipher, part, keys, value.encode())}"'
-    given = orjson.loads(value)
+    given = _loads(value.encode())
     sealed = _seal_object(cipher, part, keys, given)
-    return value if sealed is given else orjson.dumps(sealed).decode()
+    return value if sealed is given else _dumps(part, sealed).decode()
 
 
 def _seal_concatenated(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,7 +461,15 @@ def _seal_inner(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) ->
 
 def _dumps(part: _Part, value: Any) -> bytes:
     # SQL compares objects regardless of the order of keys.
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if part.content.is_stable else orjson.dumps(value)
+    except TypeError:
+        # Of more than 64 bits.
+        return json.dumps(value, sort_keys=part.content.is_stable, ensure_ascii=False).encode()
+
+
+def _loads(text: bytes) -> Any:
+    return json.loads(text) if _LONG.search(text) else orjson.loads(text)
 
 
 def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes) -> str:
@@ -398,10 +486,14 @@ def _seal_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -
     if not isinstance(value, dict):
         return value
     hidden = {key: one for key, one in value.items() if not _is_readable(cipher, part, key)}
-    if not hidden:
+    if not hidden and not part.content.is_value:
         return value
     shown = {key: one for key, one in value.items() if key not in hidden}
-    shown |= {key: cipher.digest(part.column, key, one) for key, one in hidden.items() if cipher.is_searchable(key)}
+    shown |= {
+        key: cipher.digest(part.column, key, one)
+        for key, one in hidden.items()
+        if cipher.is_searchable(key) and not (one is None and part.content.is_value)
+    }
     return {**shown, SEALED_KEY: _seal_text(cipher, part, keys, _dumps(part, hidden))}
 
 
@@ -427,6 +519,30 @@ def _matched(cipher: Cipher, part: _Part, value: str) -> str:
                 "Encryption(readable=...), or in searchable= to find equal values by their digests"
             )
     return orjson.dumps(wanted).decode()
+
+
+def _conditions(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> list[str]:
+    """Return the operands of a filter on values of the store, with digests of searchable keys.
+
+    Raises:
+        ConfigurationError: If a condition is on a key that is neither readable nor searchable for it.
+    """
+    found = []
+    operands = parameters[part.path[0]]
+    for path, operator, operand in zip(parameters["paths"], parameters["operators"], operands, strict=True):
+        key, *rest = labels_in(path)
+        if _is_readable(cipher, part, key):
+            found.append(operand)
+        elif cipher.is_searchable(key) and not rest and operator in ("$eq", "$ne"):
+            is_null = operand == "null"
+            found.append(operand if is_null else json.dumps(cipher.digest(part.column, key, _loads(operand.encode()))))
+        else:
+            raise ConfigurationError(
+                f"{part.column} cannot be filtered by {'.'.join([key, *rest])!r} with {operator}, because it is "
+                "encrypted: name the key in Encryption(readable=...), or in searchable= to find equal values of it "
+                "by their digests"
+            )
+    return found
 
 
 def _open_value(cipher: Cipher, part: _Part, value: Any, find: Callable[[str], Any]) -> Any:
@@ -470,9 +586,9 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
     place = where(part.column, keys)
     if part.content.kind == "object":
         is_text = isinstance(value, str)
-        given = orjson.loads(value) if is_text else value
+        given = _loads(value.encode()) if is_text else value
         found = _open_object(cipher, part, keys, given, place)
-        return orjson.dumps(found).decode() if is_text and found is not given else found if not is_text else value
+        return _dumps(part, found).decode() if is_text and found is not given else found if not is_text else value
     if isinstance(value, str) and value.startswith(TEXT_MAGIC):
         text = frames.unpack(cipher.open(part.column, keys, from_text(value, place)), place)
         return text.decode("utf-8", "surrogatepass") if part.content.kind == "text" else orjson.loads(text)
@@ -495,13 +611,13 @@ def _open_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any, p
         return value
     sealed = value.get(SEALED_KEY)
     if sealed is None:
-        if any(not _is_readable(cipher, part, key) for key in value):
+        if part.content.is_value or any(not _is_readable(cipher, part, key) for key in value):
             cipher.admit_plain(place)
         return value
     if not isinstance(sealed, str) or not sealed.startswith(TEXT_MAGIC):
         raise DecryptionError(place)
     try:
-        hidden = orjson.loads(frames.unpack(cipher.open(part.column, keys, from_text(sealed, place)), place))
+        hidden = _loads(frames.unpack(cipher.open(part.column, keys, from_text(sealed, place)), place))
     except DataKeyDestroyedError:
         hidden = {}
     return {**{key: one for key, one in value.items() if key != SEALED_KEY}, **hidden}
@@ -525,6 +641,11 @@ def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Se
     """
     content = CONTENTS[column]
     part = _Part(column, content, (column,), None, None, None, (), None, frozenset(), False)
+    if content.kind == "digest":
+        if is_sealed(value):
+            return None
+        cipher.admit_plain(where(column, keys))
+        return cipher.mark(column, keys, value)
     sealed = _sealed_in(content, value, where(column, keys))
     if sealed is not None:
         found, is_own = _open_from(cipher, column, [keys, *others], sealed)

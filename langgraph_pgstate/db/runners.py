@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.database import AsyncDatabase, Database
 from langgraph_pgstate.db.protocol import Connection, Read
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import BlockingCallError
 
 T = TypeVar("T")
@@ -60,6 +61,11 @@ def wait_on_loop(loop: asyncio.AbstractEventLoop | None, coroutine: Coroutine[An
 
 class Runner(Protocol):
     """A runner, blocking or async."""
+
+    @property
+    def keys(self) -> KeyRing | None:
+        """The data keys by which content is encrypted; `None` for none."""
+        ...
 
     @property
     def tenant(self) -> str | None:
@@ -122,6 +128,11 @@ class BlockingRunner:
         self.database = database
 
     @property
+    def keys(self) -> KeyRing | None:
+        """The data keys by which content is encrypted; `None` for none."""
+        return self.database.keys
+
+    @property
     def tenant(self) -> str | None:
         """The tenant whose rows alone its operations see."""
         return self.database.tenant
@@ -181,6 +192,11 @@ class AsyncRunner:
 
     def __init__(self, database: AsyncDatabase) -> None:
         self.database = database
+
+    @property
+    def keys(self) -> KeyRing | None:
+        """The data keys by which content is encrypted; `None` for none."""
+        return self.database.keys
 
     @property
     def tenant(self) -> str | None:

@@ -15,7 +15,7 @@ import binascii
 import hmac
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from langgraph_pgstate.errors import ConfigurationError, DecryptionError
@@ -30,6 +30,9 @@ _START: Final = len(MAGIC)
 _NONCE_AT: Final = _START + _ID_BYTES
 _CONTENT_AT: Final = _NONCE_AT + _NONCE_BYTES
 _MOST_SUBKEYS: Final = 4096
+_WORD_BYTES: Final = 8
+# Words of full text are made of letters.
+_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
 def aes_gcm(key: bytes) -> Any:
@@ -159,6 +162,16 @@ class DataKey:
     def digest(self, purpose: str, content: bytes) -> str:
         """Return an HMAC of content, to search for equal content."""
         return hmac.digest(self._derived(f"digest\0{purpose}"), content, "sha256").hex()[:32]
+
+    def mark(self, purpose: str, digest: str) -> str:
+        """Return an HMAC of a digest, which names the key as an encrypted value does."""
+        return to_text(MAGIC + self._raw_id + bytes.fromhex(self.digest(purpose, digest.encode())))
+
+    def words(self, words: Iterable[str]) -> str:
+        """Return HMACs of words as a text of words of letters, in an order that says nothing of theirs."""
+        key = self._derived("words")
+        found = {hmac.digest(key, word.encode("utf-8", "surrogatepass"), "sha256")[:_WORD_BYTES] for word in words}
+        return " ".join(one.hex().translate(_LETTERS) for one in sorted(found))
 
     def _of(self, part: Any) -> tuple[Any, bytes]:
         subject = _text(part)

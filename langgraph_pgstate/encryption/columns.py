@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["bytes", "text", "json", "object"]
-"""Type of a column: `bytea`, `text`, `jsonb`, or `jsonb` objects of which chosen keys stay readable."""
+Kind = Literal["bytes", "text", "json", "object", "words", "digest"]
+"""Type of a column: `bytea`, `text`, `jsonb`, or `jsonb` objects of which chosen keys stay readable.
+
+`words` are text for searches and `digest` a hash of content: they are replaced by digests by a key.
+"""
 
 SEALED_KEY: Final = "pgstate_encrypted"
 """The key of a `jsonb` object under which its other keys are, encrypted."""
@@ -22,6 +25,8 @@ class Content(NamedTuple):
         readable: Keys of objects that are not encrypted.
         lists_segments: Whether it is bound to the segments that its row names, too.
         plain: Pattern of texts that statements write themselves, which are not encrypted.
+        is_value: Whether it is a value of the store: always encrypted, and filtered by conditions for which a missing
+            key counts as null.
     """
 
     kind: Kind
@@ -31,6 +36,7 @@ class Content(NamedTuple):
     readable: frozenset[str] = frozenset()
     lists_segments: bool = False
     plain: str = ""
+    is_value: bool = False
 
 
 _RUN: Final = ("thread_id", "run_id")
@@ -39,6 +45,7 @@ _MESSAGE: Final = ("thread_id", "message_id")
 _EXECUTION: Final = ("thread_id", "idempotency_key")
 _BATCH: Final = ("thread_id", "run_id", "fencing_token", "position")
 _FILE_VERSION: Final = ("namespace", "path", "version")
+_ITEM: Final = ("namespace", "key")
 _DIED: Final = r"the (process|worker) that ran it has died|its worker died [a-z0-9 ]*"
 _CHECKPOINT: Final = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
@@ -111,16 +118,20 @@ CONTENTS: Final[dict[str, Content]] = {
     "assistant_versions.metadata": Content(
         "object", "metadata of assistants", ("assistant_id",), readable=OWN_METADATA
     ),
+    "memories.value": Content("object", "values of memories and items", _ITEM, is_stable=True, is_value=True),
+    "memories.words": Content("words", "words for searches: none, or digests", _ITEM),
+    "memories.digest": Content("digest", "hash of a text, to find equal ones", _ITEM[:1]),
+    "memory_versions.value": Content("object", "earlier values", _ITEM, is_stable=True, is_value=True),
     "feedback.comment": Content("text", "comments", (*_RUN, "feedback_id")),
     "feedback.value": Content("bytes", "comments, encoded by a serializer", (*_RUN, "feedback_id")),
 }
 """The columns that are encrypted, as `table.column`."""
 
-NOT_YET: Final[dict[str, str]] = {
-    "memories": "memories",
-    "memory_versions": "memories",
-}
-"""Tables whose content is not encrypted, so that rows of them are refused where other content is."""
+BOUND_AS: Final = {"memory_versions.value": "memories.value"}
+"""Columns whose values statements copy from others, and which are bound as these."""
+
+VECTORS: Final = frozenset({"memory_indexes", "memory_vectors_0"})
+"""Tables of embeddings, which are not encrypted, and are refused unless they are allowed."""
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "checkpoints": _CHECKPOINT,
@@ -142,6 +153,8 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "assistant_versions": ("assistant_id", "version"),
     "file_versions": _FILE_VERSION,
     "file_texts": _FILE_VERSION[:2],
+    "memories": _ITEM,
+    "memory_versions": (*_ITEM, "version"),
 }
 """The primary keys of these tables."""
 

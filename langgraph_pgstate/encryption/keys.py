@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import os
+import re
 import threading
 import time
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import orjson
 
 from langgraph_pgstate.encryption.cipher import KEY_BYTES, DataKey, key_id_of, new_key_id
-from langgraph_pgstate.encryption.columns import Content
+from langgraph_pgstate.encryption.columns import BOUND_AS, Content
 from langgraph_pgstate.encryption.masters import MasterKey
 from langgraph_pgstate.encryption.options import MIN_CACHE_SECONDS, Encryption, Subject
 from langgraph_pgstate.errors import (
@@ -44,6 +47,7 @@ THREAD: Final = "thread"
 # The scope of the key of digests, which is the same for all rows.
 _SEARCH: Final = "pgstate:search"
 _MOST_THREADS: Final = 100_000
+_WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 _OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
 # After this part of the time for which a key is cached, a master key that did not answer is asked again.
@@ -115,7 +119,8 @@ class KeyRing:
         Raises:
             MissingKeysError: If the key is not in memory.
         """
-        return self._current_key(self._scope_of(column, parts)).seal(column, parts, value, is_stable=content.is_stable)
+        key = self._current_key(self._scope_of(column, parts))
+        return key.seal(BOUND_AS.get(column, column), parts, value, is_stable=content.is_stable)
 
     def open(self, column: str, parts: Sequence[Any], value: bytes) -> bytes:
         """Return the content of an encrypted value.
@@ -125,7 +130,7 @@ class KeyRing:
             DecryptionError: If it was changed, cut off, or moved from another row.
             DataKeyDestroyedError: If its data key was destroyed.
         """
-        return self._key(key_id_of(value)).open(column, parts, value)
+        return self._key(key_id_of(value)).open(BOUND_AS.get(column, column), parts, value)
 
     def admit_plain(self, place: str) -> None:
         """Raise unless values that are not encrypted are accepted.
@@ -137,8 +142,8 @@ class KeyRing:
             raise NotEncryptedError(place)
 
     def is_readable(self, column: str, key: str) -> bool:
-        """Return whether a key of metadata stays readable."""
-        return column.endswith(".metadata") and key in self.encryption.readable
+        """Return whether a key of metadata, or of a value of the store, stays readable."""
+        return column.endswith((".metadata", ".value")) and key in self.encryption.readable
 
     def is_searchable(self, key: str) -> bool:
         """Return whether equal values of a key of metadata can be searched for."""
@@ -150,7 +155,39 @@ class KeyRing:
         Raises:
             MissingKeysError: If the key of digests is not in memory.
         """
-        return self._current_key(_SEARCH).digest(f"{column}\0{key}", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+        if isinstance(value, float) and value.is_integer():
+            # PostgreSQL compares numbers by their values.
+            value = int(value)
+        text = json.dumps(value) if type(value) is int else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+        return self._current_key(_SEARCH).digest(f"{BOUND_AS.get(column, column)}\0{key}", text.encode())
+
+    @property
+    def finds_words(self) -> bool:
+        """Whether texts can be searched by digests of their words."""
+        return self.encryption.search == "words"
+
+    @property
+    def admits_vectors(self) -> bool:
+        """Whether embeddings may be stored, which are not encrypted."""
+        return self.encryption.plain_vectors
+
+    def words(self, text: str) -> str:
+        """Return the digests of a text's words; nothing unless they can be searched.
+
+        Raises:
+            MissingKeysError: If the key of digests is not in memory.
+        """
+        if not self.finds_words or not text:
+            return ""
+        return self._current_key(_SEARCH).words(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+    def mark(self, column: str, parts: Sequence[Any], digest: str) -> str:
+        """Return a digest by a key, in place of one that anybody could make who guesses the content.
+
+        Raises:
+            MissingKeysError: If the key of digests is not in memory.
+        """
+        return self._current_key(_SEARCH).mark("\0".join([column, *parts[0]]), digest)
 
     def current_id(self, column: str, parts: Sequence[Any]) -> str:
         """Return the id of the data key that a value would be encrypted under.
@@ -191,7 +228,7 @@ class KeyRing:
     def _scope_of(self, column: str, parts: Sequence[Any]) -> str:
         table = column.partition(".")[0]
         if table in _NAMESPACED:
-            return self.encryption.scope_of(Subject(namespace=tuple(parts[0])))
+            return self.encryption.scope_of(Subject.of_namespace(parts[0]))
         if table in _OF_NO_THREAD:
             return self.encryption.scope_of(Subject())
         thread_id = str(parts[0])

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from langgraph_pgstate.encryption.cipher import aes_gcm
 from langgraph_pgstate.encryption.masters import MasterKey, master_of
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _MOST_SCOPE_BYTES: Final = 512
+# Labels of a namespace before the id of its owner.
+_OWNERS: Final = {
+    "user": "user_id",
+    "users": "user_id",
+    "tenant": "tenant_id",
+    "tenants": "tenant_id",
+    "agent": "agent",
+    "agents": "agent",
+}
 MIN_CACHE_SECONDS: Final = 1.0
 """A key that an operation has missed is there when the operation runs again."""
 
@@ -21,13 +30,14 @@ class Subject:
     """What is known of a row when its content is encrypted, to choose its data key.
 
     Rows of a thread have the thread's id and its owner: as the config of the first put in this process names them, else
-    as the thread's row does. Other rows have a namespace at most.
+    as the thread's row does. Memories and files have a namespace, and the owner that its labels after `user`, `tenant`
+    and `agent` name.
 
     Attributes:
         thread_id: The thread.
-        user_id: The user of the thread.
-        tenant_id: The tenant of the thread.
-        agent: The agent of the thread.
+        user_id: The user of the thread or the namespace.
+        tenant_id: Its tenant.
+        agent: Its agent.
         namespace: The namespace of a memory or a file.
     """
 
@@ -36,6 +46,16 @@ class Subject:
     tenant_id: str | None = None
     agent: str | None = None
     namespace: tuple[str, ...] = ()
+
+    @classmethod
+    def of_namespace(cls, namespace: Sequence[str]) -> Subject:
+        """Return what is known of a memory or a file."""
+        named: dict[str, str] = {}
+        labels = iter(namespace)
+        for name in labels:
+            if (part := _OWNERS.get(name)) is not None and (label := next(labels, None)) is not None:
+                named.setdefault(part, label)
+        return cls(None, named.get("user_id"), named.get("tenant_id"), named.get("agent"), tuple(namespace))
 
 
 _SCOPES: Final[dict[str, Callable[[Subject], str]]] = {
@@ -59,9 +79,13 @@ class Encryption:
             the others unwrap those that they have wrapped before.
         scope: Which rows share a data key: all (by default), those of a `"tenant"`, a `"user"` or a `"thread"`; or a
             function that returns the name of the key for a `Subject`. Names are stored in clear text.
-        readable: Keys of metadata that stay readable, besides those of LangGraph and of this package, so that threads
-            and checkpoints can be searched for them.
-        searchable: Keys of metadata whose equal values can be searched for. Who reads the tables sees which are equal.
+        readable: Keys of metadata and of values of the store that stay readable, besides those of LangGraph and of this
+            package, so that threads, checkpoints and memories can be searched for them.
+        searchable: Keys of these whose equal values can be searched for. Who reads the tables sees which are equal.
+        search: `"words"` stores the words of memories as digests, so that they can be searched. Who reads the tables
+            sees which memories share words.
+        plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and whoever reads them can
+            tell what the texts are about.
         accept_plain: Whether content that is not encrypted is read, while a schema is moved to encryption.
         cache_for: How long a data key is used before the master key is asked again. Where the master key does not
             answer then, the data key is used on.
@@ -78,6 +102,8 @@ class Encryption:
         scope: str | Callable[[Subject], str] | None = None,
         readable: Collection[str] = (),
         searchable: Collection[str] = (),
+        search: Literal["words"] | None = None,
+        plain_vectors: bool = False,
         accept_plain: bool = False,
         cache_for: timedelta = timedelta(minutes=5),
         max_cached: int = 10_000,
@@ -93,6 +119,8 @@ class Encryption:
         for name, names in (("readable", readable), ("searchable", searchable)):
             if isinstance(names, str) or not all(isinstance(one, str) for one in names):
                 raise ArgumentTypeError(f"{name} must be keys of metadata, not {names!r}")
+        if search not in (None, "words"):
+            raise ConfigurationError(f"search must be 'words' or None, got {search!r}")
         if not isinstance(cache_for, timedelta) or cache_for.total_seconds() < MIN_CACHE_SECONDS:
             raise ConfigurationError(f"cache_for must be a timedelta of at least a second, not {cache_for!r}")
         if type(max_cached) is not int or max_cached < 1:
@@ -102,7 +130,7 @@ class Encryption:
         self._scope: Callable[[Subject], str] = scope if callable(scope) else _SCOPES[scope or "all"]
         self.asks_owner = callable(scope) or scope in ("user", "tenant")
         self.readable, self.searchable = frozenset(readable), frozenset(searchable)
-        self.accept_plain = accept_plain
+        self.search, self.plain_vectors, self.accept_plain = search, plain_vectors, accept_plain
         self.cache_seconds, self.max_cached = cache_for.total_seconds(), max_cached
 
     def __repr__(self) -> str:
@@ -117,7 +145,8 @@ class Encryption:
         Without variables that name keys, `key` is the master key, if it is given.
 
         `PGSTATE_ENCRYPTION_KEYS` has master keys, like `env:NAME,file:PATH`; `PGSTATE_ENCRYPTION_SCOPE`,
-        `PGSTATE_ENCRYPTION_READABLE` and `PGSTATE_ENCRYPTION_SEARCHABLE` are as the arguments, lists with commas.
+        `PGSTATE_ENCRYPTION_READABLE` and `PGSTATE_ENCRYPTION_SEARCHABLE` are as the arguments, lists with commas;
+        `PGSTATE_ENCRYPTION_SEARCH` is as the argument, and `PGSTATE_ENCRYPTION_PLAIN_VECTORS` is 1 to allow them.
 
         Raises:
             ConfigurationError: If one is not usable.
@@ -136,6 +165,8 @@ class Encryption:
             scope=environment.get("PGSTATE_ENCRYPTION_SCOPE") or None,
             readable=listed("PGSTATE_ENCRYPTION_READABLE"),
             searchable=listed("PGSTATE_ENCRYPTION_SEARCHABLE"),
+            search=environment.get("PGSTATE_ENCRYPTION_SEARCH") or None,  # type: ignore[arg-type]
+            plain_vectors=environment.get("PGSTATE_ENCRYPTION_PLAIN_VECTORS") == "1",
             accept_plain=accept_plain,
         )
 

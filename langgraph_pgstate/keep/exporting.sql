@@ -77,6 +77,10 @@ ORDER BY s.name COLLATE "C", s.key COLLATE "C" LIMIT :page_size;
 -- opens: schedules.metadata from content.metadata of name schedules
 -- opens: assistant_versions.description from content.description of name assistants
 -- opens: assistant_versions.metadata from content.metadata of name assistants
+-- opens: memories.value from content.value of name memories
+-- opens: memory_versions.value from content.value of name memory_versions
+-- leaves: memories.words
+-- leaves: memories.digest
 SELECT s.name, s.key, s.content FROM (
     SELECT 'memories' AS name, array_to_string(o.namespace, ' ') || ' ' || o.key AS key,
         to_jsonb(o) - 'words'::text AS content

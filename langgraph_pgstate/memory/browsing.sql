@@ -1,5 +1,7 @@
 -- name: browse_items
 -- Return a page of items as they are stored, the last stored first: of a user, or below a namespace.
+-- opens: memories.value from value
+-- searches: memories.value from text
 -- plan: at each call
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
     m.created_at, m.updated_at, m.valid_from, m.expires_at, m.changed_by, m.thread_id, m.run_id, m.checkpoint_id,
@@ -20,6 +22,7 @@ LIMIT :page_size;
 -- name: inspect_item
 -- Return an item as it is stored, with the beginning of the message that caused it.
 -- opens: messages.content from said
+-- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance, m.duplicates,
     m.created_at, m.updated_at, m.valid_from, m.expires_at, m.changed_by, m.thread_id, m.run_id, m.checkpoint_id,
     m.message_id, m.accessed_at, m.access_count,
@@ -35,6 +38,8 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
 
 -- name: list_caused_in_thread
 -- Return versions of items that were stored in a thread, or in one of its runs, newest first.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
 SELECT a.namespace, a.key, a.version, a.value, a.kind, a.valid_from, a.valid_to, a.is_deleted, a.changed_by, a.thread_id,
     a.run_id, a.message_id
 FROM (
@@ -56,6 +61,8 @@ LIMIT :page_size::integer;
 
 -- name: list_caused_by_messages
 -- Return versions of items that messages caused, in a thread or in the thread it was forked from, newest first.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
 WITH RECURSIVE sources AS (
     SELECT :thread_id::text COLLATE "C" AS thread_id
     UNION

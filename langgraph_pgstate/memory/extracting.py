@@ -18,7 +18,7 @@ from langgraph_pgstate.db.adapters import run_blocking
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError, NotFoundError
 from langgraph_pgstate.langgraph_compat import CHECKPOINTER, DURABILITY
-from langgraph_pgstate.memory.memories import ROOT, digest_of, namespace_of, owner_of
+from langgraph_pgstate.memory.memories import ROOT, digest_of, namespace_of, owner_of, text_of
 from langgraph_pgstate.memory.namespaces import literal
 from langgraph_pgstate.memory.remembering import AsyncMemories
 from langgraph_pgstate.memory.store import AsyncPGMemoryStore, PGMemoryStore
@@ -190,7 +190,7 @@ async def list_extracted(db: Connection, queries: Queries, run: _Run) -> set[str
     """Return the digests of the memories, and of their earlier versions, that were extracted from a run."""
     where = literal(namespace_of(ROOT, owner_of(run.tenant_id, run.user_id, None)))
     given = {"namespace": where, "thread_id": run.thread_id, "run_id": run.run_id, "changed_by": BY}
-    return {digest_of(kind, str(content)) for kind, content in await db.fetch(queries.list_extracted, given)}
+    return {digest_of(kind, text_of(value)) for kind, value, *_ in await db.fetch(queries.list_extracted, given)}
 
 
 def extract_summaries(messages: list[BaseMessage]) -> list[Extracted]:

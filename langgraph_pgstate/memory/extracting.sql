@@ -7,11 +7,13 @@ SELECT r.user_id, r.tenant_id, (
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text;
 
 -- name: list_extracted
--- Return kind and content of the memories of a namespace, and of their earlier versions, that were extracted from a run.
-SELECT m.kind, m.value ->> 'content' FROM /*schema*/memories m
+-- Return kinds, values and keys of the memories of a namespace, and of their earlier versions, that were extracted from a run.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
+SELECT m.kind, m.value, m.namespace, m.key FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.thread_id = :thread_id::text
     AND m.run_id = :run_id::text AND m.changed_by = :changed_by::text
 UNION ALL
-SELECT v.kind, v.value ->> 'content' FROM /*schema*/memory_versions v
+SELECT v.kind, v.value, v.namespace, v.key FROM /*schema*/memory_versions v
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace AND v.thread_id = :thread_id AND v.run_id = :run_id
     AND v.changed_by = :changed_by;

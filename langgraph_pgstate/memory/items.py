@@ -11,6 +11,7 @@ from langgraph.store.base import Item
 
 from langgraph_pgstate.db.protocol import Connection, Packed, Row, Rows
 from langgraph_pgstate.db.runners import Runner
+from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import ConfigurationError, ConflictError
 from langgraph_pgstate.memory.embedding import Vector, packed, packed_array
 from langgraph_pgstate.memory.filters import conditions_of
@@ -342,9 +343,17 @@ async def search(
     }
     if index is None or embedding is None or mode == "words":
         return [_found(row) for row in await _fetch_planned(db, queries, (queries.search_words, ranking))]
-    ranking |= {"embedding": Packed(packed(embedding, index.index.dims)), "uses_words": mode == "hybrid"}
+    ranking |= {
+        "embedding": Packed(packed(embedding, index.index.dims)),
+        "uses_words": mode == "hybrid" and finds_words(db.keys),
+    }
     rows = await _search_vectors(db, queries, search, ranking, index)
     return [_found(row, index.index.distance) for row in rows]
+
+
+def finds_words(keys: KeyRing | None) -> bool:
+    """Return whether items can be found by words: if they are not encrypted, or their words are stored as digests."""
+    return keys is None or keys.finds_words
 
 
 async def _fetch_planned(db: Connection, queries: Queries, statement: Statement) -> Rows:

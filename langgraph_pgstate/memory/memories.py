@@ -182,13 +182,16 @@ async def remember(
     call is repeated after a lost connection, it may be counted twice.
     """
     put, traits = told.put, told.traits
+    if db.keys is not None and not told.is_named:
+        # Whoever guesses the content could confirm it by a key that is made of it.
+        put = replace(put, key=uuid4().hex)
     where = {"namespace": literal(put.namespace)}
     async with db.transaction():
         await db.fetch(queries.lock_memories, {"key": f"pgstate.memories {queries.schema} {where['namespace']}"})
         same = {"key": put.key, "kind": traits.kind, "digest": traits.digest, "is_named": told.is_named}
         found = await db.fetch(queries.find_told, {**where, **same})
         equal = next((row for row in found if row[1]), None)
-        if equal is not None and (not told.is_named or told.metadata in (None, equal[2])):
+        if equal is not None and (not told.is_named or told.metadata in (None, equal[2].get("metadata"))):
             key = equal[0]
             repeated = {
                 "importance": None if traits.importance is None else str(traits.importance),
@@ -244,7 +247,15 @@ async def _find_similar(
     )
     # Texts that differ in a number are similar but mean different things.
     numbers = _numbers(told.content)
-    return next((key for key, text, apart in found if 1 - apart >= similarity and _numbers(text) == numbers), None)
+    return next(
+        (key for key, value, apart in found if 1 - apart >= similarity and _numbers(text_of(value)) == numbers), None
+    )
+
+
+def text_of(value: Mapping[str, Any]) -> str:
+    """Return the text of a memory; an empty one if its value has none."""
+    text = value.get(CONTENT)
+    return text if isinstance(text, str) else ""
 
 
 def _numbers(text: str) -> list[str]:
@@ -254,12 +265,12 @@ def _numbers(text: str) -> list[str]:
 def memory_of(row: Row) -> Memory:
     """Return a memory."""
     namespace, key, version, value, *others = row
-    content, metadata = value.get(CONTENT), value.get("metadata")
+    metadata = value.get("metadata")
     return Memory(
         tuple(namespace),
         key,
         version,
-        content if isinstance(content, str) else "",
+        text_of(value),
         metadata if isinstance(metadata, dict) else {},
         *others,
     )

@@ -2,6 +2,10 @@
 -- Store items, keep what they replace as earlier versions, and return a row for each that was stored. Locks what they
 -- replace, in one order; an item that another call has made at the same moment, or that has another version than
 -- expected, is left out. What has expired leaves no version. Of progress notes, every version is kept.
+-- seals: memories.value from contents with namespace = namespaces, key = keys
+-- seals: memories.words from words with namespace = namespaces, key = keys
+-- seals: memories.digest from digest with namespace = namespaces
+-- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -91,6 +95,8 @@ SELECT w.namespace FROM written w;
 -- name: delete_memories
 -- Delete items, and keep each as an earlier version or, if `purges`, delete its versions, too. Return those deleted.
 -- What has expired leaves no version.
+-- leaves: memories.value
+-- leaves: memory_versions.value
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), given AS MATERIALIZED (
@@ -121,6 +127,17 @@ WITH clock AS MATERIALIZED (
 )
 SELECT gone.namespace, gone.key FROM gone WHERE NOT gone.is_expired;
 
+-- name: replace_words
+-- Replace the words of an item that is found by words, if it has a value.
+-- leaves: memories.value
+-- seals: memories.words from words
+WITH given AS MATERIALIZED (
+    SELECT to_tsvector(:language::text::regconfig, nullif(:words::text, '')) AS words
+)
+UPDATE /*schema*/memories m SET words = g.words FROM given g
+WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND m.value = :value::jsonb
+    AND m.words IS NOT NULL;
+
 -- name: set_planning
 -- Set how the prepared statements of this transaction are planned: `force_generic_plan` has them planned once, because
 -- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts. None is
@@ -129,12 +146,14 @@ SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off'
 
 -- name: get_memory
 -- Return an item, unless it has expired.
+-- opens: memories.value from value
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: get_memories
 -- Return items with the numbers under which they were asked for, unless they have expired.
+-- opens: memories.value from value
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, g.number
 FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
     JOIN /*schema*/memories m ON m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key
@@ -142,6 +161,8 @@ WHERE m.expires_at IS NULL OR m.expires_at > now();
 
 -- name: list_memories
 -- Return a page of the items of a range of namespaces, those stored last first.
+-- opens: memories.value from value
+-- matches: memories.value from operands
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :lower::text[] AND m.namespace OPERATOR(pg_catalog.<) :upper::text[] AND (m.expires_at IS NULL OR m.expires_at > now())
@@ -219,6 +240,9 @@ SELECT g.namespace, g.key FROM gone g;
 -- name: search_words
 -- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common
 -- ones (BM25 with each word counted once), then the others, those stored last first.
+-- opens: memories.value from value
+-- matches: memories.value from operands
+-- searches: memories.words from query
 WITH terms AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)

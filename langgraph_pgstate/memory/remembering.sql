@@ -4,7 +4,9 @@ SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_told
 -- Return memories of a namespace with a key or, unless the caller has named it, with a digest: that first.
-SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value -> 'metadata'
+-- opens: memories.value from value with namespace = namespace
+-- seals: memories.digest from digest
+SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[]
     AND (m.key = :key::text OR m.digest = :digest AND m.kind = :kind AND NOT :is_named::boolean)
@@ -25,6 +27,7 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
 
 -- name: get_remembered
 -- Return memories by their namespaces and keys, unless they have expired.
+-- opens: memories.value from value
 SELECT g.number, m.namespace, m.key, m.version, m.value, m.kind, m.user_id, m.agent, m.tenant_id, m.importance,
     m.duplicates, m.created_at, m.updated_at, m.valid_from, NULL::timestamptz, m.expires_at, m.changed_by, m.thread_id,
     m.run_id, m.checkpoint_id, m.message_id
@@ -36,6 +39,9 @@ ORDER BY g.number;
 -- name: recall_as_of
 -- Return a page of the memories of a range of namespaces that were valid at a time: those with most words of a query
 -- first. What has expired by now is left out.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
+-- searches: memory_versions.value from query
 WITH valid AS MATERIALIZED (
     SELECT DISTINCT ON (a.namespace, a.key) a.*
     FROM (
@@ -104,6 +110,8 @@ WHERE v.namespace OPERATOR(pg_catalog.=) d.namespace AND v.key = d.key AND v.ver
 
 -- name: list_memory_versions
 -- Return a page of the versions of an item, newest first: the current one and earlier ones. None if it has expired.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
 SELECT a.namespace, a.key, a.version, a.value, a.kind, a.importance, a.valid_from, a.valid_to, a.is_deleted,
     a.deleted_by, a.changed_by, a.thread_id, a.run_id, a.checkpoint_id, a.message_id
 FROM (
@@ -127,6 +135,8 @@ LIMIT :page_size::integer;
 
 -- name: get_version_to_restore
 -- Return a version of an item with what it has beside its value, and how the item is indexed and when it ends now.
+-- opens: memories.value from value
+-- leaves: memory_versions.value
 SELECT a.value, a.kind, a.user_id, a.agent, a.tenant_id, a.importance, n.index_fields,
     extract(epoch FROM n.ttl)::float8, n.expires_at, n.key IS NOT NULL
 FROM (

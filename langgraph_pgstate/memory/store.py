@@ -37,6 +37,8 @@ from langgraph_pgstate.db.database import (
 )
 from langgraph_pgstate.db.protocol import Row
 from langgraph_pgstate.db.runners import AsyncRunner, BlockingRunner, Runner, blocking, wait_on_loop
+from langgraph_pgstate.encryption import Encryption
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.memory import accesses, items, large, reindexing
 from langgraph_pgstate.memory.accesses import FLUSH_SECONDS, Accesses
@@ -201,10 +203,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         *,
         schema: str = DEFAULT_SCHEMA,
         tenant: str | None = None,
+        encryption: Encryption | None = None,
         **options: Unpack[MemoryOptions],
     ) -> None:
         queries = queries_of(schema)
-        self._use(of_tenant(AsyncDatabase(connection, schema=schema), tenant, queries), queries, options)
+        database = AsyncDatabase(connection, schema=schema)
+        use_keys(database, encryption, queries)
+        self._use(of_tenant(database, tenant, queries), queries, options)
 
     @classmethod
     def over(
@@ -250,11 +255,13 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         schema: str = DEFAULT_SCHEMA,
         tenant: str | None = None,
         pool: Any = True,
+        encryption: Encryption | None = None,
         **options: Unpack[MemoryOptions],
     ) -> Any:
         """Async twin of `PGMemoryStore.from_conn_string`."""
         async with AsyncDatabase.open(dsn, schema=schema, pool=pool) as database:
             queries = queries_of(schema)
+            use_keys(database, encryption, queries)
             store = cls.over(of_tenant(database, tenant, queries), queries, options)
             try:
                 yield store
@@ -382,7 +389,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         try:
             return (await self._embedders[index.index.name].embed([query]))[0]
         except Exception as error:
-            if mode == "vector" or not is_model_error(error):
+            if mode == "vector" or not is_model_error(error) or not items.finds_words(self.runner.keys):
                 raise
             report_failure(error, 1)
             return None
@@ -579,6 +586,7 @@ class PGMemoryStore(Memories, _Store):
         connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes.
         schema: The PostgreSQL schema the tables are in.
         tenant: See `SaverOptions`.
+        encryption: See `SaverOptions`.
         options: See `MemoryOptions`.
 
     Raises:
@@ -591,10 +599,13 @@ class PGMemoryStore(Memories, _Store):
         *,
         schema: str = DEFAULT_SCHEMA,
         tenant: str | None = None,
+        encryption: Encryption | None = None,
         **options: Unpack[MemoryOptions],
     ) -> None:
         queries = queries_of(schema)
-        self._use(of_tenant(Database(connection, schema=schema), tenant, queries), queries, options)
+        database = Database(connection, schema=schema)
+        use_keys(database, encryption, queries)
+        self._use(of_tenant(database, tenant, queries), queries, options)
 
     @classmethod
     def over(
@@ -626,6 +637,7 @@ class PGMemoryStore(Memories, _Store):
         schema: str = DEFAULT_SCHEMA,
         tenant: str | None = None,
         pool: Any = True,
+        encryption: Encryption | None = None,
         **options: Unpack[MemoryOptions],
     ) -> Any:
         """Connect, and disconnect at the end of the block.
@@ -635,10 +647,12 @@ class PGMemoryStore(Memories, _Store):
             schema: The PostgreSQL schema the tables are in.
             tenant: See `SaverOptions`.
             pool: See `ConnectionOptions`.
+            encryption: See `SaverOptions`.
             options: See `MemoryOptions`.
         """
         with Database.open(dsn, schema=schema, pool=pool) as database:
             queries = queries_of(schema)
+            use_keys(database, encryption, queries)
             store = cls.over(of_tenant(database, tenant, queries), queries, options)
             try:
                 yield store

@@ -41,7 +41,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
 from langgraph_pgstate.db.contents import Contents
-from langgraph_pgstate.encryption.columns import NOT_YET
+from langgraph_pgstate.encryption.columns import VECTORS
 from langgraph_pgstate.options import check_schema_name
 
 _PACKAGE: Final = "langgraph_pgstate"
@@ -54,7 +54,6 @@ _HEADER = re.compile(
 _CONDITION = re.compile(r"^-- condition: (\w+)\n(?:-- .*\n)+SELECT FROM .* WHERE\s+([^;]*);", re.MULTILINE)
 _USED_CONDITION = re.compile(r"/\*(\w+)\*/true\b")
 _INSERTED = re.compile(r"\bINTO /\*schema\*/(\w+)")
-_COPYING: Final = ("copy_thread", "fork_thread")
 _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -381,18 +380,11 @@ def _sources(folder: str) -> dict[str, NamedQuery]:
             name, body = header.group(1), text[header.end() : following.start() if following else len(text)]
             purpose = " ".join(line.removeprefix("-- ") for line in header.group(2).splitlines())
             lines = [line.removeprefix("-- ") for line in header.group(3).splitlines()]
-            plain = _stored_plain(name, body)
-            contents = Contents(lines, plain) if lines or plain else None
+            has_vectors = not VECTORS.isdisjoint(_INSERTED.findall(body))
+            contents = Contents(lines, has_vectors=has_vectors) if lines or has_vectors else None
             text_of = body.strip().rstrip(";").encode()
             found[name] = NamedQuery(name, purpose, text_of, (), bool(header.group(4)), contents)
     return found
-
-
-def _stored_plain(name: str, body: str) -> str | None:
-    """Return what a statement would store in plain text, but for those that copy what is there."""
-    if name in _COPYING:
-        return None
-    return next((NOT_YET[table] for table in _INSERTED.findall(body) if table in NOT_YET), None)
 
 
 @cache

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from langgraph_pgstate.db.contents import may_be_plain, reseal
 from langgraph_pgstate.db.protocol import Connection
 from langgraph_pgstate.encryption.cipher import key_id_at, where
-from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, SEALED_KEY, Kind, contents_of
+from langgraph_pgstate.encryption.columns import CONTENTS, KEYS, SEALED_KEY, Content, Kind, contents_of
 from langgraph_pgstate.encryption.keys import KeyRing
 from langgraph_pgstate.errors import (
     DecryptionError,
@@ -22,6 +22,7 @@ from langgraph_pgstate.schema.queries import (
     NamedQuery,
     Queries,
     Statement,
+    queries,
     range_contents,
     read_contents,
     scan_contents,
@@ -44,10 +45,13 @@ _PAGE: Final = 100
 # Rows of `scan_contents.sql`, and bytes of values that are stored again together.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
+# As many characters as a put takes.
+_MAX_WORDS: Final = 200_000
 # What of a value says under which key it is: as many bytes or characters as `key_id_at` takes.
 _HEADS: Final[dict[Kind, str]] = {
     "bytes": "substr({}, 1, 12)",
     "text": "left({}, 17)",
+    "digest": "left({}, 17)",
     "json": "left({} #>> '{{}}', 17)",
     "object": f"CASE WHEN {{0}} IS NOT NULL THEN coalesce(left({{0}} ->> '{SEALED_KEY}', 17), '') END",
 }
@@ -115,7 +119,7 @@ def _again(
     missing: set[tuple[str, str]] = set()
     for row in rows:
         at = dict(zip((*names, *_read_columns(table)), row, strict=True))
-        for column in contents_of(table):
+        for column in _sealed(table):
             value, content = at[column], CONTENTS[f"{table}.{column}"]
             if value is None or may_be_plain(content, value):
                 continue
@@ -137,9 +141,28 @@ def _again(
                 pair = {"value": new, "before": value}
                 given |= {name: json.dumps(one) for name, one in pair.items()} if is_json else pair
                 found.append((_writing(schema, table, column), given))
+                if table == "memories" and content.is_value and SEALED_KEY not in value:
+                    found.append((queries(schema).replace_words, _words_of(at, pair)))
     if missing:
         raise MissingKeysError(missing)
     return found
+
+
+def _words_of(at: Mapping[str, Any], pair: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters by which the words of a memory in plain text are replaced."""
+    text = pair["before"].get("content")
+    return {
+        "namespace": [*at["namespace"]],
+        "key": at["key"],
+        "value": json.dumps(pair["value"]),
+        "words": (text if isinstance(text, str) else json.dumps(pair["before"], ensure_ascii=False))[:_MAX_WORDS],
+        "language": "pg_catalog.simple",
+    }
+
+
+def _sealed(table: str) -> dict[str, Content]:
+    """Return the columns of a table whose values are encrypted, each for itself."""
+    return {name: content for name, content in contents_of(table).items() if content.kind != "words"}
 
 
 class Reached(NamedTuple):
@@ -181,7 +204,7 @@ async def reseal_page(
         cursor: The key after which the page begins; `None` for the first page.
         wanted: Ids of data keys whose values are; `None` for what is not encrypted.
     """
-    names, kinds = KEYS[table], [content.kind for content in contents_of(table).values()]
+    names, kinds = KEYS[table], [content.kind for content in _sealed(table).values()]
     rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
     found, runs = 0, list[tuple[tuple[Any, ...] | None, tuple[Any, ...]]]()
     before, size, is_open = cursor, 0, False
@@ -219,7 +242,7 @@ def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, An
 
 def _read_columns(table: str) -> list[str]:
     """Return the columns of a table that are read besides its key: content, and what it is bound to."""
-    contents = contents_of(table)
+    contents = _sealed(table)
     bound = {name: None for content in contents.values() for name in content.key}
     return [*contents, *(name for name in bound if name not in KEYS[table])]
 
@@ -249,7 +272,7 @@ def _scanning(schema: str, table: str, is_first: bool) -> NamedQuery:
     keys = KEYS[table]
     heads = [
         one
-        for column, content in contents_of(table).items()
+        for column, content in _sealed(table).items()
         for one in (_HEADS[content.kind].format(column), f"pg_column_size({column})")
     ]
     text = scan_contents(schema, table, keys, heads, is_first=is_first)

@@ -34,7 +34,7 @@ from langgraph_pgstate.schema.queries import queries
 MASTER = LocalMasterKey(bytes(range(32)))
 _PLACES = (
     *("human", "model", "scalar", "list", "error", "metadata", "title", "answer", "asked", "feedback", "event"),
-    *("thread", "projected", "later"),
+    *("thread", "projected", "later", "item", "memory", "noted", "goal"),
 )
 WORDS = {name: f"planted-{number}-{name}-secret" for number, name in enumerate(_PLACES)}
 
@@ -92,6 +92,10 @@ def live(state: PGState) -> None:
     run = state.runs.list(thread_id="t").items[-1]
     state.runs.feedback.add("t", run.run_id, name="score", comment=WORDS["feedback"])
     state.threads.fork("t", to="fork")
+    for number in range(2):
+        state.memory.put(("users", "anna"), "key", {"text": WORDS["item"], "n": number})
+    state.memory.remember(WORDS["memory"], user_id="anna", metadata={"why": WORDS["noted"]}, message_id="m")
+    state.memory.notes("task", user_id="anna").save(goal=WORDS["goal"])
 
 
 def check_read(state: PGState) -> None:
@@ -115,12 +119,17 @@ def check_read(state: PGState) -> None:
     assert any(event.payload.get("text") == WORDS["event"] for event in events)
     assert state.runs.feedback.list(thread_id="t").items[0].comment == WORDS["feedback"]
     assert state.threads.get("t").state == {"projected": WORDS["projected"]}
+    assert [one.value["n"] for one in state.memory.history(("users", "anna"), "key")] == [1, 0]
+    (memory,) = state.memory.recall(user_id="anna", kinds=["fact"])
+    assert (memory.content, memory.metadata) == (WORDS["memory"], {"why": WORDS["noted"]})
+    assert state.memory.notes("task", user_id="anna").goal == WORDS["goal"]
 
 
 def check_export_and_redaction(state: PGState) -> None:
     """An export of the user has what was said, and a message that is erased is nowhere."""
     exported = b"\n".join(state.privacy.export(user_id="anna"))
     assert planted_in(exported) >= {"human", "model", "error", "title", "event", "feedback", "projected", "thread"}
+    assert planted_in(exported) >= {"item", "memory", "noted", "goal"}
     message = state.messages.conversation("t")[0]
     state.privacy.erase(thread_id="t", message_id=message.message_id, key=bytes(32))
     assert planted_in(b"\n".join(state.privacy.export(user_id="anna"))).isdisjoint({"human"})
@@ -168,7 +177,7 @@ def lived(server: Restartable) -> Iterator[Any]:
 
 def test_no_table_index_log_or_dump_has_a_secret(lived: Any, server: Restartable) -> None:
     """WAL, tables and indexes are searched as files; of the dump what pg_dump writes."""
-    directory = lived("hidden", encryption=Encryption(MASTER, scope="user"))
+    directory = lived("hidden", encryption=Encryption(MASTER, scope="user", search="words"))
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         assert planted_in(all_rows(connection, "hidden")) == set()
     files = [path for path in directory.rglob("*") if path.is_file()]
@@ -205,10 +214,8 @@ def test_the_search_finds_what_is_not_encrypted(lived: Any, server: Restartable)
         assert planted_in(all_rows(connection, "shown")) >= WORDS.keys() - {"list", "asked", "later", "answer", "human"}
 
 
-def test_what_would_be_stored_in_plain_text_is_refused(dsn: str, schema: str) -> None:
+def test_searches_of_what_is_encrypted_are_refused(dsn: str, schema: str) -> None:
     with PGState.open(dsn, schema=schema, encryption=Encryption(MASTER)) as state:
-        with pytest.raises(ConfigurationError, match="memories cannot be stored with encryption"):
-            state.memory.put(("a",), "key", {"text": "secret"})
         with pytest.raises(ConfigurationError, match=r"messages\.content cannot be searched"):
             state.messages.search("word")
         with pytest.raises(ConfigurationError, match="cannot be searched for 'city'"):

@@ -92,7 +92,9 @@ WHERE o.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND o.key = g.key;
 
 -- name: find_similar_memories
 -- Return the memories of a namespace and kind whose contents are nearest to an embedding, with their distances.
-SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+-- leaves: memories.digest
+-- opens: memories.value from value
+SELECT m.key, m.value, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
 FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
     ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.namespace OPERATOR(pg_catalog.=) :namespace
@@ -103,15 +105,17 @@ ORDER BY distance, m.key LIMIT 5;
 -- name: find_similar_large
 -- Return the memories of a large namespace and of a kind whose contents are nearest to an embedding, with their distances:
 -- by the approximate index, and of those that wait to be put there.
+-- leaves: memories.digest
+-- opens: memories.value from value
 (
-    SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+    SELECT m.key, m.value, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
     FROM /*schema*/memory_vectors_0 v JOIN /*schema*/memories m
         ON m.namespace OPERATOR(pg_catalog.=) v.namespace AND m.key = v.key AND m.version = v.version
     WHERE v.is_large AND v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.field = 'content'
         AND m.kind = :kind::text AND m.digest IS NOT NULL AND (m.expires_at IS NULL OR m.expires_at > now())
     ORDER BY v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) LIMIT 5
 ) UNION ALL (
-    SELECT m.key, m.value ->> 'content', v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
+    SELECT m.key, m.value, v.embedding OPERATOR(/*vector*/<=>) (:embedding::/*vector*/vector) AS distance
     FROM /*schema*/memories m JOIN /*schema*/memory_vectors_0 v
         ON v.namespace OPERATOR(pg_catalog.=) m.namespace AND v.key = m.key AND v.version = m.version
     WHERE m.is_waiting AND m.namespace OPERATOR(pg_catalog.=) :namespace AND v.namespace OPERATOR(pg_catalog.=) :namespace
@@ -127,6 +131,9 @@ ORDER BY distance LIMIT 5;
 -- of their ranks. The fewer of the query's rare words an item has, the less its rank by words counts. Reads all items; none
 -- if a namespace is large, and `avoids_large`. No two sets of items are joined, so that the time grows with their number
 -- whatever the planner expects.
+-- opens: memories.value from value
+-- matches: memories.value from operands
+-- searches: memories.words from query
 WITH terms AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
@@ -200,6 +207,9 @@ SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw
 -- Return a page of the items of a range of namespaces, some of which are large: what `search_vectors` returns, but those
 -- of large namespaces are the nearest ones by the approximate index, and those that have words which few of them have.
 -- What lies between large namespaces, and what waits to be put into the indexes, is searched exactly.
+-- opens: memories.value from value
+-- matches: memories.value from operands
+-- searches: memories.words from query
 WITH terms AS MATERIALIZED (
     SELECT plainto_tsquery('pg_catalog.simple', t.lexeme) AS term, row_number() OVER () AS number
     FROM unnest(to_tsvector(:language::text::regconfig, :query::text)) AS t (lexeme, positions, weights)
@@ -311,6 +321,7 @@ LOCK TABLE /*schema*/memories IN SHARE MODE;
 -- name: list_unembedded
 -- Return the next items that an index lacks, in the order of their keys: of `all`, or of those that are known to lack
 -- embeddings.
+-- opens: memories.value from value
 SELECT m.namespace, m.key, m.version, m.value, m.index_fields
 FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.>=) :namespace::text[]
