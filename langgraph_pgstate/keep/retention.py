@@ -87,13 +87,13 @@ async def put_policy(
             stored already.
     """
     async with db.transaction():
-        try:
-            await _check_policy(db, queries, row["name"], expected)
-        except StalePolicyError:
+        found = await _version(db, queries, row["name"])
+        is_expected = expected in (None, found)
+        # Another transaction may store a new policy meanwhile.
+        if not is_expected or not await db.execute(queries.put_policy, {**row, "expected": expected}):
             if any(_is_stored(one, row) for one in await list_policies(db, queries)):
                 return
-            raise
-        await db.execute(queries.put_policy, row)
+            raise StalePolicyError(row["name"], expected or 0, await _version(db, queries, row["name"]))
         if by is not None:
             await note_action(db, queries, "policy", by, place_of(row["name"]))
 
@@ -108,13 +108,10 @@ def _is_stored(policy: Policy, row: Mapping[str, Any]) -> bool:
     return all(getattr(policy, key) == value for key, value in {**row, "metadata": metadata}.items())
 
 
-async def _check_policy(db: Connection, queries: Queries, name: str, expected: int | None) -> None:
-    # A policy that does not exist yet has no row to lock.
-    await db.fetch(queries.lock_action, {"key": place_of(name)})
+async def _version(db: Connection, queries: Queries, name: str) -> int:
+    """Return the version of a policy, 0 if there is none, and lock its row until the transaction ends."""
     rows = await db.fetch(queries.lock_policy, {"name": name})
-    found = rows[0][0] if rows else 0
-    if expected is not None and found != expected:
-        raise StalePolicyError(name, expected, found)
+    return int(rows[0][0]) if rows else 0
 
 
 async def list_policies(db: Connection, queries: Queries) -> list[Policy]:
@@ -131,7 +128,9 @@ async def delete_policy(
         StalePolicyError: If the policy has another version than the expected one.
     """
     async with db.transaction():
-        await _check_policy(db, queries, name, expected)
+        found = await _version(db, queries, name)
+        if expected not in (None, found):
+            raise StalePolicyError(name, expected, found)
         is_deleted = await db.execute(queries.delete_policy, {"name": name}) > 0
         if is_deleted and by is not None:
             await note_action(db, queries, "delete", by, place_of(name))

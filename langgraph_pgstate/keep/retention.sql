@@ -1,5 +1,5 @@
 -- name: put_policy
--- Store a policy, or replace the one of its name, which then begins anew.
+-- Store a policy, or replace the one of its name, which then begins anew; given a version, only if it has that one.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -27,7 +27,8 @@ ON CONFLICT (name) DO UPDATE SET
     applied_at = NULL,
     cursor_id = '',
     began_at = NULL,
-    last_began_at = NULL;
+    last_began_at = NULL
+WHERE :expected::integer IS NULL OR retention_policies.version = :expected;
 
 -- name: list_policies
 -- Return all policies, by name, and one of all threads with a time to live, if there are such.

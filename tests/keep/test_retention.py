@@ -238,17 +238,20 @@ def test_of_two_persons_the_second_is_refused(state: PGState) -> None:
     assert done == [("policy", "Eve"), ("policy", "Adam"), ("delete", "Eve")]
 
 
-def test_two_put_a_new_policy_at_once(state: PGState) -> None:
-    def put(days: int) -> bool:
-        try:
-            state.retention.put("chats", expected_version=0, delete_after=days * DAY)
-        except StalePolicyError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(put, range(1, 5))) == [False, False, False, True]
-    assert [one.version for one in state.retention.policies()] == [1]
+def test_two_put_a_new_policy_at_once(state: PGState, dsn: str, schema: str) -> None:
+    """The second has seen that there is none, and waits for the first."""
+    insert = f'INSERT INTO "{schema}".retention_policies (name, delete_after) VALUES (%s, %s)'
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'"
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(dsn) as first:
+        first.execute(insert.encode(), ["p", DAY])
+        second = pool.submit(lambda: state.retention.put("p", by="Eve", expected_version=0, delete_after=2 * DAY))
+        wait_until(lambda: bool(ask(dsn, waiting)), "the second to wait")
+        assert not second.done()
+        first.commit()
+        with pytest.raises(StalePolicyError, match="has version 1"):
+            second.result()
+    assert [(one.version, one.delete_after) for one in state.retention.policies()] == [(1, DAY)]
+    assert state.events.list("policy:p").items == ()
 
 
 def test_it_is_known_when_it_was_last_applied_to_all_threads(
