@@ -58,6 +58,12 @@ _OF_SEVERAL: Final = ("thread_ids", "run_ids", "namespaces")
 # Integers that orjson reads as floats.
 _LONG: Final = re.compile(rb"\d{19}")
 _SIMPLE: Final = "pg_catalog.simple"
+_WORD: Final = re.compile(r"\w+")
+_TERM: Final = re.compile(r"((?<!\w)-|)(\w+)")
+# Of a snippet: characters that are searched, words, and characters around each.
+_MOST_SEARCHED: Final = 100_000
+_MOST_HITS: Final = 5
+_AROUND: Final = 60
 
 
 class Cipher(Protocol):
@@ -236,6 +242,8 @@ class Contents:
                     continue
                 changed = [*row] if changed is None else changed
                 changed[at] = value
+                if part.content.has_words and (headline := places.get("ts_headline")) is not None:
+                    changed[headline] = _snippet(cipher, value or "", parameters["query"])
             opened.append(row if changed is None else tuple(changed))
         if missing:
             raise MissingKeysError(missing)
@@ -330,6 +338,23 @@ def labels_in(literal: str) -> list[str]:
     return found
 
 
+def _term_of(cipher: Cipher, minus: str, word: str) -> str:
+    """Return a word of a query as its digest. `or` and a minus stay operators; quotes are left out."""
+    return word if word.lower() == "or" else minus + cipher.words(word)
+
+
+def _snippet(cipher: Cipher, text: str, query: str) -> str:
+    """Return the parts of a text around words of a query, which are marked as PostgreSQL marks them."""
+    wanted = {*query.split(), *(word.lstrip("-") for word in query.split())}
+    hits = [match for match in _WORD.finditer(text[:_MOST_SEARCHED]) if cipher.words(match[0]) in wanted]
+    parts, end = list[str](), 0
+    for match in hits[:_MOST_HITS]:
+        start = max(end, match.start() - _AROUND)
+        parts += ["" if start == end else " … ", text[start : match.start()], f"«{match[0]}»"]
+        end = match.end()
+    return "".join([*parts, text[end : end + _AROUND]])
+
+
 def _seal_each(cipher: Cipher, part: _Part, values: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
     """Return values encrypted.
 
@@ -358,13 +383,15 @@ def _searched(cipher: Cipher, part: _Part, parameters: Mapping[str, Any]) -> dic
     query = parameters.get(name)
     if query in (None, ""):
         return {}
-    if part.content.kind != "words":
+    if part.content.has_words and cipher.finds_words:
+        return {name: " ".join(_term_of(cipher, *match.groups()) for match in _TERM.finditer(query))}
+    if part.content.kind != "words" and not part.content.has_words:
         raise ConfigurationError(f"{part.column} cannot be searched, because it is encrypted")
     if parameters.get("uses_words") is False:
         return {name: ""}
     if not cipher.finds_words:
         raise ConfigurationError(
-            f"{part.column} cannot be searched, because they are encrypted: Encryption(search='words') stores digests "
+            f"{part.column} cannot be searched, because it is encrypted: Encryption(search='words') stores digests "
             "of words, and finds them"
         )
     return {name: cipher.words(query), "language": _SIMPLE}
@@ -475,7 +502,11 @@ def _loads(text: bytes) -> Any:
 def _seal_text(cipher: Cipher, part: _Part, keys: Sequence[Any], content: bytes) -> str:
     # Another version of zstd may produce other bytes.
     frame = frames.pack_raw(content) if part.content.is_stable else frames.pack(content)
-    return to_text(cipher.seal(part.column, part.content, keys, frame))
+    sealed = to_text(cipher.seal(part.column, part.content, keys, frame))
+    if part.content.has_words and (words := cipher.words(content.decode("utf-8", "replace"))):
+        # The full text of the column has them.
+        return f"{sealed} {words}"
+    return sealed
 
 
 def _seal_object(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> Any:
@@ -590,7 +621,8 @@ def _open_text(cipher: Cipher, part: _Part, keys: Sequence[Any], value: Any) -> 
         found = _open_object(cipher, part, keys, given, place)
         return _dumps(part, found).decode() if is_text and found is not given else found if not is_text else value
     if isinstance(value, str) and value.startswith(TEXT_MAGIC):
-        text = frames.unpack(cipher.open(part.column, keys, from_text(value, place)), place)
+        sealed = _without_words(value) if part.content.has_words else value
+        text = frames.unpack(cipher.open(part.column, keys, from_text(sealed, place)), place)
         return text.decode("utf-8", "surrogatepass") if part.content.kind == "text" else orjson.loads(text)
     if part.content.kind == "json" and isinstance(value, str) and value.startswith(_SEALED_TEXT):
         return frames.unpack(cipher.open(part.column, keys, from_text(value[1:-1], place)), place).decode()
@@ -654,7 +686,9 @@ def reseal(cipher: Cipher, column: str, keys: Sequence[Any], others: Sequence[Se
         again = cipher.seal(column, content, keys, found)
         if content.kind == "bytes":
             return again
-        return {**value, SEALED_KEY: to_text(again)} if content.kind == "object" else to_text(again)
+        if content.kind == "object":
+            return {**value, SEALED_KEY: to_text(again)}
+        return to_text(again) + (value[len(_without_words(value)) :] if content.has_words else "")
     if content.kind == "object":
         given = _seal_object(cipher, part, keys, value)
         if given is value:
@@ -672,7 +706,13 @@ def _sealed_in(content: Content, value: Any, place: str) -> bytes | None:
     if content.kind == "bytes":
         return value if is_sealed(value) else None
     text = value.get(SEALED_KEY) if content.kind == "object" and isinstance(value, dict) else value
+    if content.has_words and isinstance(text, str):
+        text = _without_words(text)
     return from_text(text, place) if isinstance(text, str) and text.startswith(TEXT_MAGIC) else None
+
+
+def _without_words(value: str) -> str:
+    return value.partition(" ")[0] if value.startswith(TEXT_MAGIC) else value
 
 
 def _open_from(cipher: Cipher, column: str, places: Sequence[Sequence[Any]], sealed: bytes) -> tuple[bytes, bool]:

@@ -27,6 +27,7 @@ class Content(NamedTuple):
         plain: Pattern of texts that statements write themselves, which are not encrypted.
         is_value: Whether it is a value of the store: always encrypted, and filtered by conditions for which a missing
             key counts as null.
+        has_words: Whether digests of its words follow it, if it can be searched by words.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class Content(NamedTuple):
     lists_segments: bool = False
     plain: str = ""
     is_value: bool = False
+    has_words: bool = False
 
 
 _RUN: Final = ("thread_id", "run_id")
@@ -99,7 +101,7 @@ CONTENTS: Final[dict[str, Content]] = {
     "spans.output": Content("json", "what it returned", _SPAN),
     "spans.error_message": Content("text", "messages of exceptions", _SPAN, plain=_DIED),
     "spans.attributes": Content("object", "attributes of OpenTelemetry", _SPAN),
-    "messages.content": Content("text", "text of a message", _MESSAGE, is_stable=True),
+    "messages.content": Content("text", "text of a message", _MESSAGE, is_stable=True, has_words=True),
     "messages.tool_calls": Content("json", "tool calls with their arguments", _MESSAGE, is_stable=True),
     "events.payload": Content("object", "details", ("thread_id", "kind"), readable=OWN_DETAILS),
     "tool_executions.fingerprint": Content("text", "fingerprints of what models asked for", _EXECUTION),

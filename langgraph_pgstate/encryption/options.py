@@ -82,8 +82,8 @@ class Encryption:
         readable: Keys of metadata and of values of the store that stay readable, besides those of LangGraph and of this
             package, so that threads, checkpoints and memories can be searched for them.
         searchable: Keys of these whose equal values can be searched for. Who reads the tables sees which are equal.
-        search: `"words"` stores the words of memories as digests, so that they can be searched. Who reads the tables
-            sees which memories share words.
+        search: `"words"` stores the words of memories and messages as digests, so that they can be searched. Who reads
+            the tables sees which of them share words.
         plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and whoever reads them can
             tell what the texts are about.
         accept_plain: Whether content that is not encrypted is read, while a schema is moved to encryption.

@@ -50,8 +50,9 @@ SELECT EXISTS (
 -- name: search_messages
 -- Return a page of the messages that match a search, of all threads, of one, or of one user's or tenant's, newest or
 -- best match first, below a cursor. Texts that an edit has replaced are left out.
+-- opens: messages.content
+-- opens: messages.tool_calls
 -- searches: messages.content from query
--- leaves: messages.tool_calls
 -- plan: at each call
 WITH found AS (
     SELECT m.thread_id, m.message_id, m.checkpoint_id, m.channel, m.created_at,
@@ -105,8 +106,9 @@ ORDER BY p.score DESC, p.thread_id, p.message_id, p.checkpoint_id, p.channel;
 
 -- name: find_hits
 -- Return for each of some threads the newest message that matches a search.
+-- opens: messages.content
+-- opens: messages.tool_calls
 -- searches: messages.content from query
--- leaves: messages.tool_calls
 SELECT h.thread_id, h.message_id, h.checkpoint_id, h.checkpoint_ns, h.channel, h.position, h.change, h.created_at,
     h.run_id, h.role, h.agent, h.content, h.tool_calls, h.tool_call_id, h.input_tokens, h.output_tokens,
     ts_headline('simple', left(h.content, 100000), websearch_to_tsquery('simple', :query::text),
