@@ -38,6 +38,8 @@ from langgraph_pgstate.threads.prune import prune_thread, request_prune
 from langgraph_pgstate.threads.search import STATUSES
 
 _PAGE: Final = 50
+# Expired threads of a batch, each of which is a transaction.
+_EXPIRED: Final = 10
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
 _SELECTORS: Final = ("agent", "tenant_id", "user_id", "status")
 _log = logging.getLogger("langgraph_pgstate.keep")
@@ -231,10 +233,10 @@ async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Call
     held = tuple(await runner.run(expiry.list_held, queries))
     report = PolicyReport(TTL, held=held, dry_run=dry_run)
     while goes_on():
-        deleted, pruned = await runner.run(expiry.sweep_each, queries, None if dry_run else _PAGE, dry_run=dry_run)
+        deleted, pruned = await runner.run(expiry.sweep_each, queries, None if dry_run else _EXPIRED, dry_run=dry_run)
         size = deleted.bytes + pruned.bytes
         report += PolicyReport(TTL, checkpoints=pruned.checkpoints, deleted=deleted.threads, bytes=size)
-        if dry_run or deleted.threads + pruned.threads < _PAGE:
+        if dry_run or deleted.threads + pruned.threads < _EXPIRED:
             break
     else:
         report += PolicyReport(TTL, is_whole=False)
@@ -267,6 +269,8 @@ async def _delete(
             size = sum(one for _, one in sizes.values())
             report += PolicyReport(policy.name, deleted=len(going), bytes=size)
         for thread_id, is_archived in going if not dry_run else ():
+            if not goes_on():
+                return report + PolicyReport(policy.name, is_whole=False)
             if is_archived:
                 report += await _delete_archived(runner, queries, policy, thread_id, tenant)
                 continue
@@ -341,10 +345,16 @@ async def _age(
     report, cursor = PolicyReport(policy.name, dry_run=dry_run), ""
     while goes_on():
         page = await runner.run(list_aging, queries, policy, cursor, None if dry_run else pause)
+        done = ""
         for thread_id, is_held in page:
             if is_held:
                 report += PolicyReport(policy.name, held=(thread_id,))
                 continue
+            if not goes_on():
+                if not dry_run and done:
+                    await runner.run(note_visit, queries, policy.name, done)
+                return report + PolicyReport(policy.name, is_whole=False)
+            done = thread_id
             try:
                 report += await runner.run(age_thread, queries, policy, thread_id, dry_run=dry_run)
             except Exception as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -16,6 +18,7 @@ from support.keep import agent, config_of, make_rich_thread, rows_of, states_of
 from langgraph_pgstate import PGState, Worker
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError, StalePolicyError
 from langgraph_pgstate.keep import retention
+from langgraph_pgstate.keep.thread import Pace
 
 DAY = timedelta(days=1)
 
@@ -320,3 +323,20 @@ def test_a_time_to_live_is_a_policy(dsn: str, schema: str) -> None:
         with pytest.raises(ConfigurationError, match="time to live"):
             state.retention.put("ttl", delete_after=DAY)
         assert not state.retention.delete("ttl")
+
+
+def test_a_worker_pauses_between_batches() -> None:
+    waited: list[float] = []
+
+    class Stopped(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return self.is_set()
+
+    stopped = Stopped()
+    pace = Pace(stopped)
+    time.sleep(0.02)
+    assert pace.goes_on()
+    assert waited[0] >= 0.02 * 19
+    stopped.set()
+    assert not pace.goes_on()
