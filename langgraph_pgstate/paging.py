@@ -106,7 +106,7 @@ def read_page(
     kind: str,
     position: Callable[[T], Sequence[Any]],
 ) -> Read[Page[T]]:
-    """Return the reading of a page.
+    """Return a `Read` of a page.
 
     Args:
         query: The statement, which reads `page_size` rows.

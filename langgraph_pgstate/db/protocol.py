@@ -24,7 +24,7 @@ class Packed(bytes):
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """A reading statement with checked parameters.
+    """A statement that only reads, with checked parameters.
 
     Attributes:
         query: Name of the statement.
@@ -40,7 +40,7 @@ class Read(Generic[T]):
 
 
 def read_all(query: str, parameters: Parameters, make: Callable[..., T]) -> Read[tuple[T, ...]]:
-    """Return a function that converts each row to an item with `make`."""
+    """Return a `Read` of all rows, each converted by `make`."""
     return Read(query, parameters, lambda rows: tuple(make(*row) for row in rows))
 
 

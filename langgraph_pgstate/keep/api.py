@@ -357,7 +357,7 @@ def list_archived(
     limit: int,
     cursor: str | None,
 ) -> Read[Page[ArchivedThread]]:
-    """Return the reading of a page of archived threads, by id.
+    """Return a `Read` of a page of archived threads, by id.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -1,4 +1,4 @@
-"""The record of runs: what recorders write of a graph, and what can be read of it."""
+"""The record of runs: their spans, messages, events, costs and feedback."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Statistics of threads, runs and feedback over a time."""
+"""Statistics of threads, runs and feedback over a period."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class AnalyticsRequest(NamedTuple):
     """A validated request for analytics.
 
     Attributes:
-        by: Keys of the runs.
-        parameters: The query parameters; their `by` is that of feedback.
+        by: Keys by which runs are grouped.
+        parameters: The query parameters; their `by` groups feedback.
     """
 
     by: list[str]
@@ -53,7 +53,7 @@ def request_analytics(
 
 
 async def analyze(db: Connection, queries: Queries, request: AnalyticsRequest) -> Analytics:
-    """Return what agents did in a time. Three statements; each reads at most `MOST_ROWS` rows, the newest."""
+    """Return statistics of a period. Three statements; each reads at most the newest `MOST_ROWS` rows."""
     parameters = request.parameters
     has_scope = parameters["scope"] is not None
     threads = await db.fetch(queries.count_threads_by_status, parameters)

@@ -1,4 +1,4 @@
-"""The audit of events: their chains, read again and compared with what was exported."""
+"""The audit of events: verification and export of their chains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGITS: Final = "0123456789abcdef"
 
 
 class _Entry(NamedTuple):
-    """An entry of a chain, and its event as it is now."""
+    """An entry of a chain, with its event as it is stored now."""
 
     number: int
     event_id: str
@@ -51,10 +51,10 @@ async def list_threads(db: Connection, queries: Queries, after: str) -> list[str
 
 
 async def require_chaining(db: Connection, queries: Queries) -> None:
-    """Raise if events are not chained.
+    """Check that events are chained.
 
     Raises:
-        ConfigurationError: If they are not.
+        ConfigurationError: If they are not chained.
     """
     if not (await db.fetch(queries.has_chaining, {}))[0][0]:
         raise ConfigurationError(
@@ -63,9 +63,9 @@ async def require_chaining(db: Connection, queries: Queries) -> None:
 
 
 async def verify_thread(db: Connection, queries: Queries, thread_id: str) -> AuditReport:
-    """Read a thread's chain again. One snapshot, page by page; writes nothing.
+    """Verify a thread's chain, page by page in one snapshot. Writes nothing.
 
-    The events of an archived thread are in its archive: only the chain itself is compared.
+    The events of an archived thread are in its archive, so only the chain itself is verified.
     """
     key = {"thread_id": thread_id}
     async with db.transaction():
@@ -83,7 +83,7 @@ async def verify_thread(db: Connection, queries: Queries, thread_id: str) -> Aud
         check.end()
         for event_id, _, is_late in await db.fetch(queries.list_unchained_later, {**key, "page_size": _MOST_INSERTED}):
             if is_late:
-                check.problem(f"event {event_id}", "it is in no chain: it was inserted by other means")
+                check.problem(f"event {event_id}", "it is in no chain: another program inserted it")
             else:
                 check.report.before += 1
     return check.report
@@ -91,7 +91,7 @@ async def verify_thread(db: Connection, queries: Queries, thread_id: str) -> Aud
 
 @dataclass(slots=True)
 class _Check:
-    """The reading of one chain from its first entry to the last one."""
+    """The verification of one chain, from its first entry to its last."""
 
     thread_id: str
     chain: Row | None
@@ -112,7 +112,7 @@ class _Check:
         if entry.number != self.number + 1:
             self.problem(where, f"{entry.number - self.number - 1} entries before it were removed")
         elif hashlib.sha256(self.hash + entry.digest).digest() != entry.hash:
-            self.problem(where, "it does not follow from the entry before it: one of both was changed or moved")
+            self.problem(where, "it does not follow from the entry before it: one of the two was changed or moved")
         self.number, self.hash = entry.number, entry.hash
         self.report.events += 1
         if not entry.is_sealed:
@@ -126,7 +126,7 @@ class _Check:
             self._explained += [(first, last) for first, last in entry.payload.get("entries", ())]
 
     def end(self) -> None:
-        """Compare the last entry with the head of the chain, and the released ones with what events say of them."""
+        """Compare the last entry with the chain's head, and released entries with the events that explain them."""
         if self.chain is None:
             if self.number:
                 self.problem("the chain", "its head was removed")
@@ -142,7 +142,7 @@ class _Check:
             self.problem(f"entry {number}", "its event was removed or changed, and no event says why")
 
     def problem(self, where: str, why: str) -> None:
-        """Report a finding."""
+        """Add a problem to the report."""
         self.report.problems.append(Problem(self.thread_id, where, why))
 
 
@@ -173,7 +173,7 @@ def _line(thread_id: str, chain_id: str, entry: _Entry) -> bytes:
 
 
 async def compare_exported(db: Connection, queries: Queries, lines: Iterable[bytes | str]) -> AuditReport:
-    """Compare exported entries with the chains as they are now. Three round trips at most."""
+    """Compare exported entries with the chains as they are now. One statement."""
     given = [_exported(line) for line in lines]
     report = AuditReport()
     if not given:
@@ -190,7 +190,7 @@ async def compare_exported(db: Connection, queries: Queries, lines: Iterable[byt
         where = f"exported entry {one['number']}"
         if now is not None:
             if now.hex() != one["hash"]:
-                report.problems.append(Problem(one["thread_id"], where, "it was another: the chain was written anew"))
+                report.problems.append(Problem(one["thread_id"], where, "its hash differs: the chain was rewritten"))
         elif last is None:
             report.problems.append(Problem(one["thread_id"], where, "it was removed"))
         elif one["number"] > last or (one["number"] == last and last_hash.hex() != one["hash"]):
@@ -212,7 +212,7 @@ def _exported(line: bytes | str) -> dict[str, Any]:
 
 
 async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str) -> int:
-    """Append the events of a thread that are in no chain, and note who did so. One transaction."""
+    """Append the events of a thread that are in no chain, and record who did so. One transaction."""
     async with db.transaction():
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         count = await event_chains.adopt(db, queries, thread_id)
@@ -222,7 +222,7 @@ async def adopt_thread(db: Connection, queries: Queries, thread_id: str, by: str
 
 
 class AsyncAudit:
-    """Chains of events by hashes: what was removed, changed or inserted.
+    """The audit of events, whose chained hashes show what was removed, changed or inserted.
 
     Args:
         database: The database.
@@ -234,17 +234,17 @@ class AsyncAudit:
         self._queries = queries
 
     async def verify(self, thread_id: str | None = None, *, exported: Iterable[bytes | str] = ()) -> AuditReport:
-        """Read chains of events again, and report events that were removed, changed or inserted by other means.
+        """Verify chains of events. Report events that were removed or changed, or inserted by another program.
 
-        Who may write to the tables can write a whole chain anew, or take away its last entries and its head. Only a
-        comparison with what was exported before finds that. Reads only; a thread is one snapshot.
+        A role that may write to the tables can rewrite a whole chain, or delete its last entries and its head. Only a
+        comparison with an earlier export finds that. Each thread is read in one snapshot. Nothing is written.
 
         Args:
             thread_id: Only this thread.
             exported: Lines of an earlier `export`, which must still be in the chains.
 
         Raises:
-            ConfigurationError: If events are not chained, or a line is none of an export.
+            ConfigurationError: If events are not chained, or a line is not from an export.
         """
         run, report, after = self._database.run, AuditReport(), ""
         await run(require_chaining, self._queries)
@@ -263,10 +263,10 @@ class AsyncAudit:
         return report
 
     async def adopt(self, by: str, thread_id: str | None = None) -> int:
-        """Append events that are in no chain, and return their number. For those from before the audit was turned on.
+        """Append events that are in no chain, such as those from before the audit, and return their number.
 
         Args:
-            by: Who says that they are genuine: an event of each thread names her.
+            by: Name of the person who declares the events genuine. It is recorded in an event of each thread.
             thread_id: Only this thread.
 
         Raises:

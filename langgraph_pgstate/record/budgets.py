@@ -1,4 +1,4 @@
-"""Budgets of money, and what was spent of them, also by runs that were deleted since."""
+"""Budgets of money, and what is spent of them. The costs of deleted runs count, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Owner(NamedTuple):
     """A tenant, a user, an agent or a key.
 
     Attributes:
-        scope: Which of them.
+        scope: `tenant`, `user`, `agent` or `key`.
         name: Its name.
     """
 
@@ -32,11 +32,11 @@ class Owner(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """Costs of a day beside their budgets.
+    """The budgets of some owners, and what they have spent today.
 
     Attributes:
         has_budgets: Whether there are any budgets.
-        day: Start of the day in UTC, in seconds since 1970.
+        day: Start of today in UTC, in seconds since 1970.
         budgets: Amount and recorded cost by owner, for owners that have a budget.
         prices: All prices, if there are any budgets.
     """
@@ -51,14 +51,14 @@ def request_budget(amount: Decimal | float | str | None, **owner: str | None) ->
     """Validate a budget, and return its row.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
     """
     given = {scope: name for scope, name in owner.items() if name is not None}
     if len(given) != 1:
-        raise ConfigurationError(f"a budget is for one of {', '.join(SCOPES)}")
+        raise ConfigurationError(f"a budget must name one of {', '.join(SCOPES)}, got {', '.join(given) or 'none'}")
     ((scope, name),) = given.items()
     if not identifier(scope, name):
-        raise ConfigurationError(f"{scope} is empty")
+        raise ConfigurationError(f"{scope} must not be empty")
     try:
         exact = None if amount is None else Decimal(str(amount))
     except InvalidOperation:
@@ -77,7 +77,7 @@ async def put_budget(db: Connection, queries: Queries, budget: dict[str, Any]) -
 
 
 async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
-    """Return all budgets by scope and name, with what was spent. Two round trips; reads today's model calls."""
+    """Return all budgets by scope and name, with what is spent. Three statements at most; reads today's model calls."""
     rows = await db.fetch(queries.list_budgets, {})
     owners = [Owner(scope, name) for scope, name, _ in rows if name != EACH]
     spending = await read_spending(db, queries, owners, tuple)
@@ -88,13 +88,13 @@ async def list_budgets(db: Connection, queries: Queries) -> list[Budget]:
 async def read_spending(
     db: Connection, queries: Queries, owners: Collection[Owner], counted: Callable[[], Collection[str]]
 ) -> Spending:
-    """Return the amounts spent of the budgets of some owners. One statement, or two if there are budgets.
+    """Return the budgets of some owners and what they have spent today. One statement, or two if there are budgets.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         owners: The owners.
-        counted: Returns the spans that are left out. Called right before the statement is sent.
+        counted: Returns the ids of spans to leave out. Called right before the statement is sent.
     """
     given = [*owners]
     parameters = {
@@ -146,12 +146,12 @@ def cost_of(
 
 
 async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool:
-    """Move what the journal has of a thread into the tables if there are budgets, before its record is deleted.
+    """Move a thread's journal entries into the tables if there are budgets. Call it before its record is deleted.
 
     One statement if there are no budgets; safe to repeat.
 
     Returns:
-        Whether there are any, and the deletion is to call `keep_costs`.
+        Whether there are budgets, so that the deletion must call `keep_costs`.
     """
     has_budgets = bool((await db.fetch(queries.has_budgets, {}))[0][0])
     if has_budgets:
@@ -160,18 +160,18 @@ async def gather_costs(db: Connection, queries: Queries, thread_id: str) -> bool
 
 
 async def keep_costs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str] | None = None) -> None:
-    """Keep what model calls of a thread cost today. Call it in the transaction that deletes their record, before that.
+    """Store today's costs of a thread's model calls. Call it in the transaction that deletes them, before they are.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         thread_id: The thread.
-        run_ids: Those of its runs that are deleted; all by default.
+        run_ids: The runs that are deleted; all by default.
     """
     given = None if run_ids is None else [*run_ids]
     await db.execute(queries.keep_costs, {"thread_id": thread_id, "run_ids": given})
 
 
 async def forget_deleted_costs(db: Connection, queries: Queries) -> None:
-    """Delete the costs of deleted model calls of earlier days. One statement; safe to repeat."""
+    """Delete the costs of deleted model calls that began before today. One statement; safe to repeat."""
     await db.execute(queries.sweep_costs, {})

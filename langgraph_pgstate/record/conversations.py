@@ -44,7 +44,7 @@ from langgraph_pgstate.schema.queries import Queries, snapshot
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
-# Number of checkpoints whose conversations are cached; a child is rarely far from its parent.
+# Number of checkpoints whose conversations are cached. A child is rarely read long after its parent.
 _REMEMBERED: Final = 200
 
 
@@ -76,10 +76,10 @@ async def compare_thread(db: Connection, queries: Queries, codec: ValueCodec, th
 
 
 async def backfill_thread(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> BackfillReport:
-    """Record what a thread's checkpoints hold and the record lacks: messages, and the status of a thread without runs.
+    """Record messages of a thread's checkpoints that the record lacks, and the status of a thread without runs.
 
-    Each page is a transaction. Recorded rows are kept, so the call is safe to repeat and continues where it was
-    stopped. Safe while runs append to the thread, and beside a prune. Memory holds the messages of a page's states.
+    Each page is a transaction. Recorded rows are kept, so the call is safe to repeat and continues after an
+    interruption. Runs may append to the thread and a prune may run meanwhile. Memory holds one page's messages.
 
     Args:
         db: The connection.
@@ -212,7 +212,7 @@ class _Comparison:
         return rows
 
     async def _read_elements(self, rows: Sequence[_Row]) -> None:
-        """Decode the elements of the page's states that the last page did not have, and drop those only it had."""
+        """Decode the elements of the page's states that are not cached. Drop cached elements that the page lacks."""
         wanted: dict[Hashable, tuple[Entry, str]] = {}
         for row in rows:
             for channel, entry in row.state.manifest.entries.items():
@@ -338,7 +338,7 @@ class _Comparison:
         assert checkpoint_id is not None
         known = self._known.get(checkpoint_id)
         if known is None:
-            # It is not in the cache if it is far from its child, or its id is greater.
+            # The parent is not cached if it was read long before its child, or if its id is greater than the child's.
             said: dict[str, list[RecordedMessage]] = defaultdict(list)
             last = await last_changes(self._db, self._queries, self._thread_id, checkpoint_id)
             changes = await self._changes(sorted({change.checkpoint_id for change in last}))

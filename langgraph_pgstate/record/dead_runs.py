@@ -1,4 +1,4 @@
-"""Runs of processes that died: finding and ending them."""
+"""Search for the runs of dead processes, and their end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def list_running(db: Connection, queries: Queries, after: tuple[str, str] 
 
 
 def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -> dict[str, list[RunningRun]]:
-    """Return the runs whose process has died, by thread. Their last field is true if that is known for certain.
+    """Return the runs whose process has died, by thread. Their last field is true if `is_dead` says so.
 
     Args:
         running: Running runs.
@@ -43,7 +43,7 @@ def choose_dead(running: Sequence[RunningRun], is_dead: Callable[[str], bool]) -
 async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Sequence[RunningRun]) -> list[str]:
     """End the runs of dead processes and their spans as `error`, type `ProcessDied`. One transaction; safe to repeat.
 
-    A run whose process has renewed its liveness meanwhile stays.
+    A run whose process has renewed its liveness meanwhile is left running.
 
     Returns:
         The runs that were still running.
@@ -54,7 +54,7 @@ async def settle_runs(db: Connection, queries: Queries, thread_id: str, dead: Se
         "holder_ids": [holder_id or "" for _, _, holder_id, _ in dead],
         "known_dead": [run_id for _, run_id, _, known in dead if known],
     }
-    # One transaction: an ended run is not found again, so nothing may be left to do.
+    # One transaction: an ended run is not found again, so nothing of it may remain to be done.
     async with db.transaction():
         rows = await db.fetch(queries.settle_runs, parameters)
         settled = [run_id for run_id, _ in rows]

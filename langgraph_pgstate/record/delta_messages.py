@@ -2,9 +2,9 @@
 
 Most checkpoints hold no value of a DeltaChannel. LangGraph rebuilds it from the writes of the superstep's tasks, which
 are stored under the checkpoint's parent before the checkpoint, even if the process that stored them has died. So a put
-only notes that there were writes, and this module reads them, maybe in a process without the graph. It applies them as
-a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ, the
-put notes what this one does (`MessageRules`). Other effects of a reducer are recorded with the channel's next snapshot.
+only records that there were writes, and this module reads them, maybe in a process without the graph. It applies them
+as a reducer of messages does: by id, a message appends or replaces, a `RemoveMessage` removes. Where reducers differ,
+the put records the rules of this one (`MessageRules`). Its other effects are recorded with the next snapshot.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def resolve_written(
 
 @cache
 def _plain_codec() -> ValueCodec:
-    # Messages are kept for LangGraph's own serializer only. Every other class is read as the data it has.
+    # Messages are recorded with LangGraph's own serializer only. Objects of other classes are read as plain data.
     return ValueCodec(plain_serializer())
 
 
@@ -86,12 +86,12 @@ def _read(noted: Mapping[str, Any], rows: Sequence[WritesRow]) -> dict[str, Any]
 
 
 def _fold(noted: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the change that some writes add up to, in their order, or `None` if they have no message."""
+    """Return the combined change of some writes, in their order, or `None` if they hold no message."""
     rows: dict[str, dict[str, Any]] = {}
     gone: set[str] = set()
     is_emptied = False
     hears = noted["hears_remove_all"]
-    # An entry of an earlier version has one rule for both.
+    # Entries of an earlier version have one flag for both rules.
     for message in _messages(values, keeps_place=noted.get("keeps_place", hears)):
         if isinstance(message, RemoveMessage):
             if message.id == REMOVE_ALL_MESSAGES:

@@ -29,7 +29,7 @@ def list_events(
     cursor: str | None = None,
     newest_first: bool = False,
 ) -> Read[Page[Event]]:
-    """Return the reading of a page of a thread's events.
+    """Return a `Read` of a page of a thread's events.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -46,7 +46,7 @@ def list_events(
 
 
 def count_handoffs(since: Moment | None, until: datetime | None, limit: int) -> Read[tuple[HandoffStatistics, ...]]:
-    """Return the reading of the number and timing of handoffs by pair of agents, the most frequent first.
+    """Return a `Read` of the number and timing of handoffs by pair of agents, the most frequent first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -88,14 +88,14 @@ async def note_action(
     details: Mapping[str, Any] | None = None,
     checkpoint_id: str | None = None,
 ) -> None:
-    """Record what a person did: an event of the kind `action`. One statement, for the transaction of the action.
+    """Record a person's action, as an event of the kind `action`. Call it in the transaction of the action.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         action: What was done: `cancel`, `retry`, `settle` or another.
         by: Name of the person.
-        thread_id: The thread; `schedule:NAME` or `worker:ID` for what belongs to none.
+        thread_id: The thread; `schedule:NAME` or `worker:ID` for an action that belongs to no thread.
         run_id: The run.
         details: Facts about it, as JSON types.
         checkpoint_id: The checkpoint.
@@ -114,21 +114,21 @@ async def check_not_done(
     checkpoint_id: str | None = None,
     run_id: str | None = None,
 ) -> None:
-    """Refuse what a person has done already. For the transaction of the action, before `note_action`.
+    """Raise an error if a person has already done an action. Call it in its transaction, before `note_action`.
 
-    Until that ends, others who do the same on the thread wait here: of two persons, the second is refused.
+    A lock is held until that transaction ends. If two persons do the same on a thread, the second is refused.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        action: What is to be done.
+        action: The action.
         thread_id: The thread, as for `note_action`.
-        within: Time before this transaction in which no person may have done it.
-        checkpoint_id: The checkpoint; all of the thread by default.
-        run_id: The run that is to be made: to make it again is no other action.
+        within: How far back the same action counts.
+        checkpoint_id: Only actions on this checkpoint; any of the thread by default.
+        run_id: The run that the action makes. An earlier action that made the same run does not count.
 
     Raises:
-        AlreadyDoneError: If a person has.
+        AlreadyDoneError: If a person has done it.
     """
     await db.fetch(queries.lock_action, {"key": f"{action} {thread_id}"})
     key = {"action": action, "thread_id": thread_id, "within": within}
@@ -138,7 +138,7 @@ async def check_not_done(
 
 
 class AsyncEvents:
-    """Read access to `events`.
+    """Access to `events`.
 
     Args:
         database: The database.
@@ -184,12 +184,12 @@ class AsyncEvents:
         run_id: str | None = None,
         checkpoint_id: str | None = None,
     ) -> None:
-        """Record an event, such as what a person did. One statement.
+        """Record an event, such as a person's action. One statement, or one transaction if events are chained.
 
         Args:
-            thread_id: The thread. It need not exist: so a deletion can be recorded.
-            kind: The kind, a word; `action` is that of persons who used the pages of the server.
-            payload: Details; JSON, in clear text.
+            thread_id: The thread. It need not exist, so that a deletion can be recorded.
+            kind: The kind of the event. `action` is a person's action in the server's pages.
+            payload: Details, as JSON types.
             run_id: The run.
             checkpoint_id: The checkpoint in the root namespace.
 

@@ -33,10 +33,10 @@ FEEDBACK_KEYS: Final = ("agent", "model", "release")
 SOURCES: Final = ("human", "model", "program")
 
 MOST_SCORE: Final = 1e15
-"""Largest score, of either sign: more would let sums overflow, for everybody. A constraint of the table, too."""
+"""Largest absolute score. Greater ones could make sums overflow. The table has the same constraint."""
 
 MOST_ROWS: Final = 100_000
-"""Rows that a statistic reads at most: the newest."""
+"""Maximum number of rows that a statistic reads. It reads the newest."""
 
 _KIND: Final = "feedback"
 _COMMENT: Final = "comment"
@@ -63,11 +63,11 @@ def request_feedback(
     if score is not None and (not isinstance(score, int | float) or not abs(score) <= MOST_SCORE):
         raise ArgumentTypeError(f"score must be a finite number, from -{MOST_SCORE:g} to {MOST_SCORE:g}, not {score!r}")
     if score is None and not comment:
-        raise ConfigurationError("feedback has a score or a comment, or both")
+        raise ConfigurationError("feedback must have a score or a comment, or both")
     if source not in SOURCES:
-        raise ConfigurationError(f"source is {', '.join(SOURCES)}, not {source!r}")
+        raise ConfigurationError(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
     if not identifier("name", name):
-        raise ConfigurationError("name is empty")
+        raise ConfigurationError("name must not be empty")
     key = {
         "thread_id": thread_id_of(thread_id),
         "run_id": identifier("run_id", run_id),
@@ -75,7 +75,7 @@ def request_feedback(
     }
     check_key_size("thread_id, run_id and feedback_id", *key.values())
     text = text_of(_COMMENT, comment) or None
-    # Data that a serializer may encrypt is not stored in clear text beside it.
+    # The caller's own serializer may encrypt, so the comment is not stored as text.
     kind, data = (None, None) if text is None or codec.is_native else codec.dumps(_COMMENT, text)
     return {
         **key,
@@ -110,9 +110,9 @@ async def put_feedback(db: Connection, queries: Queries, codec: ValueCodec, para
 
 
 def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
-    """Return the reading of a page of feedback, newest first; see `FeedbackFilter`.
+    """Return a `Read` of a page of feedback, newest first; see `FeedbackFilter`.
 
-    Its result raises `CorruptStateError` if a comment that was encoded cannot be read.
+    Decoding the rows raises `CorruptStateError` if an encoded comment cannot be read.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -121,7 +121,7 @@ def list_feedback(codec: ValueCodec, **filters: Any) -> Read[Page[Feedback]]:
     at, cursor_thread, cursor_run, cursor_id = decode_cursor(_KIND, filters.get("cursor"), (LAST, "", "", ""))
     thread_id = filters.get("thread_id")
     if thread_id is None and filters.get("run_id") is not None:
-        raise ConfigurationError("run_id needs its thread_id")
+        raise ConfigurationError("run_id requires thread_id")
     parameters = {
         "thread_id": None if thread_id is None else thread_id_of(thread_id),
         **texts_of(filters, "run_id", "name", "source"),
@@ -161,7 +161,7 @@ def average_feedback(
     tenant_id: str | None = None,
     scope: Scope | None = None,
 ) -> Read[tuple[FeedbackAverage, ...]]:
-    """Return the reading of averages of the newest `MOST_ROWS` scores and comments of a time, the most frequent first.
+    """Return a `Read` of average scores, the most frequent first. It reads the newest `MOST_ROWS` rows of a period.
 
     Raises:
         ConfigurationError: If a key is not in `FEEDBACK_KEYS`, or another argument is invalid.
@@ -202,7 +202,7 @@ class AsyncRunFeedback:
     Args:
         database: The database.
         queries: The queries of its schema.
-        codec: Encodes comments if it has a serializer of the caller's own; by default it has not.
+        codec: Encodes comments if its serializer is the caller's own.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec | None = None) -> None:
@@ -228,9 +228,9 @@ class AsyncRunFeedback:
             run_id: The run.
             name: What is judged, like `helpfulness`.
             score: The score, on any scale; true is 1 and false 0.
-            comment: A text. With a serializer of the caller's own it is encoded by that.
-            span_id: A span of the run, if only that is judged.
-            by: Who gives it.
+            comment: A text. A serializer of the caller's own encodes it.
+            span_id: The judged span; by default the whole run is judged.
+            by: Name of the person or program that gives it.
             source: `human`, `model` or `program`.
             feedback_id: Id of the feedback; a new one by default. What was stored under it is replaced.
 
@@ -278,7 +278,7 @@ class AsyncRunFeedback:
             by: One or several of `agent`, `model` and `release`.
             since: Only feedback given at this time or later; a timedelta counts back from now; `None` for all.
             until: Only feedback given before this time.
-            scope: Only of threads whose metadata contain this.
+            scope: Only feedback on threads whose metadata contain this.
             limit: Maximum number of rows, 1,000 at most.
 
         Raises:

@@ -17,10 +17,10 @@ class FailedRunFilter(OwnerFilter, total=False):
         since: Only runs that started at this time or later; a timedelta counts back from now.
         until: Only runs that started before this time.
         min_steps: Only runs of at least this many supersteps.
-        scope: Only runs of threads whose metadata contain this: what the caller may see.
-        by: What the runs are sorted by, the greatest first: `started_at` by default, `cost`, `duration` or `tokens`.
-            By these three, of the newest 10,000 runs that pass the filters. A run that is running lasts until now.
-        model: Only runs that called this model, of the 2,000 first ones; not with `by="started_at"`.
+        scope: Only runs of threads whose metadata contain this. Use it to limit what a caller sees.
+        by: Sort key, the greatest first: `started_at` (default), `cost`, `duration` or `tokens`. The last three sort
+            only the newest 10,000 runs that pass the other filters. The duration of a running run counts until now.
+        model: Only runs that called this model, among the first 2,000 in that order. Not with `by="started_at"`.
     """
 
     since: Moment | None
@@ -65,10 +65,10 @@ class FeedbackFilter(PageFilter, total=False):
     """Filters of feedback.
 
     Attributes:
-        thread_id: Only on runs of this thread.
-        run_id: Only on this run of the thread.
-        name: Only of this name.
-        source: Only of this source: `human`, `model` or `program`.
+        thread_id: Only feedback on runs of this thread.
+        run_id: Only feedback on this run of the thread.
+        name: Only feedback of this name.
+        source: Only feedback of this source: `human`, `model` or `program`.
         since: Only feedback given at this time or later; a timedelta counts back from now.
     """
 
@@ -83,10 +83,10 @@ class MessageFilter(PageFilter, total=False):
     """Filters of a search in messages.
 
     Attributes:
-        user_id: Only in this user's threads.
-        tenant_id: Only in this tenant's threads.
-        thread_id: Only in this thread.
-        best_first: Sort by score instead of time.
+        user_id: Only messages in this user's threads.
+        tenant_id: Only messages in this tenant's threads.
+        thread_id: Only messages in this thread.
+        best_first: Whether to sort by score instead of time.
     """
 
     user_id: str | None

@@ -63,12 +63,12 @@ class AsyncRunHistory:
     async def sums(self, *, only_failed: bool = False, **filters: Unpack[RunFilter]) -> RunSums:
         """Return the cost of the model calls of runs, by thread and by model. One round trip.
 
-        Of the newest 1,000 runs that pass the filters; with `model=`, only of the calls of that one.
+        The newest 1,000 runs that pass the filters are summed. With `model=`, only the calls of that model are.
 
         Args:
             only_failed: Only runs that failed or whose process died.
-            **filters: See `RunFilter`; `limit` is the number of threads and of models, the most expensive, by default
-                5. `by` and `cursor` change nothing.
+            **filters: See `RunFilter`. `limit` is the number of the most expensive threads and models, by default 5.
+                `by` and `cursor` are ignored.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -82,7 +82,7 @@ class AsyncRunHistory:
         Args:
             thread_id: The thread.
             run_id: The run.
-            scope: Metadata that the thread must contain; others are not found.
+            scope: Metadata that the thread must contain. Runs of other threads are not found.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -164,20 +164,20 @@ class AsyncRunHistory:
         scope: Scope | None = None,
         limit: int = 1000,
     ) -> Analytics:
-        """Return what agents did in a time: threads by status, outcomes, durations and cost of runs, and feedback.
+        """Return statistics of a period: threads by status, outcomes, durations and cost of runs, and feedback.
 
         Three round trips. Each reads at most 100,000 rows, the newest; `is_complete` is false if there were more.
 
         Args:
-            by: One or several of `agent`, `release`, `tenant`, `user` and `day`, for the runs. Threads are always by
-                agent and status.
+            by: One or several of `agent`, `release`, `tenant`, `user` and `day`, by which runs are grouped. Threads are
+                always grouped by agent and status.
             since: Only threads that were active, runs that began and feedback that was given at this time or later; a
                 timedelta counts back from now; `None` for all.
-            until: Only those before this time.
-            agent: Only this agent's.
-            user_id: Only this user's.
-            tenant_id: Only this tenant's.
-            scope: Only of threads whose metadata contain this.
+            until: Only threads, runs and feedback before this time.
+            agent: Only those of this agent.
+            user_id: Only those of this user.
+            tenant_id: Only those of this tenant.
+            scope: Only those of threads whose metadata contain this.
             limit: Maximum number of rows of each kind, 1,000 at most.
 
         Raises:

@@ -1,8 +1,8 @@
 """The journal, which stores records durably with a checkpoint until they are moved into the tables.
 
 A put stores an entry in its own statement. A background writer moves entries into the tables, many at a time. If it
-dies, the next writer does so. An entry is self-contained, so any process may move it. Removing an entry and writing its
-rows is one transaction, so each is moved once, and rows of a thread or run that was deleted meanwhile do not come back.
+dies, the next writer moves them. An entry is self-contained, so any process may move it. Removing an entry and writing
+its rows is one transaction, so each is moved once, and rows of a deleted thread or run do not come back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langgraph_pgstate.record.delta_messages import resolve_written
 from langgraph_pgstate.schema.queries import Queries, Statement
 
 _SEMCONV_VERSION: Final = "1.41.1"
-"""URL of the OpenTelemetry semantic conventions used in `attributes`."""
+"""Version of the OpenTelemetry semantic conventions used in `attributes`."""
 
 _log = logging.getLogger("langgraph_pgstate.record")
 _MOST_ROWS: Final = 1000
@@ -145,7 +145,7 @@ async def recover(
 
 
 async def _storable(db: Connection, queries: Queries, threads: Sequence[str]) -> list[str]:
-    """Return the threads whose ids the database can store: not all, if its encoding is not UTF8."""
+    """Return the threads whose ids the database can store. A database that is not in UTF8 may refuse some."""
     found = []
     for thread_id in threads:
         try:
@@ -181,7 +181,7 @@ def _unpack(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[tuple[str, str], Jo
         try:
             journal_entry = JournalEntry.unpack(thread_id, data)
         except (UnreadableFormatError, EncryptedError, NotEncryptedError, DataKeyError) as error:
-            # Keep it, and what follows it, for a process that can read it; other threads do not wait for that.
+            # Keep this entry, and later ones of its thread, for a process that can read them.
             _log.warning("the journal of thread %r is kept for another process: %s", thread_id, error)
             kept.add(thread_id)
             continue
@@ -275,7 +275,7 @@ def _describe(journal_entry: JournalEntry) -> str:
 def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool) -> list[Statement]:
     """Return the statements that write an entry's rows, one per table and always in one order, to avoid deadlocks.
 
-    If events are chained, its own are appended to the chains of their threads.
+    If events are chained, the entry's events are appended to the chains of their threads.
     """
     among: dict[str, Any] = {"thread_ids": journal_entry.thread_ids}
     found: list[Statement] = []

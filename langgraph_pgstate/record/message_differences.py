@@ -151,7 +151,7 @@ def state_message(value: Any) -> StateMessage | None:
 
 
 def distinct(ids: Sequence[str]) -> list[str]:
-    """Return ids in which repeated ones have a number appended, as a put makes them."""
+    """Return ids with a number appended to each repeated one, as in a put."""
     seen: Counter[str] = Counter()
     named = []
     for id in ids:

@@ -2,8 +2,8 @@
 
 The saver knows by fingerprint which elements of a list are new. Appended elements are added to the checkpoint's journal
 entry. If a list changed otherwise, or this process does not know the earlier record, the ids of all its messages are
-noted in order and compared with the branch. For a DeltaChannel without a value, the hook only notes that the superstep
-wrote to it. The writes are stored under the checkpoint's parent (see `record/delta_messages.py`).
+stored in order and compared with the branch. For a DeltaChannel without a value, the hook only records that the
+superstep wrote to it. The writes are stored under the checkpoint's parent (see `record/delta_messages.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import MAX_KEY_BYTES
 from langgraph_pgstate.schema.queries import Statement
 
-# LangGraph's own channels; except these two, which hold the whole state of a list graph and of a function.
+# Prefix of LangGraph's own channels. These two hold the application's whole state, in a list graph and in a function.
 _OWN_CHANNELS: Final = "__"
 _STATE_CHANNELS: Final = frozenset({"__root__", "__previous__"})
 _ID_BYTES: Final = 256
@@ -102,7 +102,7 @@ class MessageHook:
         key = (request.address.thread_id, request.address.checkpoint_ns, change.channel)
         named = _identified(change, change.fresh if change.is_appended else range(len(change.value)))
         if any(id != message.id and type(message.id) is str and message.id for _, message, id in named):
-            # If one of several messages with one id is removed, another takes the id, so known ids prove nothing.
+            # If one of several messages with one id is removed, another takes its id, so a known id proves nothing.
             self._doubled.add(key)
         if change.is_appended or not change.is_known or key in self._doubled:
             return named, named
@@ -141,7 +141,7 @@ def message_row(message: BaseMessage) -> dict[str, Any]:
             calls, usage = message.tool_calls, message.usage_metadata or {}
         elif isinstance(message, ToolMessage):
             call_id = message.tool_call_id
-    # Value by value, because most need no conversion.
+    # Convert value by value, because most need no conversion.
     return {
         "role": _safe(message.type),
         "agent": _safe(message.name),
@@ -176,7 +176,7 @@ def text_of(content: Any) -> str | None:
 
 
 def may_hold_messages(channel: str) -> bool:
-    """Return whether a channel is one of the application's, whose messages are recorded."""
+    """Return whether a channel belongs to the application, so that its messages are recorded."""
     return not channel.startswith(_OWN_CHANNELS) or channel in _STATE_CHANNELS
 
 
@@ -209,7 +209,7 @@ def _identified(change: ListChange, places: Sequence[int]) -> list[_Named]:
 
 
 def _ordinals(change: ListChange) -> list[int]:
-    """Return, by position, the number of an element, from 1, among those with its id, or its equals if it has none."""
+    """Return for each element its number, from 1, among those with the same id, or equal ones if it has no id."""
     fingerprints: Sequence[Any] = (
         split_digests(change.digests)
         if change.digests is not None

@@ -70,7 +70,7 @@ def request_conversation(
     """
     for name, value in (("last", last), ("max_tokens", max_tokens)):
         if value is not None and value < 0:
-            raise ConfigurationError(f"{name} must not be negative, not {value}")
+            raise ConfigurationError(f"{name} must be 0 or more, not {value}")
     return ConversationFilter(
         thread_id,
         text_of("channel", channel),
@@ -147,7 +147,7 @@ def _window(messages: Sequence[Change], last: int | None, max_tokens: int | None
 
 
 def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[MessageHit]]:
-    """Return the reading of a page of messages that match a search, newest or best first.
+    """Return a `Read` of a page of messages that match a search, newest or best first.
 
     Raises:
         ConfigurationError: If the query is empty or an argument is invalid.
@@ -171,7 +171,7 @@ def search_messages(query: str, **filters: Unpack[MessageFilter]) -> Read[Page[M
 
 
 def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, ...]]:
-    """Return the reading of the newest message that matches a search, for each of some threads.
+    """Return a `Read` of the newest message that matches a search, for each of some threads.
 
     Raises:
         ConfigurationError: If the query is empty, or there are too many threads.
@@ -184,7 +184,7 @@ def find_hits(query: str, thread_ids: Sequence[str]) -> Read[tuple[MessageHit, .
 
 def _words(query: str) -> str:
     if not text_of("query", query) or not query.strip():
-        raise ConfigurationError("the query must have a word to search for, and is empty")
+        raise ConfigurationError(f"query must contain a word to search for, got {query!r}")
     return query
 
 
@@ -198,7 +198,7 @@ def _position(hit: MessageHit) -> Sequence[Any]:
 
 
 class AsyncMessages:
-    """Conversations: as they are recorded in `messages`, and what a model is shown of them.
+    """Recorded conversations, and windows of conversations for models.
 
     Args:
         database: The database.
@@ -260,10 +260,10 @@ class AsyncMessages:
         channel: str = _CHANNEL,
         **options: Unpack[WindowOptions],
     ) -> list[BaseMessage]:
-        """Return what `window` returns of the messages in a thread's state, for a model.
+        """Return the window of a thread's messages for a model, as the function `window` chooses it.
 
-        They are read newest first, a page at a time, and only as many as fit: besides them, the first page if something
-        of the beginning is kept. A DeltaChannel is read as a whole.
+        Messages are read from the state, newest first, a page at a time, until no more fit. The first messages are also
+        read if some of them are kept. A DeltaChannel is read as a whole.
 
         Args:
             thread_id: The thread.
@@ -276,8 +276,8 @@ class AsyncMessages:
 
         Raises:
             NotFoundError: If the checkpoint does not exist.
-            ConfigurationError: If an argument is invalid, or the channel holds something else.
-            ConflictError: If the state is deleted or replaced at each of four attempts.
+            ConfigurationError: If an argument is invalid, or the channel is not a list of messages.
+            ConflictError: If the state is deleted or replaced during each of four attempts.
         """
         address = Address(thread_id_of(thread_id), "", text_of("checkpoint_id", checkpoint_id or None))
         budget = budget_of(options)

@@ -16,15 +16,17 @@ class RecorderSettings:
 
     Attributes:
         content: Whether inputs, outputs and payloads are written at all.
-        limit: Bytes of JSON that an input or output may have; what is longer is cut, with its size and hash kept.
-        redact: Called as `redact(kind, value)` with everything that came from the application before it is written,
-            and what it returns is written instead. The kind is `input`, `output`, `error` or `payload`; the value is
-            JSON (an error: a dict of `message` and `traceback`). It runs in the background, in another thread.
-        interval: Seconds between two batches; what has begun is visible after that.
-        queue_size: Spans and events that wait to be written; when there are more, the graph waits.
-        timeout: Seconds that the end of a run, and a full queue, wait for the database. Nothing is dropped after it.
-        ttl: Seconds a running run is taken to be alive after its process last said so; said every third of it.
-        release: Release of the application, stored with its runs. A run with `release` in its metadata has that one.
+        limit: Maximum size of an input or output, in bytes of JSON. A longer one is truncated; its size and hash are
+            stored.
+        redact: Called as `redact(kind, value)` with each value of the application before it is written; its result is
+            written instead. The kind is `input`, `output`, `error` or `payload`; the value is JSON (an error: a dict
+            of `message` and `traceback`). It runs in the background, in another thread.
+        interval: Seconds between two batches. Spans are visible about that long after their start.
+        queue_size: Maximum number of spans and events that wait to be written. If there are more, the graph waits.
+        timeout: Seconds that a graph waits for the database, at the end of a run or if the queue is full. Then it
+            continues, and the rows stay queued.
+        ttl: Seconds for which a running run counts as alive. Its process renews them at each third.
+        release: Release of the application, stored with its runs. `release` in a run's metadata takes precedence.
     """
 
     content: bool = True

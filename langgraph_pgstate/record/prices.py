@@ -25,7 +25,7 @@ async def set_price(db: Connection, queries: Queries, price: Price) -> None:
         if amount is not None and not (amount.is_finite() and amount >= 0):
             raise ConfigurationError(f"{name} must be a price of 0 or more, not {amount}")
     if not price.model:
-        raise ConfigurationError("a price needs a model name")
+        raise ConfigurationError("model must not be empty")
     await db.execute(
         queries.set_price,
         {

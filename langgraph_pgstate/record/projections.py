@@ -1,7 +1,7 @@
 """Projections: chosen channels of the root namespace as JSON, one row per thread, written with the checkpoint.
 
-A channel whose declared type cannot be represented as JSON is refused by name (`check_projectable`). Any other such
-value is stored as a reference; it never makes a put fail.
+`check_projectable` refuses a channel whose declared type JSON cannot represent. Any other value that JSON cannot
+represent is stored as a reference, and never makes a put fail.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ProjectionHook:
         return [(self._queries.put_projection, parameters)]
 
     def after_put(self, plan: PutPlan) -> None:
-        """Note the versions of the stored projection."""
+        """Remember the versions of the stored projection."""
         address = plan.request.address
         if address.checkpoint_ns:
             return
@@ -124,10 +124,10 @@ def check_projectable(graph: Any, names: Sequence[str]) -> None:
 
 
 def check_projectable_in(graphs: Iterable[Any], names: Sequence[str]) -> None:
-    """Raise if no graph has a channel, or if in one that does it cannot be represented as JSON.
+    """Raise if no graph has a channel, or if a graph declares it with a type that JSON cannot represent.
 
     Args:
-        graphs: Compiled graphs; `None` for one that is made for each run.
+        graphs: Compiled graphs; `None` for a graph that is made for each run.
         names: The channels to project.
 
     Raises:

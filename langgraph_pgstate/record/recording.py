@@ -71,7 +71,7 @@ async def write_pending(
         source: Source of the rows.
         is_dead: Returns whether a holder is known to be dead.
         holder_id: The id of this process.
-        ttl: Seconds for which it is considered alive.
+        ttl: Seconds for which this process counts as alive.
         include_recent: Also write recent rows, and those of a put in progress.
     """
     if mine := source.due_renewals():

@@ -15,21 +15,21 @@ from langgraph_pgstate.schema.queries import Queries
 _KIND, _RUNAWAY_KIND = "runs", "runaway threads"
 STATUSES = ("pending", "running", "interrupted", "success", "error", "cancelled", "timeout")
 LEAST_STEPS = 25
-"""LangGraph's recursion limit was 25 supersteps for years. Runs with more are indexed."""
+"""Least `steps` of a search. Only runs of so many supersteps, LangGraph's former recursion limit, are indexed."""
 
 _MOST_STEPS = 2**31 - 1
 _HIGHEST = 1e300
 ORDERS = ("started_at", "cost", "duration", "tokens")
 RANKED = 10_000
-"""Newest runs that are sorted by cost, duration or tokens. These change at each superstep: an index costs too much."""
+"""Number of newest runs that are sorted by cost, duration or tokens. No index: these change at each superstep."""
 
 _RANKED_WITH_MODEL = 2000
 SUMMED = 1000
-"""Newest runs whose model calls are summed: each is looked up in the spans."""
+"""Number of newest runs whose model calls are summed. The spans of each are read."""
 
 
 def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Read[Page[Run]]:
-    """Return the reading of a page of runs, newest first, or the greatest first.
+    """Return a `Read` of a page of runs, newest first, or the greatest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -37,13 +37,13 @@ def list_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Rea
     check_filters(filters, FailedRunFilter if only_failed else RunFilter)
     status, thread_id = filters.get("status"), filters.get("thread_id")
     if status is not None and status not in STATUSES:
-        raise ConfigurationError(f"unknown run status {status!r}: {', '.join(STATUSES)}")
+        raise ConfigurationError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     by, model = filters.get("by") or ORDERS[0], text_of("model", filters.get("model"))
     if by not in ORDERS:
-        raise ConfigurationError(f"runs are sorted by {', '.join(ORDERS)}, not {by!r}")
+        raise ConfigurationError(f"by must be one of {', '.join(ORDERS)}, not {by!r}")
     is_ranked = by != ORDERS[0]
     if model is not None and not is_ranked:
-        raise ConfigurationError(f"model= needs by= {', '.join(ORDERS[1:])}")
+        raise ConfigurationError(f"model requires by to be one of {', '.join(ORDERS[1:])}")
     kind, first = f"{_KIND} by {by}" if is_ranked else _KIND, (_HIGHEST if is_ranked else LAST, "", "")
     value, cursor_thread, cursor_run = decode_cursor(kind, filters.get("cursor"), first)
     size, offset = page_size(filters.get("limit", 20)), offset_of(filters.get("offset", 0))
@@ -79,7 +79,7 @@ def _ranked(rows: Rows, size: int, kind: str) -> Page[Run]:
 
 
 def sum_runs(*, only_failed: bool = False, **filters: Unpack[RunFilter]) -> Read[RunSums]:
-    """Return the reading of the sums of the newest runs that pass filters, by thread and by model.
+    """Return a `Read` of the sums of the newest runs that pass filters, by thread and by model.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -108,7 +108,7 @@ async def get_run(
 
 
 def list_runaway_threads(steps: int, since: Moment | None, limit: int, cursor: str | None) -> Read[Page[RunawayThread]]:
-    """Return the reading of a page of threads with runs of too many supersteps, the longest first.
+    """Return a `Read` of a page of threads with runs of too many supersteps, the longest first.
 
     Raises:
         ConfigurationError: If `steps` is less than `LEAST_STEPS`, or another argument is invalid.

@@ -23,7 +23,7 @@ _KIND = "spans"
 
 
 def list_spans(thread_id: str, **filters: Unpack[SpanFilter]) -> Read[Page[Span]]:
-    """Return the reading of a page of a thread's spans, oldest first.
+    """Return a `Read` of a page of a thread's spans, oldest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -87,8 +87,8 @@ def build_tree(spans: Sequence[Span]) -> tuple[SpanNode, ...]:
 async def get_provenance(db: Connection, queries: Queries, address: Address) -> Provenance | None:
     """Return the origin of a checkpoint, or `None` if it does not exist. Up to three round trips.
 
-    The spans of a superstep name the checkpoint from which it started, which is this one's parent. Those of subgraphs
-    are their descendants.
+    The spans of a superstep name the checkpoint from which it started, which is the parent of the given one. Spans of
+    subgraphs are their descendants.
     """
     rows = await db.fetch(queries.get_provenance, address._asdict())
     if not rows:
@@ -184,8 +184,8 @@ class AsyncSpans:
             limit: Size of the window, 1,000 at most.
             kind: Only spans of this kind.
             status: Only spans of this status.
-            since: Only spans that started at this time or later: `next_since` of a timeline, which has 20,000 spans at
-                most.
+            since: Only spans that started at this time or later. A timeline has at most 20,000 spans; `next_since` of
+                it begins the next one.
 
         Raises:
             ConfigurationError: If an argument is invalid.

@@ -26,15 +26,15 @@ def measure_tools(
     limit: int,
     newest: int | None = None,
 ) -> Read[tuple[ToolStatistics, ...]]:
-    """Return the reading of calls, errors and durations of each tool, the most called first.
+    """Return a `Read` of calls, errors and durations of each tool, the most called first.
 
     Args:
         query: `measure_tools`, by spans, or `measure_executions`, by the tool ledger.
-        since: Start of the time.
-        until: End of the time.
+        since: Start of the period.
+        until: End of the period.
         agent: Only calls of this agent.
         limit: Maximum number of tools.
-        newest: Only so many calls.
+        newest: Maximum number of calls to read, the newest; by default all.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -48,7 +48,7 @@ def measure_tools(
 def sum_usage(
     by: str | Sequence[str], since: Moment | None, until: datetime | None, limit: int
 ) -> Read[tuple[Usage, ...]]:
-    """Return the reading of tokens and cost by some keys, the most expensive first.
+    """Return a `Read` of tokens and cost by some keys, the most expensive first.
 
     Raises:
         ConfigurationError: If a key is not in `USAGE_KEYS`, or another argument is invalid.
@@ -82,7 +82,7 @@ def request_costs(
 
 
 async def sum_costs(db: Connection, queries: Queries, parameters: dict[str, Any]) -> Costs:
-    """Return the cost of model calls by day, model, agent and user, and together. Two round trips."""
+    """Return the cost of model calls, in total and by day, model, agent and user. Two round trips."""
     query = queries.sum_costs
     if parameters["scope"] is not None:
         query = queries.sum_costs_with_scope

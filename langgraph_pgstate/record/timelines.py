@@ -16,7 +16,7 @@ from langgraph_pgstate.record.types import Span, Timeline, TimelineSpan
 from langgraph_pgstate.schema.queries import Queries
 
 MOST_SPANS: Final = 20_000
-"""Spans of which one timeline is made."""
+"""Maximum number of spans in a timeline."""
 
 
 class _Outline(NamedTuple):
@@ -32,7 +32,7 @@ class _Outline(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A span's place in the tree, with what it and the spans below it used."""
+    """A span's place in the tree, with the tokens and cost of it and the spans below it."""
 
     number: int
     depth: int
@@ -119,7 +119,7 @@ async def get_span(db: Connection, queries: Queries, thread_id: str, run_id: str
 
 
 def _placed(spans: Sequence[_Outline]) -> list[_Place]:
-    """Return the places of spans, which are sorted oldest first, each after its parent. Without recursion."""
+    """Return the places of spans, each after its parent. The spans must be sorted oldest first. Does not recurse."""
     known: dict[str, list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         known[span.span_id].append(number)

@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatistics:
-    """Threads of one agent and status that were active in a time.
+    """Threads of one agent and status that were active in a period.
 
     Attributes:
         agent: The agent; `None`: not known.
@@ -31,7 +31,7 @@ class ThreadStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunStatistics:
-    """Runs that began in a time, aggregated by the requested keys. The other keys are `None`.
+    """Runs that began in a period, aggregated by the requested keys. The other keys are `None`.
 
     Attributes:
         agent: The agent.
@@ -40,16 +40,16 @@ class RunStatistics:
         user_id: The user.
         day: The day on which the runs began, in UTC.
         runs: Number of runs.
-        threads: Number of threads that they are of.
-        success: Runs that ended as `success`; the following likewise.
+        threads: Number of their threads.
+        success: Runs that succeeded.
         error: Runs that failed, or whose process died.
         timeout: Runs that took too long.
         interrupted: Runs that wait for an answer.
         cancelled: Runs that were cancelled.
         unfinished: Runs that are pending or running.
-        failure_rate: Errors and timeouts among those that ended as success, error or timeout, 0 to 1; `None` without
-            any.
-        mean_seconds: Mean duration of the last attempt of runs that have ended, in seconds; `None` without any.
+        failure_rate: Share of errors and timeouts among the runs that succeeded, failed or took too long, 0 to 1;
+            `None` if there are none of these.
+        mean_seconds: Mean duration of the last attempt of runs that have ended, in seconds; `None` if none has.
         p50_seconds: Median of the same.
         p95_seconds: 95th percentile of the same.
         steps: Supersteps.
@@ -83,14 +83,14 @@ class RunStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Analytics:
-    """Statistics of threads and runs over a time.
+    """Statistics of threads, runs and feedback over a period.
 
     Attributes:
         threads: Threads by agent and status, most first.
         runs: Runs by the requested keys, most first.
-        feedback: Feedback by name and by those of the requested keys that it has, most first.
-        is_complete: Whether all threads, runs and feedback of the time were read; false if there were more than
-            100,000 of one, of which the newest count, or more groups than `limit`.
+        feedback: Feedback by name, and by `agent` and `release` if requested, most first.
+        is_complete: Whether all threads, runs and feedback of the period were read. False if there were more than
+            100,000 of one of them, or more groups than `limit`; then the newest rows and first groups are returned.
     """
 
     threads: tuple[ThreadStatistics, ...]
@@ -152,7 +152,7 @@ class HandoffStatistics:
         target: The agent that took over.
         count: Number of handoffs.
         threads: Number of threads with such a handoff.
-        mean: Mean seconds until the thread's next handoff; `None` if there was never another.
+        mean: Mean seconds until the thread's next handoff; `None` if none followed.
         p50: Median of the same.
         last_at: Time of the last handoff.
     """
@@ -175,8 +175,8 @@ class Feedback:
         run_id: The run.
         feedback_id: The feedback's id.
         span_id: The span that is judged; `None`: the whole run.
-        created_at: Time it was given first.
-        created_by: Who gave it, if that is known.
+        created_at: Time at which it was first given.
+        created_by: Name of the person or program that gave it, if known.
         source: `human`, `model` or `program`.
         name: What is judged.
         score: The score, on a scale of the application; `None` for none.
@@ -330,9 +330,9 @@ class Run:
         error_traceback: Traceback of the exception.
         input: The input as JSON, truncated. Values that JSON cannot represent are approximated.
         output: The output, in the same form.
-        enqueued_at: Time it was enqueued; `None` if it was not.
-        multitask_strategy: What it did to other runs of its thread when it was enqueued; `None` if it was not.
-        metadata: Metadata it was enqueued with; `None` for none, and with a serializer of the caller's own.
+        enqueued_at: Time at which the run was enqueued; `None` if it was not.
+        multitask_strategy: Strategy for other runs of its thread, with which it was enqueued; `None` if it was not.
+        metadata: Metadata with which it was enqueued; `None` if it has none, or with a serializer of the caller's own.
         release: Release of the application, if the run's metadata or `RecorderSettings` named one.
     """
 
@@ -424,13 +424,13 @@ class OwnerCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Model calls, tokens and cost of a time.
+    """Model calls, tokens and cost of a period.
 
     Attributes:
         total: All model calls together.
         by_day: Model calls by day (UTC), the first day first. Days without calls are left out.
         by_model: Model calls by provider and model, the most expensive first.
-        by_agent: Runs that started in this time, by agent, the most expensive first. Empty for the calls of one model.
+        by_agent: Runs that started in this period, by agent, the most expensive first. Empty if one model is chosen.
         by_user: The same by user.
     """
 
@@ -446,11 +446,11 @@ class RunSums:
     """Model calls of some runs, their tokens and cost.
 
     Attributes:
-        runs: Number of the runs, 1,000 at most: the newest.
-        is_complete: Whether these are all that pass the filters.
-        total: All of them together; its `runs` are those that called a model.
-        by_thread: The same by thread, the most expensive first.
-        by_model: The same by model.
+        runs: Number of these runs, at most the newest 1,000.
+        is_complete: Whether they are all runs that pass the filters.
+        total: Sums of all runs; its `runs` counts those that called a model.
+        by_thread: Sums by thread, the most expensive first.
+        by_model: Sums by model, the most expensive first.
     """
 
     runs: int
@@ -717,7 +717,7 @@ class ToolExecution:
         checkpoint_id: The checkpoint from which its superstep started.
         step: The superstep.
         holder_id: The process of the current or last attempt.
-        alive_until: Time until which that process is considered alive; `None` if another one, or a person, found the
+        alive_until: Time until which that process counts as alive; `None` if another process, or a person, settled the
             outcome.
         started_at: Start time of the last attempt, by the database's clock.
         ended_at: Time of its outcome.
@@ -756,7 +756,7 @@ class ToolExecution:
 
     @property
     def token(self) -> str:
-        """The token that the tool found in `current_execution()`: ask the external system for what it did with it."""
+        """The token that the tool got from `current_execution()`. Search for it in the external system."""
         return action_token(self.origin_thread_id or self.thread_id, self.tool, self.idempotency_key)
 
 
@@ -780,7 +780,7 @@ class CompensationReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing on this thread needs a person's attention."""
+        """Whether no execution of this thread needs a person's attention."""
         return not (self.failed or self.uncovered or self.unsettled)
 
 
@@ -857,14 +857,14 @@ class RunawayThread:
 
 @dataclass(slots=True)
 class AuditReport:
-    """What `audit.verify` found.
+    """The result of `audit.verify`.
 
     Attributes:
         threads: Threads whose chains were read.
         events: Entries of the chains.
-        explained: Entries whose event was deleted or redacted since, as a later event of the chain says.
+        explained: Entries whose event was deleted or redacted, as a later event of the chain records.
         before: Events that are in no chain because they are older than the audit.
-        ended: Exported entries whose thread was deleted or erased since.
+        ended: Exported entries whose thread was deleted or erased after the export.
         problems: Events that were removed, changed or inserted.
     """
 

@@ -1,4 +1,4 @@
-"""The messages of a checkpoint's channel, read from either end, without those between."""
+"""The messages of a checkpoint's channel, read page by page from both ends."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Pages:
         address: The checkpoint.
         channel: The channel.
         revision: The revision of its row.
-        left: Runs of messages that are not read yet, which lie between `head` and `tail`.
-        head: The first messages, as far as they are read.
+        left: Stored runs of messages between `head` and `tail`, which are not read yet.
+        head: The first messages.
         tail: The last messages.
-        page: Number of messages that are read next, at least.
+        page: Minimum number of messages that the next reading adds.
     """
 
     address: Address
@@ -51,7 +51,7 @@ class Pages:
 
     @property
     def where(self) -> str:
-        """The channel, for errors."""
+        """The channel and its checkpoint, for errors."""
         return f"channel {self.channel!r} of {self.address}"
 
 
@@ -66,14 +66,14 @@ async def open_pages(
 ) -> Pages | None:
     """Return the first and the last page of a channel, or all of it if it is not stored message by message.
 
-    Three round trips at most, but for DeltaChannels and states of older versions.
+    Three round trips at most. DeltaChannels and states of older versions need more.
 
     Returns:
-        The pages; `None` if the checkpoint is deleted or replaced meanwhile.
+        The pages; `None` if the checkpoint was deleted or replaced meanwhile.
 
     Raises:
         NotFoundError: If the address names a checkpoint that does not exist.
-        ConfigurationError: If the channel holds something else.
+        ConfigurationError: If the channel is not a list of messages.
     """
     rows = await db.fetch(queries.get_bare_checkpoint, address._asdict())
     if not rows:
@@ -102,7 +102,7 @@ async def open_pages(
 
 
 async def read_older(db: Connection, queries: Queries, codec: ValueCodec, pages: Pages) -> bool:
-    """Read a page more, twice as long as the one before, and return whether the checkpoint is still the same.
+    """Read another page, twice as long as the one before. Return whether the checkpoint is unchanged.
 
     One round trip.
     """
@@ -138,7 +138,7 @@ async def _read_whole(db: Connection, queries: Queries, codec: ValueCodec, pages
 async def _load(
     db: Connection, queries: Queries, codec: ValueCodec, pages: Pages, entry: Entry
 ) -> list[BaseMessage] | None:
-    """Return the messages of an entry; `None` if its checkpoint is gone or has changed."""
+    """Return the messages of an entry; `None` if its checkpoint was deleted or replaced."""
     ids = {run.segment_id for run in entry.runs} if isinstance(entry, Elements) else set()
     if isinstance(entry, Slice):
         ids.add(entry.segment_id)

@@ -1,6 +1,6 @@
 """Windows of conversations for models: the newest messages within a budget, and those that are always kept.
 
-The choice is a pure function. Of a thread, messages are read newest first until a longer window would not fit.
+The choice is a pure function. A thread's messages are read newest first, until no more fit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class WindowOptions(TypedDict, total=False):
     """Options of a window.
 
     Attributes:
-        max_tokens: Number of tokens, by the counter.
-        max_messages: Number of messages.
-        keep: What is never left out, even if it alone is above a limit: `system`, the messages with which the
-            conversation begins if they are system messages; `first_human` and `last_human`, the first and the newest
-            message of a person; `last`, the last message, with the tool calls and results that belong to it. All but
-            `first_human` by default. With `last_human`, what precedes it begins with a message of a person, too.
-        token_counter: What counts the tokens of a list of messages: a function, such as `len`, a chat model, or
-            LangChain's approximation, `approximate`, which is the default. Blocking and async calls call it directly.
+        max_tokens: Maximum number of tokens.
+        max_messages: Maximum number of messages.
+        keep: Messages that are never left out, even if they exceed a limit. `system`: the system messages at the
+            beginning of the conversation. `first_human` and `last_human`: the first and the last message of a person.
+            `last`: the last message, with its tool calls and results. By default all but `first_human`. With
+            `last_human`, a window that begins before that message begins with another message of a person.
+        token_counter: Counter of the tokens of a list of messages: a function, such as `len`, or a chat model; by
+            default `approximate`, LangChain's approximation. It is called directly, also by async methods.
     """
 
     max_tokens: int | None
@@ -61,7 +61,7 @@ def budget_of(options: WindowOptions) -> Budget:
     """Validate the options of a window.
 
     Raises:
-        ConfigurationError: If one is not usable.
+        ConfigurationError: If an option is invalid.
     """
     check_options(Window, options, WindowOptions)
     for name in ("max_tokens", "max_messages"):
@@ -84,7 +84,7 @@ def counter_of(counter: Any) -> TokenCounter:
     """Return a function that counts tokens.
 
     Raises:
-        ConfigurationError: If it can count none.
+        ConfigurationError: If the argument is no counter.
     """
     if counter == "approximate":
         return count_tokens_approximately
@@ -100,16 +100,15 @@ def counter_of(counter: Any) -> TokenCounter:
 def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[BaseMessage]:
     """Return the newest messages that fit a budget, and those that are always kept, in their order.
 
-    Tool calls are never parted from their results. Unlike `trim_messages` of LangChain, it never ends with nothing but
-    system messages if an agent's work since the last message of a person is longer than the budget. Applied twice, it
-    changes nothing the second time.
+    Tool calls stay with their results. Unlike LangChain's `trim_messages`, the result is not reduced to system messages
+    if the messages since a person's last one exceed the budget. Applied to its own result, it changes nothing.
 
     Args:
         messages: The conversation, oldest first. It is not changed.
         **options: See `WindowOptions`.
 
     Raises:
-        ConfigurationError: If an option is not usable.
+        ConfigurationError: If an option is invalid.
     """
     found = choose([], convert_to_messages(messages), budget_of(options), is_whole=True)
     assert found is not None
@@ -118,10 +117,10 @@ def window(messages: Sequence[Any], **options: Unpack[WindowOptions]) -> list[Ba
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The same as an edit of LangChain's `ContextEditingMiddleware`: `edits=[Window(max_tokens=8000)]`.
+    """The function `window` as an edit of LangChain's `ContextEditingMiddleware`: `edits=[Window(max_tokens=8000)]`.
 
     Attributes:
-        max_tokens: See `WindowOptions`; the middleware counts.
+        max_tokens: See `WindowOptions`. The middleware's counter is used.
         max_messages: See `WindowOptions`.
         keep: See `WindowOptions`.
     """
@@ -134,7 +133,7 @@ class Window:
         budget_of({"max_tokens": self.max_tokens, "max_messages": self.max_messages, "keep": self.keep})
 
     def apply(self, messages: list[Any], *, count_tokens: TokenCounter) -> None:
-        """Leave only the window in a list of messages."""
+        """Reduce a list of messages to its window, in place."""
         messages[:] = window(
             messages,
             max_tokens=self.max_tokens,
@@ -147,13 +146,13 @@ class Window:
 def choose(
     head: Sequence[BaseMessage], tail: Sequence[BaseMessage], budget: Budget, *, is_whole: bool
 ) -> list[BaseMessage] | None:
-    """Return the window of a conversation, or `None` if more of it must be read.
+    """Return the window of a conversation, or `None` if more messages must be read.
 
     Args:
-        head: Its first messages, unless `tail` begins with them.
-        tail: Its last messages.
+        head: The first messages, unless `tail` begins with them.
+        tail: The last messages.
         budget: The limits.
-        is_whole: Whether nothing lies between them. If not, `head` has all that is kept of the beginning.
+        is_whole: Whether no messages lie between them. If some do, `head` has all first messages that are kept.
     """
     known = [*head, *tail]
     if is_whole and budget.fits(known):
@@ -174,7 +173,7 @@ def choose(
     def shown(cut: int) -> list[BaseMessage]:
         return [known[place] for place in sorted(pinned) if place < cut] + known[cut:]
 
-    # The earliest cut whose messages fit; the last one, which leaves nothing but what is kept, need not.
+    # Find the earliest cut whose messages fit. The last cut is taken even if its messages do not fit.
     ends = [*cuts, len(known)]
     if "last" in budget.keep and cuts:
         ends = cuts
@@ -191,14 +190,14 @@ def choose(
 
 
 def needs_more(head: Sequence[BaseMessage], keep: Collection[str]) -> bool:
-    """Return whether what is kept of the beginning of a conversation may be after its first messages."""
+    """Return whether messages that are kept of a conversation's beginning may follow those in `head`."""
     if "first_human" in keep:
         return not any(map(_is_human, head))
     return "system" in keep and all(isinstance(message, SystemMessage) for message in head)
 
 
 def _pinned(messages: Sequence[BaseMessage], keep: Collection[str]) -> set[int]:
-    """Return the positions of what is kept of the beginning."""
+    """Return the positions of the messages that are kept of the beginning."""
     pinned: set[int] = set()
     if "system" in keep:
         for place, message in enumerate(messages):
@@ -215,9 +214,9 @@ def _is_human(message: BaseMessage) -> bool:
 
 
 def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> list[int]:
-    """Return the positions at which a window may begin: those that part no tool call from its results.
+    """Return the positions at which a window may begin without separating a tool call from its results.
 
-    A result whose call is not known forbids all positions up to it, unless the conversation is whole.
+    A result whose call is unknown excludes all positions up to it, unless the conversation is whole.
     """
     called: dict[str, int] = {}
     # For each position, the first one that must be shown with it.

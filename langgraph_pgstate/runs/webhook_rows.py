@@ -169,7 +169,7 @@ async def sweep(db: Connection, queries: Queries) -> int:
 
 
 def list_failed(limit: int = 20, cursor: str | None = None) -> Read[Page[Webhook]]:
-    """Return the reading of a page of webhooks that have failed, newest first.
+    """Return a `Read` of a page of webhooks that have failed, newest first.
 
     Raises:
         ConfigurationError: If an argument is invalid.

@@ -95,8 +95,8 @@ def test_runs_of_dead_processes_and_damage_are_chained(state: PGState, ask: Ask)
 
 
 REMOVED = "its event was removed or changed, and no event says why"
-MOVED = "it does not follow from the entry before it: one of both was changed or moved"
-INSERTED = "it is in no chain: it was inserted by other means"
+MOVED = "it does not follow from the entry before it: one of the two was changed or moved"
+INSERTED = "it is in no chain: another program inserted it"
 CHANGES = {
     "DELETE FROM {}.events WHERE OF2": "event the event was removed",
     "UPDATE {}.events SET payload = '{\"number\": 7}' WHERE OF2": "event the event was changed",
@@ -135,7 +135,7 @@ def test_what_only_an_export_shows_is_found(state: PGState, ask: Ask) -> None:
     assert found(state) == []
     assert found(state, exported=lines) == ["t: exported it was removed"]
     add(state, 1)
-    assert found(state, exported=lines) == ["t: exported it was another: the chain was written anew"]
+    assert found(state, exported=lines) == ["t: exported its hash differs: the chain was rewritten"]
     for table in ("events", "event_hashes", "event_chains"):
         ask(f"DELETE FROM {{}}.{table}")
     assert found(state) == []

@@ -40,7 +40,7 @@ async def test_failed_runs_are_those_that_ended_in_error_or_died(parts: Parts, r
 
 
 async def test_an_unknown_run_status_is_refused(parts: Parts) -> None:
-    with pytest.raises(ConfigurationError, match="unknown run status"):
+    with pytest.raises(ConfigurationError, match="status must be one of"):
         await ask(parts.runs.list(status="failed"))
 
 

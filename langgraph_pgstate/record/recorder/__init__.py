@@ -1,7 +1,7 @@
-"""The recorder, in two halves that meet at a queue.
+"""The recorder: callbacks that fill a queue without I/O, and a writer that sends the queue to the database.
 
-Capture does no I/O: `handler` has the callbacks of LangChain and LangGraph, `tracker` finds the run and the span that
-each belongs to, `records` keeps both with their rows, of which `capture` and `genai` make the values, and `write_queue`
-holds what is not written yet. Write: `writer` sends the queue to the database. `recorders` are the blocking and the
-async recorder, which run both halves; `budgets` ends a run whose money is used up.
+`handler` receives the callbacks of LangChain and LangGraph. `tracker` finds the run and the span of each. `records`
+holds runs, spans and events, and makes their rows; `capture` and `genai` make the rows' values. `write_queue` holds
+what is not written yet, and `writer` writes it. `recorders` has the blocking and the async recorder. `budgets` refuses
+model calls once a budget is used up.
 """

@@ -1,4 +1,4 @@
-"""Budgets of money: model calls are refused once what was spent today has reached the budget."""
+"""The check of budgets: model calls are refused once today's cost has reached the budget."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from langgraph_pgstate.schema.queries import Queries
 _log = logging.getLogger("langgraph_pgstate.record")
 
 _ZERO: Final = Decimal(0)
-# What others spend is known so many seconds late. Reading it takes at most a twentieth of the time.
+# Seconds between two readings of what was spent. They become more if a reading takes over a twentieth of them.
 _FRESH_SECONDS: Final = 2.0
 _SHARE: Final = 20
 _READ_SECONDS: Final = 5.0
-# Owners that are not seen for so long are not read any more.
+# An owner without calls for so many seconds is not read any more.
 _OWNER_SECONDS: Final = 60.0
-# Calls of this process that ended so long before the last reading are in the tables.
+# Calls of this process that ended so many seconds before the last reading are in the tables.
 _OWN_SECONDS: Final = 120.0
 
 
@@ -42,7 +42,7 @@ class _Known(NamedTuple):
     Attributes:
         reading: Number of the reading.
         read_at: When it ended, by the monotonic clock.
-        budget: The amount, and what others than the calls of this process have spent; `None` without a budget.
+        budget: The amount, and the recorded cost without the calls that this process counts; `None` without a budget.
     """
 
     reading: int
@@ -69,10 +69,10 @@ class _Call(NamedTuple):
 
 
 class Budgets:
-    """Check of budgets before model calls. Thread-safe.
+    """The check of budgets before model calls. Thread-safe.
 
-    The runs of a process share one account. A call is admitted and entered in it at once, with the cost of the last
-    call of its model; when it ends, with its own. Costs of other processes are read from the record, at most every two
+    All runs of a process are counted together. While a call is in progress, it counts with the cost of the last call of
+    its model; after its end, with its own cost. Costs of other processes are read from the record, at most every two
     seconds.
 
     Args:
@@ -86,7 +86,7 @@ class Budgets:
         self._prices: Sequence[Price] = ()
         self._has_budgets = False
         self._day = 0.0
-        # Until then no call is checked: there are no budgets, or they could not be read.
+        # Before this time no call is checked: there are no budgets, or they could not be read.
         self._unchecked_until = float("-inf")
         self._fresh_for = _FRESH_SECONDS
         self._readings = itertools.count(1)
@@ -100,18 +100,18 @@ class Budgets:
         self._usual: dict[str, Decimal] = {}
 
     def is_known(self, run: RunRecord) -> bool:
-        """Return whether a call of a run can be decided without reading what was spent."""
+        """Return whether a call of a run can be checked without reading what was spent."""
         with self._lock:
             now = time.monotonic()
             if now < self._unchecked_until:
                 return True
-            # While one thread reads, others go on with what they know.
+            # While one thread reads, others use values up to twice as old.
             oldest = now - self._fresh_for * (2 if self._in_progress else 1)
             known = [self._known.get(owner) for owner in owners_of(run)]
             return all(one is not None and one.read_at > oldest for one in known)
 
     async def read(self, run: RunRecord) -> None:
-        """Read what was spent by the owners of a run, and by other owners. If that fails, nothing is refused."""
+        """Read what a run's owners and other recent owners have spent. If that fails, earlier values stay in use."""
         began = time.monotonic()
         with self._lock:
             self._in_progress += 1
@@ -148,12 +148,12 @@ class Budgets:
                 self._unchecked_until = float("-inf") if spending.has_budgets else now + self._fresh_for
 
     def admit(self, run: RunRecord, id: UUID, model: str) -> BudgetExceededError | None:
-        """Enter a call of a run that is about to begin. Return the error if a budget is used up, and enter nothing.
+        """Count a call that is about to begin. If a budget is used up, return the error and do not count it.
 
         Args:
             run: The run.
             id: The call, which `settle` or `release` ends.
-            model: The model, as it is known before the call.
+            model: The model's name before the call.
         """
         owners = owners_of(run)
         with self._lock:
@@ -177,7 +177,7 @@ class Budgets:
         return None
 
     def settle(self, span: SpanRecord) -> None:
-        """Enter the cost of a model call that has ended."""
+        """Count the cost of a model call that has ended."""
         with self._lock:
             started = self._started.pop(span.id, None)
             prices = self._prices
@@ -198,23 +198,23 @@ class Budgets:
             self._started.pop(id, None)
 
     def _counted_ids(self) -> list[str]:
-        """Return the spans that are entered here, and not counted from the record."""
+        """Return the spans that are counted here, so that their recorded cost is not counted again."""
         with self._lock:
             return [call.span_id for call in self._calls]
 
 
 def owners_of(run: RunRecord) -> tuple[Owner, ...]:
-    """Return whose budgets a run uses."""
+    """Return the owners whose budgets a run uses."""
     named = (("tenant", run.tenant_id), ("user", run.user_id), ("agent", run.agent), ("key", run.queue_key))
     return tuple(Owner(scope, name) for scope, name in named if name)
 
 
 class BudgetGuard(BaseCallbackHandler):
-    """A callback handler that refuses model calls. Apart from the recorder, whose own errors must end no run.
+    """A callback handler that refuses model calls. The recorder is another handler: its own errors must not end a run.
 
     Args:
-        check: Called with the id of the span that makes a call, the id of the call and the name of its model. Raises if
-            it is refused; what it returns is awaited by async managers.
+        check: Called with the id of the span that makes a call, the id of the call and the name of its model. It raises
+            an error to refuse the call. Async managers await its result.
     """
 
     raise_error = True

@@ -1,6 +1,6 @@
 """Copying of span inputs and outputs, and their rendering as JSON.
 
-`capture` runs in the callbacks, in the graph's own time. It makes a bounded copy of values that may change later.
+`capture` runs in the callbacks, so the graph waits for it. It makes a bounded copy of values that may change later.
 `render` runs in the background.
 """
 
@@ -198,7 +198,7 @@ def status_of(error: BaseException) -> str:
     """Return the status of a span that raised this exception."""
     if isinstance(error, GraphInterrupt | GraphDrained):
         return "interrupted"
-    # Errors of the ledger are errors, even those that bypass middleware as LangGraph's own control exceptions do.
+    # Some errors of the tool ledger derive from GraphBubbleUp, so that middleware does not catch them.
     if isinstance(error, GraphBubbleUp) and not isinstance(error, PGStateError):
         return "success"
     return "cancelled" if isinstance(error, _CANCELLATIONS) else "error"

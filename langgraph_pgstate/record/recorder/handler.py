@@ -77,7 +77,7 @@ class RecordingHandler(GraphCallbackHandler):
         return span_id is not None and self._tracker.find(span_id) is not None
 
     def note_owner(self, run_id: UUID, metadata: Mapping[str, Any] | None, labels: Mapping[str, Any]) -> None:
-        """Note what the config of a run says of its owner. See `Tracker.note_owner`."""
+        """Remember the owner that a run's config names. See `Tracker.note_owner`."""
         self._tracker.note_owner(run_id, metadata, labels)
 
     def _started(self) -> None:
@@ -131,7 +131,7 @@ class RecordingHandler(GraphCallbackHandler):
         self._begin_llm(serialized, asked, run_id, parent_run_id, tags, metadata, kwargs)
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Note the time of a model's first chunk."""
+        """Remember the time of a model's first chunk."""
         span = self._tracker.find(run_id)
         if span is not None and span.first_chunk_at is None and span.kind == "llm":
             span.first_chunk_at = span.run.now()
@@ -276,14 +276,14 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
     Raises:
         ArgumentTypeError: If the graph is remote or cannot take callbacks.
     """
-    # With a graph, these modules are there. Without one, a state need not load them.
+    # Imported here: a program that records no graph need not load them.
     from langgraph.pregel import Pregel
     from langgraph.pregel.remote import RemoteGraph
 
     if isinstance(graph, RemoteGraph):
         raise ArgumentTypeError("a RemoteGraph runs on another server; record it there")
     if not isinstance(graph, Pregel):
-        raise ArgumentTypeError(f"a compiled graph or an @entrypoint is needed, not {type(graph).__name__}")
+        raise ArgumentTypeError(f"graph must be a compiled graph or an @entrypoint, not {type(graph).__name__}")
     learn(graph)
     bound: Any = graph.with_config(callbacks=[*handlers])
     kind: Any = type(bound)
@@ -296,7 +296,7 @@ def attach(graph: G, *handlers: BaseCallbackHandler) -> G:
 
 
 class _Recorded:
-    """A graph whose recorders, which see only metadata, get the thread and owner of a run."""
+    """A graph that passes the thread and owner of a run to its recorders, which see only metadata."""
 
     config: Mapping[str, Any] | None
 
@@ -345,7 +345,7 @@ class _Recorded:
 class _OwnerNote(BaseCallbackHandler):
     """A callback handler that passes the owner in `configurable` to a graph's recorders when a run begins.
 
-    Metadata would do so, too, but streams and tracers show it, and graphs within this one store it as theirs.
+    Metadata is not used for that: streams and tracers show it, and graphs within this one store it as their own.
     """
 
     run_inline = True

@@ -74,10 +74,10 @@ class _RecorderBase(RecordingHandler):
         return attach(graph, self._guard, self)
 
     def _check_budget(self, span_id: UUID | None, id: UUID, model: str) -> Awaitable[None]:
-        """Refuse a model call if a budget of its run is used up; on an event loop, once the result is awaited.
+        """Refuse a model call if a budget of its run is used up. On an event loop, the awaited result may refuse it.
 
         Raises:
-            BudgetExceededError: If one is.
+            BudgetExceededError: If a budget is used up.
         """
         span = None if span_id is None else self._tracker.find(span_id)
         if span is None:
@@ -175,9 +175,9 @@ class Recorder(_RecorderBase):
         raise PGStateError(f"{self._queue.waiting} spans and events are not written yet; the database is slow")
 
     def catch_up(self) -> None:
-        """Bring the tables up to date for a reader: write queued rows, and recover those of dead processes.
+        """Write queued rows, and those that dead processes left in the journal, so that a reader sees them.
 
-        Recovery runs at most once a second. Errors are logged, and the rows are tried again.
+        The journal is read at most once a second. Errors are logged, and the rows are tried again.
         """
         run_blocking(self._writer.recover_if_due())
         if self._queue.has_news:
@@ -266,7 +266,7 @@ class Recorder(_RecorderBase):
                     self._thread = threading.Thread(target=self._work, name="pgstate-recorder", daemon=True)
                     self._thread.start()
         elif self._is_idle:
-            # A busy thread looks again after its interval.
+            # A busy thread checks the queue again after its interval.
             with self._turn:
                 self._turn.notify_all()
 
@@ -304,7 +304,7 @@ class Recorder(_RecorderBase):
 
     def _wait(self) -> bool:
         """Wait until rows are due. Return false if there was nothing to do before the wait."""
-        # Set before checking, so that a concurrent `_started` notifies.
+        # Set it before the check, so that a concurrent `_started` notifies.
         self._is_idle = True
         if not self._queue.is_busy:
             if not self._is_closed:
@@ -318,7 +318,7 @@ class Recorder(_RecorderBase):
 
 
 class AsyncRecorder(_RecorderBase):
-    """Async twin of `Recorder`: a task of the event loop writes. Bound to the event loop of the first run."""
+    """Async twin of `Recorder`. A task writes, on the event loop of the first run."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ class AsyncRecorder(_RecorderBase):
         return self._loop is not None and self._loop.is_running() and not self._owner.is_forked
 
     def write_at_exit(self) -> None:
-        """Write all queued rows on a connection of its own, once the event loop has ended.
+        """Write all queued rows on a new connection. Call it after the event loop has ended.
 
         Raises:
             PGStateError: If the rows could not be written.
@@ -451,7 +451,7 @@ class AsyncRecorder(_RecorderBase):
             if not await self._writer.write_end(run):
                 await self._flush_patiently()
         except asyncio.CancelledError:
-            # The writer is not cancelled with the run: make it write at once.
+            # The writer is not cancelled with the run, so let it write at once.
             self._is_urgent = True
             self._notify()
             raise
@@ -470,7 +470,7 @@ class AsyncRecorder(_RecorderBase):
             self._loop = loop
             self._task = loop.create_task(self._work(), name="pgstate-recorder", context=Context())
         elif self._is_idle:
-            # A busy task looks again after its interval.
+            # A busy task checks the queue again after its interval.
             self._notify()
 
     def _notify(self) -> None:

@@ -27,7 +27,7 @@ _PLAIN_KINDS = frozenset({"node", "chain"})
 _MOST_CHECKPOINTS = 256
 _INT4_MAX = 2**31 - 1
 REFUSED = "refused"
-"""The kind of event that a run leaves if it was refused before it began."""
+"""The kind of the event that is recorded of a run that was refused before it began."""
 
 
 class RunRecord:
@@ -121,7 +121,7 @@ class RunRecord:
         self.dirty: dict[UUID, SpanRecord] = {}
         self.events: dict[str, EventRecord] = {}
         self.taken: dict[tuple[str, str], Any] = {}
-        # `checkpoints`: those made, by namespace and step. `resumed`: those the run continued from, by namespace.
+        # `checkpoints` made by the run, by namespace and step. `resumed`: those it continued from, by namespace.
         self.checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
         self.resumed: dict[str, str] = {}
         # Spans written before the put of their starting checkpoint. They are written again with it.
@@ -132,7 +132,7 @@ class RunRecord:
         return self.zero + time.perf_counter()
 
     def note_checkpoint(self, namespace: str, step: int | None, checkpoint_id: str) -> None:
-        """Note a checkpoint that is about to be put."""
+        """Remember a checkpoint that is about to be put."""
         if step is not None:
             self.checkpoints[namespace, step] = checkpoint_id
             if len(self.checkpoints) > _MOST_CHECKPOINTS:
@@ -327,7 +327,7 @@ class SpanRecord:
 
 
 class EventRecord:
-    """An event of a run: facts of this package, and content of the application, which is redacted."""
+    """An event of a run. Its facts are this package's; its content is the application's, and is redacted."""
 
     __slots__ = ("agent", "checkpoint_id", "checkpoint_ns", "content", "created_at", "event_id", "facts", "kind", "run")
 
@@ -377,10 +377,10 @@ def _clean(text: str | None) -> str | None:
 
 
 enqueued_run: Final[ContextVar[tuple[str, str] | None]] = ContextVar("enqueued_run", default=None)
-"""Thread and id of the enqueued run that a worker executes here. It has a row already, unless it was deleted."""
+"""Thread and id of the enqueued run that a worker executes in this context. Unless it was deleted, it has a row."""
 
 attempt_is_lost: Final[ContextVar[Callable[[], bool]]] = ContextVar("attempt_is_lost", default=lambda: False)
-"""Returns whether the attempt that a worker executes here is not its own any more; then it reports no status."""
+"""Returns whether the worker has lost the attempt that it executes in this context. Then no status is recorded."""
 
 
 class OpenRuns:
@@ -421,7 +421,7 @@ class OpenRuns:
         return next(reversed(of_its_kind or runs), None)
 
     def run_putting(self, address: Address) -> RunRecord | None:
-        """Return the run whose records a put has taken along, or `None`."""
+        """Return the run whose records are in the journal entry of a put, or `None`."""
         place = place_of(address)
         return next((run for run in self._of(address.thread_id) if place in run.taken), None)
 
@@ -430,5 +430,5 @@ class OpenRuns:
 
 
 def place_of(address: Address) -> tuple[str, str]:
-    """Return the key under which a run keeps what a put of this checkpoint has taken along."""
+    """Return the key in `RunRecord.taken` of the records that are in a put's journal entry."""
     return address.checkpoint_ns, address.checkpoint_id or ""

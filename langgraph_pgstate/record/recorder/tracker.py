@@ -1,4 +1,4 @@
-"""The runs and spans of a recorder that are in progress. Does no I/O; what is to be written goes to a `WriteQueue`."""
+"""The runs and spans of a recorder that are in progress. Does no I/O; their rows go to a `WriteQueue`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ _UNNAMED = "LangGraph"
 _UPDATE = "UpdateState"
 _MAY_FORK = ("fork", "update", "input")
 _NO_DIGITS = re.compile(r"\D")
-# The input of a node or of an edge's function is the state, whose messages have their own rows; a few are enough. The
-# input of a model has more.
+# Messages kept of an input, by kind of span. Nodes get the state, whose messages have rows of their own.
 _LAST_MESSAGES = {"graph": 2, "node": 2, "chain": 1, "llm": 4, "tool": 4, "retriever": 4, "memory": 1}
 _MOST_ABANDONED = 4096
 
@@ -51,7 +50,7 @@ class Tracker:
     """Runs and spans in progress.
 
     Args:
-        queue: Receives what is to be written.
+        queue: Receives the changed records.
         keys: Config keys that name a thread's user, tenant and agent.
         is_encrypted: Whether the state is stored by a serializer that may encrypt.
 
@@ -73,9 +72,9 @@ class Tracker:
         self._abandoned: dict[UUID, None] = {}
         # Tools that went on in a thread when their run was cancelled.
         self._outliving: dict[UUID, SpanRecord] = {}
-        # Owners that configs name, until the runs begin.
+        # Owners named by configs of runs that have not begun.
         self._labels: dict[UUID, Mapping[str, Any]] = {}
-        # Read /proc here, so that no callback has to.
+        # Read /proc here, so that no callback does.
         holder_id()
 
     def begin(
@@ -101,7 +100,7 @@ class Tracker:
                     check_names(labels, self.keys)
                 run = self._begin_run(id, name, metadata, input)
             except ConfigurationError as error:
-                # Cleaned, it would be recorded as another's. A saver refuses it, too.
+                # A cleaned id could be that of another run. A saver refuses the id, too.
                 _log.warning("a run of %s is not recorded: %s", name, error)
                 self._abandon(id)
                 return None
@@ -138,12 +137,12 @@ class Tracker:
         return span
 
     def note_owner(self, id: UUID, metadata: Mapping[str, Any] | None, labels: Mapping[str, Any]) -> None:
-        """Note what the config of a run says of its owner, before or after the run has begun.
+        """Remember the owner that a run's config names, before or after the run has begun.
 
         Args:
             id: The run's own span.
-            metadata: Metadata of the run, which prevails.
-            labels: Of `configurable`, which callbacks do not see.
+            metadata: Metadata of the run, which takes precedence.
+            labels: Values of `configurable`, which callbacks do not see.
         """
         span = self._open.get(id)
         if span is None:
@@ -275,7 +274,7 @@ class Tracker:
         request, journal_entry = plan.request, plan.journal_entry
         assert journal_entry is not None
         address, columns = request.address, request.columns_without_owner
-        # A put that is sent again belongs to the same run: what it took along the first time was not committed.
+        # A repeated put belongs to the same run: the records in its first journal entry were not committed.
         run = self.runs.run_putting(address) or self.runs.run_on(
             address.thread_id, columns.get("source"), columns.get("run_id")
         )
@@ -311,7 +310,7 @@ class Tracker:
         check_key_size("thread_id and run_id", found, run_id)
         run = RunRecord(id, run_id, found, self._queue.clock_offset, holder_id())
         run.has_thread = thread_id is not None
-        # Metadata does not tell: LangGraph's own server numbers attempts, too.
+        # Metadata cannot tell this: LangGraph's own server numbers attempts, too.
         run.is_new = run.key != enqueued_run.get()
         run.is_lost = attempt_is_lost.get()
         graph = name.removesuffix(_UPDATE)
@@ -361,7 +360,7 @@ class Tracker:
         self.runs.remove(run)
 
     def _end_late(self, span: SpanRecord, output: Any, error: BaseException | None) -> RunRecord:
-        """Set the real end of a tool whose run has ended before it. The run's own row stays."""
+        """Set the end of a tool that outlived its run. The run's own row does not change."""
         span.status = "success" if error is None else status_of(error)
         if span.status == "error":
             span.error = error
@@ -440,7 +439,7 @@ class Tracker:
 
 
 def _fork_of(request: PutRequest, source: str | None, run: RunRecord | None) -> dict[str, Any] | None:
-    """Return the event of a checkpoint that may not be its parent's first child; `None` for any other."""
+    """Return a fork event if a checkpoint may not be its parent's first child, else `None`."""
     address, parent = request.address, request.parent
     if parent is None or not parent.checkpoint_id or source not in _MAY_FORK:
         return None

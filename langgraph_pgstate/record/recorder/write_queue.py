@@ -1,4 +1,4 @@
-"""The records of a recorder that are not written yet, and the journals that are not moved yet. Does no I/O.
+"""The records of a recorder that are not written yet, and the threads whose journals are not moved yet. No I/O.
 
 Callbacks add records under a lock that is held only for dict operations. `take` and `collect` make rows of them outside
 the callbacks. A record stays until it is acknowledged.
@@ -22,13 +22,13 @@ from langgraph_pgstate.record.recorder.records import EventRecord, RunRecord, Sp
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4_000_000
 _DUMP_SECONDS = 0.02
-# A put in progress holds these records; they are written after this time if it fails.
+# Seconds after which the writer writes records that a put took and has not committed.
 _TAKEN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Pending:
-    """Records that are being written, each with the version that its row has.
+    """Records that are being written, each with the version of its row.
 
     Attributes:
         journal_entry: The rows.
@@ -265,7 +265,7 @@ class WriteQueue:
         *,
         is_complete: bool = True,
     ) -> Pending:
-        """Return rows of these records, as many as fit. Without all spans, no run counts as completely written.
+        """Return rows of these records, as many as fit. If spans are left out, the runs stay marked as changed.
 
         A run's totals are computed from its spans, so its end must be written with or after the last of them.
         """
@@ -304,7 +304,7 @@ def _dumps(records: list[Any], dump: Callable[[Any], bytes]) -> tuple[list[bytes
     for record in records:
         rows.append(dump(record))
         size += len(rows[-1])
-        # A long text takes much longer than its row, which has the beginning of it; an event loop may wait.
+        # A long text takes much longer than its truncated row suggests, and an event loop may be waiting.
         if size > _BATCH_BYTES or time.monotonic() > until:
             break
     return rows, records[: len(rows)]

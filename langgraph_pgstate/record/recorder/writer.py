@@ -1,6 +1,6 @@
-"""The writing of a recorder's queue, for the blocking and the async recorder.
+"""The writer of a recorder's queue, for the blocking and the async recorder.
 
-Awaits only its runner: over a blocking database it never suspends, so the blocking recorder runs it with one `send`.
+It awaits only its runner. Over a blocking database it never suspends, so the blocking recorder runs it with one `send`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _CLOCK_SECONDS = 60.0
 
 
 class Writer:
-    """Writing of the rows of a queue, and recovery of those that dead processes left.
+    """A writer of the rows of a queue, and of journal entries that dead processes left.
 
     Args:
         runner: The database.
         queries: The queries of its schema.
-        queue: The queue, which also gets how far the database's clock is ahead.
+        queue: The queue. The writer also sets its `clock_offset`.
     """
 
     def __init__(self, runner: Runner, queries: Queries, queue: WriteQueue) -> None:
@@ -47,7 +47,7 @@ class Writer:
         self._queue.clock_offset = database - (before + time.time()) / 2
 
     async def write(self, include_recent: bool) -> PGStateError | None:
-        """Write the rows that are due, or all. Return the error if that fails; it is logged, and the rows are kept."""
+        """Write the rows that are due, or all. On an error, log and return it, and keep the rows."""
         try:
             if time.monotonic() - self._clock_at > _CLOCK_SECONDS:
                 await self.learn_clock()
@@ -69,7 +69,7 @@ class Writer:
         """Commit the remaining rows of a run to the journal. On an error or timeout they are left to a later `write`.
 
         Returns:
-            Whether that was tried; false if the rows are too many for one entry, or there are none.
+            Whether it was tried: false if there are no rows, or too many for one entry.
         """
         timeout = self._queue.settings.timeout
         pending = self._queue.take(run, with_run=True)
@@ -94,7 +94,7 @@ class Writer:
         return await self._runner.run(journal.recover, self._queries, seconds, is_known_dead, own)
 
     async def recover_if_due(self) -> None:
-        """Recover the entries that have no writer, at most once a second. Errors are ignored."""
+        """Move the entries that have no writer, at most once a second. Errors are ignored."""
         now, before = time.monotonic(), self._recovered_at
         if now - before < _STUCK_SECONDS:
             return
