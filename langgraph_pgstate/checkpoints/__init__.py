@@ -1,1 +1,1 @@
-"""Checkpoints: planning, storing, reading and listing them, and their writes."""
+"""Checkpoints and pending writes: their planning, storage, reading and lists."""

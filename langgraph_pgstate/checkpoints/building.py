@@ -1,4 +1,4 @@
-"""Building of a put's batch: the statements that store a plan, its guard's and its hook's. No I/O."""
+"""Building of a put's batch: the statements of the plan, the guard and the hook. No I/O."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Batch(NamedTuple):
 
     Attributes:
         statements: Those of the guard, the one that stores the checkpoint, and those of the hook, in this order.
-        position: Index of the statement that stores the checkpoint; it affects no row if a base was changed.
-        replaces: Whether a checkpoint of the same id is replaced; if not, it makes the batch fail.
+        position: Index of the statement that stores the checkpoint. It affects no row if a base was changed.
+        replaces: Whether the batch replaces a checkpoint of the same id. If not, such a checkpoint makes it fail.
         is_recorded: Whether the batch stores rows of the hook.
     """
 
@@ -56,7 +56,7 @@ def build_put(
     entry: JournalEntry | None = None
     if hook is not None:
         entry = plan.journal_entry = JournalEntry()
-        # Hooks come before the parameters, because one may set the run and the owner.
+        # Call the hooks before making the parameters, because a hook may set the run and the owner.
         others = hook.before_put(plan, config or {})
     statements = [] if guard is None else guard.before_put(queries, request.address, request.parent)
     parameters = row_parameters(plan)

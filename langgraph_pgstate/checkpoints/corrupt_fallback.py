@@ -30,17 +30,17 @@ async def get_good_ancestor(
     damage: CorruptStateError,
     load: Callable[[Any], CheckpointTuple],
 ) -> CheckpointTuple | None:
-    """Return the nearest readable ancestor of a damaged checkpoint, and record the damage in events and log.
+    """Return the nearest readable ancestor of a damaged checkpoint. Record the damage as an event, and log it.
 
-    The damaged checkpoint is not changed, so that it can still be repaired. Its links are followed even if its state
-    cannot be decoded. Two round trips for each ancestor.
+    The damaged checkpoint is not changed, so that it can still be repaired. The parent's id is read even if the state
+    cannot be decoded. One round trip for each ancestor.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         codec: Decodes values.
         address: The requested checkpoint; without an id, the newest of its namespace.
-        damage: The error it raised.
+        damage: The error that reading it raised.
         load: Converts the result of `get_tuple` for the caller.
 
     Returns:
@@ -74,7 +74,7 @@ async def get_good_ancestor(
         except Exception as error:
             if getattr(error, "sqlstate", None) not in _READ_ONLY:
                 raise
-            # Reading must still work where writing is not allowed.
+            # Reading must work even if writing is not allowed.
             _logger.error(
                 "the damage of %s could not be recorded: %s", address._replace(checkpoint_id=damaged_id), error
             )

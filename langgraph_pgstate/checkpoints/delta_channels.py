@@ -1,9 +1,9 @@
-"""The DeltaChannels of this process's graphs, which are asked what their reducers do.
+"""The DeltaChannels of this process's graphs, and the values that their reducers make of stored writes.
 
-Most checkpoints hold no value of a DeltaChannel, and only its reducer knows what the stored writes add up to. Reducers
-differ, LangGraph's own from version to version, so none is imitated. A graph that is recorded makes its channels known
-here, for all of the process. Of any other channel, such as one that a command reads without the graph, LangGraph's own
-reducer is asked if it holds messages; otherwise its writes are taken to be appended.
+Most checkpoints hold no value of a DeltaChannel; its reducer computes the value from stored writes. Reducers differ,
+LangGraph's own from version to version, so the real ones are called. A recorded graph makes its channels known here,
+for the whole process. For an unknown channel, such as one that a command reads without the graph, LangGraph's reducer
+of messages is used if the channel holds messages. Otherwise its writes are appended.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from langgraph_pgstate.langgraph_compat import (
 if TYPE_CHECKING:
     from langgraph.channels.delta import DeltaChannel
 
-# By name; `None` for a name under which graphs have different reducers.
+# Channels by name; `None` if graphs have different reducers under this name.
 _known: Final[dict[str, DeltaChannel[Any] | None]] = {}
 _rules: Final[dict[str, MessageRules]] = {}
 
 
 class MessageRules(NamedTuple):
-    """Behaviour of a reducer of messages where reducers differ.
+    """The behaviour of a reducer of messages, where reducers differ.
 
     Attributes:
         hears_remove_all: Whether a `RemoveMessage` with the id `REMOVE_ALL_MESSAGES` empties the channel.
@@ -50,7 +50,7 @@ def learn(graph: Any) -> None:
 
 
 def rules_of(name: str) -> MessageRules:
-    """Return what a channel's reducer does with messages: that of the last graph that made such a channel known."""
+    """Return the rules of a channel's reducer, as the last graph with such a channel has it."""
     return _rules.get(name) or _assumed_rules()
 
 
@@ -59,7 +59,7 @@ def value_of(name: str, received: Mapping[str, Any]) -> Any:
 
     Args:
         name: The channel.
-        received: What `get_delta_channel_history` returns for it: its writes, and the value before them if there is
+        received: The result of `get_delta_channel_history` for it: its writes, and the value before them if there is
             one.
     """
     if (channel := _known.get(name)) is not None:
@@ -85,13 +85,13 @@ def _learn(name: str, channel: DeltaChannel[Any]) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two reducers are the same function; factories of graphs may make another function for each."""
+    """Return whether two reducers have the same code: a factory may make a new function for each graph."""
     code = getattr(one, "__code__", None)
     return one is other or (code is not None and code is getattr(other, "__code__", None) and not one.__closure__)
 
 
 def _probe(channel: DeltaChannel[Any]) -> MessageRules | None:
-    """Try a channel's reducer. Return `None` if it takes no messages."""
+    """Try a channel's reducer and return its rules, or `None` if it takes no messages."""
 
     def ids_after(write: Sequence[BaseMessage]) -> list[Any]:
         tried = channel.from_checkpoint(DeltaSnapshot([HumanMessage("", id="first"), HumanMessage("", id="second")]))
@@ -116,7 +116,7 @@ def _assumed_rules() -> MessageRules:
 
 
 def _replay(channel: DeltaChannel[Any], received: Mapping[str, Any]) -> Any:
-    """Return a channel's value as LangGraph makes it from its history."""
+    """Return a channel's value, computed from its history as LangGraph does."""
     seed = received["seed"] if "seed" in received else DeltaSnapshot(channel.typ())
     replayed = channel.from_checkpoint(seed)
     replayed.replay_writes(received["writes"])

@@ -1,4 +1,4 @@
-"""Comparison of the states of two checkpoints, of one thread or of two."""
+"""Comparison of the states of two checkpoints, of the same thread or of two threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langgraph_pgstate.errors import NotFoundError
 from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS, DeltaSnapshot, is_schedule_channel
 from langgraph_pgstate.schema.queries import Queries
 
-# More deeply nested values are compared as a whole.
+# Values nested more deeply are compared as a whole.
 _MAX_DEPTH: Final = 50
 _MISSING: Final = object()
 
@@ -48,7 +48,7 @@ async def read_states(
     second: Address,
     versions: StateVersions | None = None,
 ) -> States:
-    """Return the states of two checkpoints; an address without an id means the latest.
+    """Return the states of two checkpoints. An address without an id names the latest.
 
     Two round trips, and more with DeltaChannels.
 
@@ -58,7 +58,7 @@ async def read_states(
         codec: Decodes the states.
         first: One checkpoint.
         second: The other.
-        versions: Upcasts both states; without it they are compared as they are stored.
+        versions: Upcasts both states; by default they are compared as they are stored.
 
     Raises:
         NotFoundError: If one of them does not exist.
@@ -75,7 +75,7 @@ async def read_states(
 async def read_state(
     db: Connection, queries: Queries, codec: ValueCodec, address: Address, versions: StateVersions | None = None
 ) -> tuple[CheckpointTuple, dict[str, Any]]:
-    """Return one checkpoint, and the values of its channels, DeltaChannels included; see `read_states`."""
+    """Return a checkpoint and the values of its channels, including DeltaChannels; see `read_states`."""
     found = await get_tuple(db, queries, codec, address)
     if found is None:
         raise NotFoundError(f"there is no {address}" if address.checkpoint_id else f"there is no {address.thread_id!r}")
@@ -144,7 +144,7 @@ def _may_be_messages(value: Any) -> bool:
 
 
 def _compare_messages(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> Iterator[MessageChange]:
-    """Compare messages matched by id; those without an id, or with a repeated one, are matched by content."""
+    """Yield the changes between messages matched by id and occurrence; without an id, by content and occurrence."""
     old, new = _keyed(before), _keyed(after)
     for key, (place, message) in old.items():
         if key not in new:
@@ -174,7 +174,7 @@ def _compare_order(before: Sequence[Any], after: Sequence[Any]) -> Iterator[Valu
 
 
 def _compare_values(before: Any, after: Any, path: tuple[Any, ...], depth: int) -> Iterator[ValueChange]:
-    """Yield the differences between two values, descending while both are of one type."""
+    """Yield the differences between two values, and between their parts while both have one type."""
     if before is after:
         return
     parts = (_parts(before), _parts(after)) if type(before) is type(after) and depth < _MAX_DEPTH else (None, None)
@@ -220,7 +220,7 @@ def _compare_mappings(
 def _compare_lists(
     before: Sequence[Any], after: Sequence[Any], path: tuple[Any, ...], depth: int
 ) -> Iterator[ValueChange]:
-    """Skip the items that both lists begin and end with, and compare the others by position."""
+    """Yield the differences between two lists. Skip common items at both ends; compare the others by position."""
     shorter = min(len(before), len(after))
     start = 0
     while start < shorter and _is_equal(before[start], after[start], depth + 1):
@@ -238,7 +238,7 @@ def _compare_lists(
 
 
 def _is_equal(before: Any, after: Any, depth: int) -> bool:
-    """Return whether `_compare_values` would yield nothing; compares each part once."""
+    """Return whether `_compare_values` would yield nothing. It compares each part once."""
     if before is after:
         return True
     if type(before) is not type(after):
@@ -261,7 +261,7 @@ def _is_same(before: Any, after: Any) -> bool:
         equal = before == after
         if type(equal) is bool:
             return equal or (isinstance(before, float) and math.isnan(before) and math.isnan(after))
-        # Comparing arrays and similar values gives no single truth value.
+        # `==` of arrays and similar values gives no single truth value.
         return pickle.dumps(before) == pickle.dumps(after)
     except Exception:
         return repr(before) == repr(after)

@@ -1,8 +1,8 @@
-"""Chains of events by hashes, where `setup(audit=True)` has turned them on.
+"""Chains of events by hashes, which `setup(audit=True)` turns on.
 
-Each statement that inserts events returns their keys, and is followed, in its transaction, by one that appends them to
-the chains of their threads. Off, the tables are empty, and each connection looks every few seconds whether they still
-are. The module is beside checkpoints because a damaged one is noted as an event.
+Each statement that inserts events returns their keys. Another one in its transaction appends them to the chains of
+their threads. If chains are off, their tables are empty; each connection checks that every few seconds. The module is
+in this package because a damaged checkpoint is recorded as an event.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAGE: Final = 500
 
 
 async def is_chained(db: Connection, queries: Queries) -> bool:
-    """Return whether events are chained, as it was a few seconds ago."""
+    """Return whether events are chained. The result may be a few seconds old."""
     name = f"events of {queries.schema} are chained"
     found = db.recall(name)
     if found is None:
@@ -38,7 +38,7 @@ def chaining(queries: Queries, events: Iterable[Sequence[Any]]) -> list[Statemen
 
     Args:
         queries: The queries of the schema.
-        events: Thread and id of each event. What the transaction has not inserted, or is in the chain, is left out.
+        events: Thread and id of each event. Events that are missing, or are in a chain already, are left out.
     """
     pairs = sorted({(one[0], one[1]) for one in events})
     if not pairs:
@@ -51,7 +51,7 @@ def chaining(queries: Queries, events: Iterable[Sequence[Any]]) -> list[Statemen
 
 
 async def chain(db: Connection, queries: Queries, events: Iterable[Sequence[Any]]) -> None:
-    """Append events to the chains of their threads, if events are chained, for the transaction that inserts them."""
+    """Append events to the chains of their threads, if chains are on. Call it in the transaction that inserts them."""
     if await is_chained(db, queries):
         for statement, parameters in chaining(queries, events):
             await db.execute(statement, parameters)
@@ -68,9 +68,9 @@ async def insert_events(db: Connection, queries: Queries, query: NamedQuery, par
 
 
 async def release_events(db: Connection, queries: Queries, thread_id: str, event_ids: Sequence[str], why: str) -> None:
-    """Note among a thread's events that some are about to be deleted or changed.
+    """Record, as an event of the thread, that some of its events are about to be deleted or changed.
 
-    For the transaction that does so. What it changes, it gives to `chain` afterwards.
+    Call it in the transaction that does so. Call `chain` afterwards for the changed ones.
     """
     if not event_ids or not await is_chained(db, queries):
         return
@@ -87,7 +87,7 @@ async def release_events(db: Connection, queries: Queries, thread_id: str, event
 
 
 async def release_runs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> None:
-    """Note that the events of some runs of a thread are about to be deleted, as `release_events` does."""
+    """Record that the events of some runs of a thread are about to be deleted; see `release_events`."""
     if await is_chained(db, queries):
         key = {"thread_id": thread_id, "run_ids": list(run_ids)}
         found = [row[0] for row in await db.fetch(queries.list_events_of_runs, key)]
@@ -95,7 +95,7 @@ async def release_runs(db: Connection, queries: Queries, thread_id: str, run_ids
 
 
 async def end_chain(db: Connection, queries: Queries, thread_id: str, why: str) -> None:
-    """End a thread's chain, for the transaction that has deleted its events. What is left of them begins another."""
+    """End a thread's chain, in the transaction that deleted its events. Remaining events begin another chain."""
     if await is_chained(db, queries):
         await db.execute(queries.open_chains, {"thread_ids": [thread_id]})
         await db.fetch(queries.end_chain, {"thread_id": thread_id, "reason": why})
@@ -115,7 +115,7 @@ async def adopt(db: Connection, queries: Queries, thread_id: str) -> int:
 
 
 def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """Return ascending numbers as first and last ones of ranges without gaps."""
+    """Return ascending numbers as ranges without gaps: the first and the last number of each."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     members = [[number for _, number in group] for _, group in groups]
     return [[group[0], group[-1]] for group in members]

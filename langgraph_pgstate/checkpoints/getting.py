@@ -1,4 +1,4 @@
-"""Reading of checkpoints, by id or the latest, with their segments and pending writes."""
+"""Reading of checkpoints, with their segments and pending writes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from langgraph_pgstate.schema.queries import Queries
 
 # Greater than every id: the cursor of a list's first page.
 MAX_ID: Final = "\U0010ffff"
-# The kind of row with which `get_checkpoint` returns a checkpoint whose parent no longer exists.
+# Kind of a row of `get_checkpoint`: a checkpoint whose parent no longer exists.
 _CUT: Final = 3
-# The kind of row with which `get_latest_checkpoints` returns a thread whose checkpoint it does not.
+# Kind of a row of `get_latest_checkpoints`: a thread whose checkpoint was not read.
 _LEFT: Final = 4
 _NOT_CACHED: Final[dict[str, Any]] = {"known_revision": None, "missing_ids": []}
 
@@ -54,15 +54,15 @@ async def get_tuple(
         The arguments of `load_tuple`; `None` if the checkpoint does not exist.
 
     Raises:
-        ThreadArchivedError: If the checkpoint does not exist because the thread is archived. Of a thread without
-            checkpoints this takes another round trip.
+        ThreadArchivedError: If the checkpoint does not exist because the thread is archived. If a thread has no
+            checkpoint, this takes another round trip.
     """
     query = queries.get_checkpoint if address.checkpoint_id else queries.get_latest_checkpoint
     expected = _NOT_CACHED if cached is None else {"known_revision": cached.revision, "missing_ids": cached.missing}
     head, segments, writes = _sorted(address, await db.fetch(query, {**address._asdict(), **expected}))
     if head is None:
         if not address.checkpoint_ns:
-            # Of an archived thread there is none: a graph would begin anew.
+            # An archived thread has no checkpoint, so a graph would begin from an empty state.
             await refuse_archived(db, queries, address.thread_id)
         return None
     sends: list[Any] = []
@@ -70,7 +70,7 @@ async def get_tuple(
         id = str(head.address.checkpoint_id)
         sends = (await read_pending_sends(db, queries, codec, [head])).get(id, [])
         if not (await read_values(db, queries, address.thread_id, address.checkpoint_ns, [id])).present:
-            # The checkpoint was pruned in between, and its parent's writes with it.
+            # The checkpoint was pruned meanwhile, with its parent's writes.
             return await get_tuple(db, queries, codec, address)
     contents = cached.contents if cached is not None and cached.revision == head.revision else None
     return head, Segments(segments, contents), writes, sends
@@ -80,8 +80,8 @@ class Latest(NamedTuple):
     """The newest checkpoints of some threads, read but not decoded.
 
     Attributes:
-        found: The arguments of `load_tuple` by thread; `None` for a checkpoint that `get_tuple` is to read.
-        left: Threads whose checkpoints were not read, because those before them have many bytes.
+        found: The arguments of `load_tuple` by thread; `None` if the caller must read the checkpoint by `get_tuple`.
+        left: Threads whose checkpoints were not read, because `most_bytes` was reached.
     """
 
     found: dict[str, Found | None]
@@ -143,7 +143,7 @@ def _sorted(
 
 
 def _is_old(row: CheckpointRow) -> bool:
-    """Return whether a checkpoint is of a format before 4; false if it is damaged, as loading it raises the error."""
+    """Return whether a checkpoint is of a format before 4; false if it is damaged. Loading it then raises the error."""
     try:
         return is_old_format(row.decode())
     except CorruptStateError:
@@ -177,7 +177,7 @@ class Values(NamedTuple):
     """Segments and pending writes of some checkpoints of a namespace.
 
     Attributes:
-        present: Ids of the checkpoints that existed in the same snapshot; values of others may be missing.
+        present: Ids of the checkpoints that existed in the snapshot. Values of others may be missing.
         segments: The segments.
         writes: Pending writes by checkpoint id.
     """

@@ -37,13 +37,13 @@ async def get_delta_channel_history(
     A value that an older state version stored before the channel became a DeltaChannel is upcast. Snapshots and writes
     are returned as they were written.
 
-    The result is consistent: it is read again if a prune ran between the statements.
+    The result is consistent: the history is read again if a prune ran between the statements.
 
     Round trips: one for each 256 ancestors, one for their writes and stored values, and one for each value to upcast.
 
     Raises:
         NotFoundError: If the checkpoint does not exist, for example because it was pruned after the caller read it.
-        ConflictError: If its ancestors are deleted at each attempt.
+        ConflictError: If its ancestors are deleted during each attempt.
         CorruptStateError: If a stored value is damaged, or a checkpoint is its own ancestor.
     """
     for _ in range(_ATTEMPTS):
@@ -96,7 +96,7 @@ async def _read_history(
                 raise CorruptStateError(str(address._replace(checkpoint_id=checkpoint_id)), "it is its own ancestor")
             seen.add(checkpoint_id)
             if is_target:
-                # The target's own writes are pending, and its own values are the result of the history.
+                # Skip the target: its writes are pending, and its values are the result.
                 is_target = False
                 continue
             chain.append(checkpoint_id)

@@ -1,4 +1,4 @@
-"""Hooks, which add rows to a put, in its transaction and in its round trip."""
+"""Hooks, which add rows to a put in its transaction and its round trip."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 class PutHook(Protocol):
-    """A hook that adds rows to a put. Called by the saver; it must not use the database itself.
+    """A hook that adds rows to a put. The saver calls it. It must not use the database itself.
 
-    Of a large put `before_put` is called in another thread than the event loop's.
+    For a large put, `before_put` is called outside the event loop's thread.
 
     Rows added to `plan.journal_entry` are stored in the journal by the put's own statement, at almost no cost.
-    Statements are for rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
-    is sent again after a lost connection or when its base was removed. If the database refuses a statement because of
+    Statements store rows that must be in the tables together with the checkpoint. They must be safe to repeat: a put
+    is sent again after a lost connection or if its base was removed. If the database refuses a statement because of
     its data, the checkpoint is stored without the statements, and `after_put` is not called.
     """
 
@@ -36,7 +36,7 @@ class PutHook(Protocol):
 
 
 class PutHooks:
-    """Several hooks combined. An error of one is logged, and its rows are left out; the put continues.
+    """Several hooks as one. If a hook raises an error, it is logged and its rows are left out; the put continues.
 
     Args:
         members: The hooks; their statements are sent in this order.
@@ -79,21 +79,21 @@ class PutHooks:
 
 
 def before_writes(hook: PutHook | None, request: WritesRequest) -> Sequence[Statement]:
-    """Return statements to send with a task's writes, in the same transaction, if a hook has a `before_writes`."""
+    """Return a hook's statements to send in the transaction of a task's writes; none if it has no `before_writes`."""
     find = getattr(hook, "before_writes", None)
     found: Sequence[Statement] = () if find is None else find(request)
     return found
 
 
 def after_writes(hook: PutHook | None, request: WritesRequest) -> None:
-    """Tell a hook that a task's writes and its statements are committed, if it has an `after_writes`."""
+    """Call a hook's `after_writes`, if it has one, after a task's writes and its statements are committed."""
     note = getattr(hook, "after_writes", None)
     if note is not None:
         note(request)
 
 
 def forget_thread(hook: PutHook, thread_id: str) -> None:
-    """Tell a hook that rows of a thread may have been removed, if it has a `forget_thread`."""
+    """Call a hook's `forget_thread`, if it has one, after rows of a thread may have been removed."""
     forget = getattr(hook, "forget_thread", None)
     if forget is not None:
         forget(thread_id)

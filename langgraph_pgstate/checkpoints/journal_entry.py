@@ -31,10 +31,10 @@ class JournalEntry:
         forks: Checkpoints that may not be their parent's first child.
         messages: Changes of channels' messages at checkpoints, each with its kind: `ADDED`, `ADDED_IN_SUBGRAPH`,
             `COMPARED` or `WRITTEN`.
-        begun: Thread and id of runs that begin here, whose earlier attempts may have left spans running.
+        begun: Thread and id of runs that begin in this entry. Their earlier attempts may have left spans running.
         ended: Thread, run and start of runs that have ended.
         thread_ids: Threads of the rows, sorted, unless the entry belongs to one thread.
-        ttl: Seconds for which a running run is considered alive.
+        ttl: Seconds for which a running run counts as alive.
     """
 
     runs: list[bytes] = field(default_factory=list)
@@ -87,7 +87,7 @@ class JournalEntry:
         where = f"a journal entry of thread {thread_id!r}"
         format, *rest = ormsgpack.unpackb(frames.unpack(data, where))
         if format != _FORMAT:
-            raise UnreadableFormatError(where, f"format {format} takes a newer version of langgraph_pgstate")
+            raise UnreadableFormatError(where, f"format {format} requires a newer version of langgraph_pgstate")
         runs, spans, events, forks, messages, begun, ended, ttl = rest
         begun, ended = [(*pair,) for pair in begun], [(*each,) for each in ended]
         return cls(runs, spans, events, forks, messages, begun, ended, [thread_id], ttl)

@@ -23,7 +23,7 @@ class ListChange:
         channel: The channel.
         value: The current list.
         fresh: Positions of elements that the parent's list does not have.
-        is_appended: Whether they follow the parent's list, which is unchanged.
+        is_appended: Whether they follow the parent's unchanged list.
         is_known: Whether the difference is certain; otherwise all elements count as fresh.
         digests: Concatenated fingerprints of the elements, if they are known.
     """
@@ -37,13 +37,13 @@ class ListChange:
 
 
 def list_changes(plan: PutPlan, *, all_channels: bool = False) -> Iterator[ListChange]:
-    """Return the differences between the lists of a planned put and those of its parent, by the plan's fingerprints.
+    """Yield the differences between the lists of a planned put and those of its parent, by the plan's fingerprints.
 
-    Those of a DeltaChannel are known only for a snapshot.
+    A DeltaChannel is compared only if the put holds a snapshot of it.
 
     Args:
         plan: A complete plan.
-        all_channels: Also return the channels with the parent's version, as not known.
+        all_channels: Also yield channels whose version is the parent's, and let no difference be known.
     """
     values = plan.request.checkpoint["channel_values"]
     parent = plan.parent
@@ -84,7 +84,7 @@ def _digests(entry: Entry | None) -> bytes | None:
 
 
 def _fresh(old: Sequence[bytes], new: Sequence[bytes]) -> list[int]:
-    """Return the positions of new elements. Equal elements are distinguished by their number only."""
+    """Return the positions of new elements. Of equal elements, those beyond the old number are new."""
     left = Counter(old)
     fresh = []
     for place, digest in enumerate(new):

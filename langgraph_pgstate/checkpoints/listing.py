@@ -28,8 +28,8 @@ from langgraph_pgstate.schema.queries import NamedQuery, Queries
 # The query `list_everywhere` contains this number, too.
 _PAGE: Final = 50
 PAGE_BYTES: Final = 1024 * 1024
-"""Stored bytes of several checkpoints that are read at once."""
-# Larger states of a page are read when it is known how many there are.
+"""Maximum of stored bytes in a page of several checkpoints."""
+# Larger states of a page are read by another statement, once their number is known.
 _STATE_BYTES: Final = PAGE_BYTES // _PAGE
 _READ_ATTEMPTS: Final = 3
 _RUN_ID_BYTES: Final = 512
@@ -39,7 +39,7 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 class Listing(NamedTuple):
-    """A query for checkpoints, and how far it has been read.
+    """A query for checkpoints, and the position up to which it was read.
 
     Attributes:
         query: Name of the query.
@@ -63,7 +63,7 @@ def request_list(
     limit: int | None,
     metadata_only: bool,
 ) -> Listing | None:
-    """Return the listing for some arguments; `None` if nothing can match.
+    """Return the listing for some arguments; `None` if no checkpoint can match.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -148,7 +148,7 @@ class Page:
         self.rows, self.created_at = [row for row, _ in kept], [at for _, at in kept]
 
     def cut(self, count: int, listing: Listing) -> None:
-        """Leave all but the first checkpoints to the next page of a listing."""
+        """Keep the first checkpoints only. The next page begins after them."""
         if count < len(self.rows):
             self.rows, self.created_at = self.rows[:count], self.created_at[:count]
             limit = None if listing.limit is None else listing.limit - count
@@ -157,7 +157,7 @@ class Page:
     def load(
         self, codec: ValueCodec, states: StateVersions = UNVERSIONED, *, skip_damaged: bool = False
     ) -> Iterator[CheckpointTuple]:
-        """Yield the page's checkpoints as LangGraph's tuples, in the current version of the state, each decoded then.
+        """Yield the page's checkpoints as LangGraph's tuples, in the current state version. Decode one at a time.
 
         Args:
             codec: Decodes the values.
@@ -180,28 +180,28 @@ class Page:
             if segments.content_size > PAGE_BYTES:
                 segments.contents.clear()
             yield states.upcast(item, row.state_version)
-            # Let go of this one before the next one is decoded.
+            # Free this one before the next one is decoded.
             del item
 
 
 async def list_page(db: Connection, queries: Queries, codec: ValueCodec, listing: Listing) -> Page:
     """Read one page of a listing. Checkpoints that are pruned or deleted meanwhile are left out.
 
-    A page ends where it would have more bytes than `PAGE_BYTES`, after one checkpoint at the earliest.
+    A page holds at most `PAGE_BYTES`, or one checkpoint.
 
-    One round trip, and two for each namespace on the page unless only metadata is read, and one more there for large
-    states; one more for the first page with `before` in a namespace.
+    One round trip for metadata. States take two more for each namespace on the page, and another for large states. The
+    first page with `before` in a namespace takes one more.
     """
     parameters = listing.parameters
     if parameters["before_id"] is not None and "checkpoint_ns" in parameters and listing.cursor[0] == MAX_ID:
-        # LangGraph replays subgraphs from a checkpoint found this way, and the id of the result must be the newest.
+        # LangGraph replays subgraphs from a checkpoint found this way. The next id must sort after all stored ones.
         for row in await db.fetch(queries.get_newest, parameters):
             advance_ids_past(row[0])
     page_size = _PAGE if listing.limit is None else min(_PAGE, listing.limit)
     cursor_id, cursor_thread, cursor_ns = listing.cursor
     query: NamedQuery = getattr(queries, listing.query)
     cursor = {"cursor_id": cursor_id, "cursor_thread": cursor_thread, "cursor_ns": cursor_ns}
-    # A list of one checkpoint reads all of it.
+    # A page of one checkpoint reads the whole state.
     state_bytes = -1 if not listing.with_state else _INT4_MAX if page_size == 1 else _STATE_BYTES
     for _ in range(_READ_ATTEMPTS):
         found = await db.fetch(
@@ -247,7 +247,7 @@ def _after(listing: Listing, last: Address, limit: int | None) -> Listing:
 
 
 def _by_namespace(rows: Sequence[CheckpointRow]) -> dict[tuple[str, str], list[tuple[int, CheckpointRow]]]:
-    """Return rows with their places, by thread and namespace."""
+    """Return rows with their positions, by thread and namespace."""
     found: dict[tuple[str, str], list[tuple[int, CheckpointRow]]] = defaultdict(list)
     for place, row in enumerate(rows):
         found[row.address[:2]].append((place, row))
@@ -255,7 +255,7 @@ def _by_namespace(rows: Sequence[CheckpointRow]) -> dict[tuple[str, str], list[t
 
 
 async def _count_within(db: Connection, queries: Queries, page: Page) -> int:
-    """Return how many of a page's checkpoints, from the first one, have at most `PAGE_BYTES`; at least 1."""
+    """Return how many of a page's first checkpoints fit `PAGE_BYTES`; at least 1."""
     sizes = [0] * len(page.rows)
     for (thread_id, namespace), rows in _by_namespace(page.rows).items():
         first: dict[int, int] = {}
@@ -276,7 +276,7 @@ async def _count_within(db: Connection, queries: Queries, page: Page) -> int:
 
 
 async def _read_states(db: Connection, queries: Queries, rows: Sequence[CheckpointRow]) -> None:
-    """Read the states that the list left out; those of rows that no longer exist stay `None`."""
+    """Read the states that the list left out. The state of a row that no longer exists stays `None`."""
     for (thread_id, namespace), found in _by_namespace([row for row in rows if row.state is None]).items():
         large = {str(row.address.checkpoint_id): row for _, row in found}
         key = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_ids": [*large]}
@@ -285,8 +285,8 @@ async def _read_states(db: Connection, queries: Queries, rows: Sequence[Checkpoi
 
 
 async def _read_values(db: Connection, queries: Queries, codec: ValueCodec, page: Page) -> set[Address]:
-    """Read the values of a page's rows; return the addresses that no longer exist, as after a prune."""
-    # Read first: a checkpoint that still exists afterwards proves that its parent's writes existed, too.
+    """Read the values of a page's rows. Return the addresses that no longer exist, as after a prune."""
+    # Read these first: if a checkpoint exists afterwards, its parent's writes existed when they were read.
     page.sends = await read_pending_sends(db, queries, codec, page.rows)
     page.segments = {}
     gone = {row.address for row in page.rows if row.state is None}

@@ -27,12 +27,12 @@ from langgraph_pgstate.codec.values import NO_FINGERPRINTS, PLAIN_MARK, ValueCod
 from langgraph_pgstate.heavy import HEAVY_BYTES, MANY_COMPARED, MANY_ELEMENTS, TooHeavyError
 from langgraph_pgstate.langgraph_compat import DeltaSnapshot
 
-# A reference to a segment costs about this many bytes in the row, so smaller values are stored in the row.
+# A reference to a segment takes about this many bytes in the row, so smaller values are stored in the row.
 _INLINE_BYTES: Final = 96
 # A new value up to this size is stored in the row, because the next superstep may replace it: one row is written
 # instead of two. The first checkpoint that inherits it moves it to a segment.
 _NEW_INLINE_BYTES: Final = 2 * 1024
-# Smaller values share one segment per put; a larger one has a segment of its own, so that a prune can free it alone.
+# Smaller values share one segment per put. A larger one gets its own segment, which a prune can delete alone.
 _SHARED_BYTES: Final = 4 * 1024
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 # Revisions are never negative, so no row has this one.
@@ -42,20 +42,20 @@ _TO_STORE: Final = Scalar(None)
 
 @dataclass(slots=True)
 class PutPlan:
-    """The finished bytes that a put stores, and the conditions for storing them.
+    """The encoded bytes that a put stores, and the conditions for storing them.
 
     Attributes:
         request: The put.
         manifest: The location of the values.
-        state: The encoded state; `None` if an inherited value was not found, so that the put has to be planned from the
+        state: The encoded state; `None` if an inherited value was not found, so that the put must be planned from the
             database.
         new_segments: Frames to write, by segment id.
         base_revisions: Revisions of the checkpoints that values are inherited from, by id. The put fails if one has
             changed.
         parent: The parent's manifest, if it is known.
         contents: Contents of the new segments, by id.
-        tried: Whether the plan was sent already, so that its ids may be taken.
-        journal_entry: The journal entry of the hooks; a new one each time the plan is sent.
+        tried: Whether the plan was sent before, so that its segment ids may exist.
+        journal_entry: The hooks' journal entry. Each time the plan is sent, it gets a new one.
         hook_refused: Whether the database refused the hook's rows, so that the checkpoint was stored without them.
     """
 
@@ -72,7 +72,7 @@ class PutPlan:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether a hook that looks at all values, or at the new ones, takes milliseconds."""
+        """Whether a hook that reads the values takes milliseconds."""
         for value in self.request.checkpoint["channel_values"].values():
             whole = value.value if type(value) is DeltaSnapshot else value
             if is_large(whole, MANY_COMPARED - MANY_ELEMENTS):
@@ -97,7 +97,7 @@ class PutPlan:
 def plan_quickly(
     codec: ValueCodec, request: PutRequest, parent: Manifest | None, others: Mapping[str, Manifest] | None = None
 ) -> PutPlan | None:
-    """Return what `plan_put` does; `None` if that takes milliseconds, so that it is for a thread."""
+    """Return the plan of a put, or `None` if `plan_put` takes milliseconds and should run in a thread."""
     if _is_heavy(request, parent):
         return None
     try:
@@ -107,7 +107,7 @@ def plan_quickly(
 
 
 def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
-    """Return whether planning a put is known to take milliseconds; of other values their bytes decide."""
+    """Return whether planning a put surely takes milliseconds. If not, `plan_put` still stops at its limit of bytes."""
     size = 0
     for channel in request.new_versions:
         value = request.checkpoint["channel_values"].get(channel)
@@ -121,12 +121,12 @@ def _is_heavy(request: PutRequest, parent: Manifest | None) -> bool:
 
 
 def is_large(value: Any, known: int = 0) -> bool:
-    """Return whether encoding a value is known to take milliseconds, but for the known elements of a list."""
+    """Return whether encoding a value surely takes milliseconds. The first `known` elements of a list do not count."""
     kind = type(value)
     if kind is list:
         return len(value) - known > MANY_ELEMENTS
     if kind is dict:
-        # A graph's input, among others.
+        # For example a graph's input.
         return any(type(inner) is list and len(inner) > MANY_ELEMENTS for inner in value.values())
     return isinstance(value, str | bytes | bytearray) and len(value) > HEAVY_BYTES
 
@@ -147,14 +147,14 @@ def plan_put(
         parent: The parent's manifest, if it is known.
         others: Manifests of other checkpoints of the namespace that hold inherited values, by id. If given, they come
             from the database: a value that none of them holds is taken from the checkpoint itself.
-        most: Bytes that are encoded at most.
+        most: Maximum of bytes to encode.
 
     Returns:
         The plan; an incomplete one if the parent, or the location of an inherited value, is not known.
 
     Raises:
         SerializationError: If a value cannot be stored.
-        TooHeavyError: If more bytes are to be encoded.
+        TooHeavyError: If the values take more than `most` bytes.
     """
     values = request.checkpoint["channel_values"]
     # The plan's manifest outlives the put, and the caller's dict may change.
@@ -187,7 +187,7 @@ def plan_put(
             if others is None:
                 return PutPlan(request, Manifest(versions, {}), parent=parent)
         if value is not NOTHING:
-            # Encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order of the entries.
+            # It is encoded below, so that an incomplete plan encodes nothing. The placeholder keeps the order.
             entries[channel] = _TO_STORE
             given.append(channel)
     for channel in given:
@@ -273,7 +273,7 @@ class _SegmentWriter:
         return Slice(type_, self._add(data), 0, len(data)), False
 
     def move_inline(self, channel: str, entry: Inline) -> Entry:
-        """Return the entry of an inherited value that was stored in its checkpoint's row."""
+        """Return the entry of an inherited value that its checkpoint stores in the row."""
         return entry if len(entry.data) <= _INLINE_BYTES else self._share(channel, entry.type, entry.data)
 
     def _share(self, channel: str, type_: str, data: bytes) -> Slice:
@@ -292,15 +292,14 @@ class _SegmentWriter:
             offset += len(data)
 
     def _store_list(self, channel: str, value: list[Any], old: Elements | None) -> tuple[Entry, bool] | None:
-        """Return a list as runs, old and new; `None` if its elements cannot be encoded one by one."""
+        """Return the entry of a list and whether it inherits segments; `None` if an element cannot be encoded alone."""
         codec = self.codec
         try:
             fingerprints = codec.fingerprints(
                 channel, value, old.fingerprints if old and old.fingerprints else NO_FINGERPRINTS
             )
         except TypeError:
-            # Only the serializer's fallback can store one of the elements: store the whole value through it, or refuse
-            # it.
+            # An element needs the serializer's fallback, which stores the whole value or refuses it.
             return None
         old_runs = old.runs if old else ()
         kept, rest = diff_runs(

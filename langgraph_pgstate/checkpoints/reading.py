@@ -25,7 +25,7 @@ _SENDS_IN_STATE: Final = 4
 
 @dataclass(slots=True)
 class CheckpointRow:
-    """The columns that were read of a row of `checkpoints`.
+    """The columns of a row of `checkpoints` that were read.
 
     Attributes:
         address: The checkpoint's address.
@@ -33,9 +33,9 @@ class CheckpointRow:
         metadata: JSON text.
         state: The encoded state; `None` if only metadata was read.
         segment_ids: The segments that the state refers to by position.
-        revision: Random number, drawn at each write of the row; 0 if it was not read.
-        state_version: State version it was written with.
-        is_cut: Whether it names a parent that no longer exists, as after a prune.
+        revision: Random number that each write of the row sets; 0 if it was not read.
+        state_version: State version with which the checkpoint was written.
+        is_cut: Whether its parent no longer exists, as after a prune.
     """
 
     address: Address
@@ -50,7 +50,7 @@ class CheckpointRow:
 
     @property
     def element_count(self) -> int:
-        """The number of elements of its lists that are stored one by one; 0 if its state is damaged."""
+        """The number of elements of lists that are stored one by one; 0 if the state is damaged."""
         try:
             entries = self.decode().manifest.entries.values()
         except (CorruptStateError, UnreadableFormatError):
@@ -58,7 +58,7 @@ class CheckpointRow:
         return sum(run.count for entry in entries if type(entry) is Elements for run in entry.runs)
 
     def decode(self) -> State:
-        """Return the state, decoded at the first call.
+        """Return the state. The first call decodes it.
 
         Raises:
             CorruptStateError: If it is damaged.
@@ -79,7 +79,7 @@ class WritesRow(NamedTuple):
 
 
 class CachedSegments(NamedTuple):
-    """Cached segments of a checkpoint, valid for one revision of its row.
+    """The cached segments of a checkpoint, valid for one revision of its row.
 
     Attributes:
         revision: The row's revision.
@@ -93,7 +93,7 @@ class CachedSegments(NamedTuple):
 
 
 class Segments:
-    """The segments that were read for one thread, each decompressed at its first use.
+    """The segments read for one thread. Each is decompressed at its first use.
 
     Args:
         rows: Id and frame of each segment that was fetched.
@@ -106,12 +106,12 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Size of all segments in bytes when they are decompressed; estimated for small and for cached ones."""
+        """Bytes of all segments after decompression; an estimate for small and cached ones."""
         return sum(map(frames.content_size, self._frames.values())) + self.content_size // 2
 
     @property
     def content_size(self) -> int:
-        """Size of the contents in memory in bytes."""
+        """Bytes of the decompressed contents in memory."""
         return sum(map(len, self.contents.values()))
 
     def content(self, segment_id: int, where: str) -> bytes:
@@ -143,7 +143,7 @@ def load_tuple(
         row: The checkpoint, with its state.
         segments: The segments it refers to.
         writes: Its pending writes, in any order.
-        pending_sends: For a format before 4: the sends that its parent's tasks wrote.
+        pending_sends: For formats before 4, the sends that the parent's tasks wrote.
 
     Raises:
         CorruptStateError: If a value or segment is missing or damaged.
@@ -174,7 +174,7 @@ def load_tuple(
 
 
 def load_metadata(codec: ValueCodec, row: CheckpointRow, state: State | None) -> dict[str, Any]:
-    """Return a checkpoint's metadata; without the state, values that JSON cannot represent are approximated."""
+    """Return a checkpoint's metadata. Without the state, values that JSON cannot represent are approximated."""
     exact = {}
     for key, (type_, data) in (state.exact_metadata if state else {}).items():
         exact[key] = codec.loads(type_, data, f"metadata {key!r} of {row.address}")
@@ -207,7 +207,7 @@ def parent_config(row: CheckpointRow) -> dict[str, Any] | None:
 
 
 def load_value(codec: ValueCodec, entry: Entry, segments: Segments, where: str) -> tuple[Any, Entry]:
-    """Return a channel's value and its entry; for a list, the entry has fingerprints."""
+    """Return a channel's value and its entry. The entry of a list has fingerprints."""
     match entry:
         case Scalar(value):
             return value, entry

@@ -1,4 +1,4 @@
-"""Planning of a put from the database: its parent is not known to this process, or was replaced or deleted."""
+"""Planning of a put from the database, if its parent is not cached, or was replaced or deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def plan_from_database(
         parent: The parent's manifest, if it is known.
 
     Raises:
-        StaleHeadError: If it needs its parent, which no longer exists.
+        StaleHeadError: If the put needs its parent, and it no longer exists.
     """
     if parent is None and request.parent is not None:
         found = await get_tuple(db, queries, codec, request.parent)
@@ -54,7 +54,7 @@ async def plan_from_database(
     missing = find_missing(codec, request, parent)
     cursor = MAX_ID
     while missing:
-        # A copy of a checkpoint inherits from its sibling, which no chain of parents reaches.
+        # A copy of a checkpoint inherits from its sibling, so search all checkpoints, not only ancestors.
         rows = await db.fetch(queries.scan_states, {**scanned, "cursor_id": cursor, "page_size": _SCAN_PAGE})
         for checkpoint_id, manifest in states_to_manifests(rows, f"thread {request.address.thread_id!r}").items():
             cursor = checkpoint_id
@@ -75,10 +75,10 @@ async def plan_from_database(
 def _plan_from_older(
     codec: ValueCodec, request: PutRequest, row: CheckpointRow, segments: Segments, writes: Any, sends: Sequence[Any]
 ) -> PutPlan:
-    """Plan a put on a parent of an older state version, writing all values, because upcasting changes them.
+    """Plan a put on a parent of an older state version. All values are written, because upcasting changes them.
 
-    Elements that a list shares with the parent's list are not written again. Values that the checkpoint lacks, because
-    its graph does not know the channel or the channel is a DeltaChannel, are taken from the upcast parent.
+    Elements that a list shares with the parent's list are not written again. Values that the checkpoint lacks are taken
+    from the upcast parent: its graph does not know the channel, or the channel is a DeltaChannel.
     """
     loaded, manifest = load_tuple(codec, row, segments, (), sends)
     upcast = request.states.upcast(loaded, row.state_version).checkpoint
@@ -101,7 +101,7 @@ def _parent_of(
 ) -> Manifest:
     """Return the parent's manifest, with the fingerprints of lists that are about to change.
 
-    Reading a list costs a third of writing it, and elements it shares with its next version need not be written again.
+    Reading a list costs a third of writing it. With its fingerprints, elements that stay are not written again.
     """
     manifest = row.decode().manifest
     manifest.revision = row.revision
@@ -110,6 +110,6 @@ def _parent_of(
             try:
                 _, manifest.entries[channel] = load_value(codec, entry, segments, str(row.address))
             except (CorruptStateError, UnsafeTypeError):
-                # The list is then written in full; reading the old one raises the error.
+                # Then the list is written in full. Reading the old checkpoint raises the error.
                 continue
     return manifest

@@ -19,7 +19,7 @@ from langgraph_pgstate.langgraph_compat import DELTA_COUNTERS
 from langgraph_pgstate.options import ThreadKeys
 
 _DEFAULT_KEYS: Final = ThreadKeys()
-# Keys that LangGraph's server adds to `configurable` for one HTTP request, and does not store in its own checkpoints.
+# Keys that LangGraph's server adds to `configurable` for one HTTP request. Its own checkpoints do not store them.
 _REQUEST_KEYS: Final = frozenset(
     {"langgraph_request_id", "langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions"}
 )
@@ -29,10 +29,10 @@ _RUN_KEYS: Final = ("run_id",)
 
 
 def check_names(metadata: Mapping[str, Any], keys: ThreadKeys) -> None:
-    """Refuse a run, user, tenant or agent that cannot be stored as it is: cleaned, it could be another's.
+    """Check that the run, user, tenant and agent can be stored unchanged. A cleaned name could be another's.
 
     Raises:
-        ConfigurationError: If one cannot be stored.
+        ConfigurationError: If one of them cannot be stored.
     """
     for names in (_RUN_KEYS, keys.user, keys.tenant, keys.agent):
         for name in names:
@@ -74,7 +74,7 @@ class PutRequest:
 
     @property
     def needs_parent(self) -> bool:
-        """Whether it holds a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
+        """Whether the checkpoint has a DeltaChannel without its value, which is rebuilt from the ancestors' writes."""
         counters = self.merged_metadata.get(DELTA_COUNTERS)
         if self.parent is None or not counters or not isinstance(counters, Mapping):
             return False
@@ -118,7 +118,7 @@ def request_put(
     new_versions: Mapping[str, Any],
     keys: ThreadKeys = _DEFAULT_KEYS,
 ) -> PutRequest:
-    """Return the request for a put: its arguments validated, and prepared as far as no other checkpoint is needed.
+    """Return a put with validated arguments, prepared as far as no other checkpoint is needed.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
@@ -127,7 +127,7 @@ def request_put(
     thread_id, checkpoint_ns, parent_id = parent = address_of(config)
     checkpoint_id = identifier("checkpoint id", checkpoint.get("id") or "")
     if not checkpoint_id:
-        raise MissingKeyError("the checkpoint has no id")
+        raise MissingKeyError("the checkpoint must have an id")
     check_key_size(
         "thread_id, checkpoint_ns, checkpoint_id and the parent's", thread_id, checkpoint_ns, checkpoint_id, parent_id
     )
@@ -187,7 +187,7 @@ def _first_text(metadata: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 
 def concatenate(parts: Sequence[bytes], data: str, starts: str, lengths: str) -> dict[str, Any]:
-    """Return byte strings as one, with the offset and length of each for SQL's `substr`, under the given names."""
+    """Return joined byte strings, with the offset and length of each for SQL's `substr`, under the given names."""
     sizes = [len(part) for part in parts]
     return {
         data: parts[0] if len(parts) == 1 else b"".join(parts),

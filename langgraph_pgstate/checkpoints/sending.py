@@ -1,4 +1,4 @@
-"""Sending of a put's batch, and what follows when PostgreSQL refuses it."""
+"""Sending of a put's batch, and the next attempt if PostgreSQL refuses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langgraph_pgstate.errors import ConflictError, StaleHeadError, ThreadArchiv
 from langgraph_pgstate.leases.guards import Guard, archive_of, broken_condition
 from langgraph_pgstate.schema.queries import Queries
 
-# Four for locked rows that disappear again and again, and one for each other refusal.
+# Four attempts for missing rows that the put locks, and one for each other refusal.
 _PUT_ATTEMPTS: Final = 7
 _UNIQUE_VIOLATION: Final = "23505"
 
@@ -29,10 +29,10 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 class Refusal(Enum):
-    """The reason why a batch stored nothing, and can be sent again in another form."""
+    """A reason why a batch stored nothing and can be sent again in another form."""
 
     HELD_ROW_MISSING = auto()
-    """A row that the put locks is missing: the thread's, or that of a checkpoint from which values are inherited, which
+    """A row that the put locks is missing: the thread's row, or a checkpoint from which values are inherited and which
     was deleted or replaced after it was read."""
     ID_EXISTS = auto()
     """A checkpoint of the same id exists."""
@@ -63,15 +63,15 @@ async def put(
         hook: Adds statements to the transaction; called each time the checkpoint is sent.
         config: The put's config, for the hook.
         guard: The conditions under which the checkpoint may be stored.
-        gives_way: Whether it is sent only when other tasks of the event loop have begun.
+        gives_way: Whether other tasks of the event loop run before it is sent.
 
     Returns:
         The plan that was stored, which may be a new one; cache it only after the commit.
 
     Raises:
-        ConflictError: If checkpoints it inherits from are deleted at each attempt.
-        StaleHeadError: If the guard refuses it because the branch was advanced; or if it holds DeltaChannels and the
-            checkpoint they are rebuilt from no longer exists.
+        ConflictError: If checkpoints from which it inherits are deleted during each attempt.
+        StaleHeadError: If the guard refuses it because the branch was advanced; or if it has DeltaChannels and the
+            checkpoint from which they are rebuilt no longer exists.
         LeaseLostError: If the guard refuses it because the lease was taken over.
         ThreadDeletedError: If the guard refuses it because the thread was deleted.
         ThreadArchivedError: If the thread is archived.
@@ -79,13 +79,12 @@ async def put(
     request = plan.request
     if db.keys is not None:
         db.keys.note_owner(request.address.thread_id, lambda: request.columns)
-    # Inside the caller's transaction a failed statement would abort the transaction, so send the one that cannot
-    # conflict.
+    # A failed statement would abort the caller's transaction, so send the statement that cannot conflict.
     replaces = db.is_in_transaction
     refused: Exception | None = None
     try:
         if plan.tried:
-            # The first try may have been committed without an answer: its segment ids are taken.
+            # The first try may be committed although its response was lost, so its segment ids may exist.
             plan = plan.with_new_ids()
         elif plan.state is None:
             plan = await plan_from_database(db, queries, codec, request, plan.parent)
@@ -98,7 +97,7 @@ async def put(
             is_heavy = hook is not None and plan.is_heavy
             batch = await db.compute(build) if is_heavy else build()
             if gives_way:
-                # Changes that other tasks make meanwhile are not in the batch.
+                # Changes that other tasks make meanwhile are not sent with this batch.
                 await db.give_way()
             try:
                 if await _send(db, batch):
@@ -113,7 +112,7 @@ async def put(
                 plan = await plan_from_database(db, queries, codec, request)
                 request.touches_thread = True
             elif refusal is Refusal.ID_EXISTS:
-                # A segment id that is taken is refused as well, and fails the replacement.
+                # The id that exists may be a segment's. Then the replacement fails, too.
                 replaces = True
             elif refusal is Refusal.GUARD_NEEDS_THREAD and guard is not None:
                 guard = guard.with_thread()
@@ -122,7 +121,7 @@ async def put(
                 f"{request.address} could not be stored: the checkpoints it inherits from are deleted again and again"
             )
     except StaleHeadError:
-        # Delete the writes that its tasks stored before it, because no checkpoint will refer to them.
+        # Delete the writes that tasks stored under this checkpoint: no checkpoint will refer to them.
         await db.execute(queries.delete_orphan_writes, request.address._asdict())
         raise
     if refused is not None:
@@ -145,13 +144,13 @@ def explain_refusal(
 
     Args:
         error: The driver's error.
-        batch: What was sent.
+        batch: The batch.
         address: The checkpoint.
         parent: Its parent.
         guard: The guard of the put.
 
     Raises:
-        PGStateError: If the guard refused it.
+        PGStateError: If the guard refused the put, or the thread is archived.
         psycopg.Error: The driver's error, if it has another cause.
     """
     condition = broken_condition(error)

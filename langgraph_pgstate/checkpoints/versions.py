@@ -1,4 +1,4 @@
-"""Versions of the user's state: old channel values are upcast step by step when they are read. No I/O."""
+"""Versions of an application's state. Channel values of older versions are upcast when they are read. No I/O."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StateVersions:
     """The current version of a program's state, and the upcasters for older ones. Immutable.
 
     Args:
-        version: The version that is written; `None` writes none, which counts as the first.
-        upcasters: Functions by the version they lead to, each from channel values of the version before.
+        version: The version that is written; `None` writes no version, which counts as the first.
+        upcasters: Functions by target version. Each takes channel values of the version before.
 
     Raises:
         ConfigurationError: If the version is not a positive integer, or the upcasters have a gap.
@@ -40,10 +40,10 @@ class StateVersions:
             raise ArgumentTypeError(f"upcasters must be a mapping, not {type(upcasters).__name__}")
         given = dict(upcasters or {})
         if given and version is None:
-            raise ConfigurationError("upcasters need a state_version to lead to")
+            raise ConfigurationError("upcasters require state_version, the version to which they lead")
         for target, function in given.items():
             if type(target) is not int or not callable(function):
-                raise ConfigurationError("upcasters are functions by the version they lead to, like {2: f, 3: g}")
+                raise ConfigurationError("upcasters must be functions by the version they lead to, like {2: f, 3: g}")
         self.version = version
         self.current = version or FIRST_VERSION
         self.oldest = min(given, default=self.current + 1) - 1
@@ -55,7 +55,7 @@ class StateVersions:
         self._steps = {target: (function, _takes_namespace(function)) for target, function in given.items()}
 
     def is_current(self, found: int | None) -> bool:
-        """Return whether a checkpoint of this version is returned unchanged."""
+        """Return whether a checkpoint of this version needs no upcaster."""
         return (FIRST_VERSION if found is None else found) == self.current
 
     def upcast(self, loaded: CheckpointTuple, found: int | None) -> CheckpointTuple:
@@ -68,7 +68,7 @@ class StateVersions:
 
         Args:
             loaded: The checkpoint; its values may be changed in place.
-            found: The version it was written with.
+            found: The version with which it was written.
 
         Raises:
             StateVersionError: If it is newer than this program knows, or too old for its upcasters.
@@ -112,7 +112,7 @@ UNVERSIONED: Final = StateVersions()
 
 
 def _with_values(checkpoint: Any, values: dict[str, Any], before: set[str]) -> Any:
-    """Return a checkpoint with other values; new channels get a version that every node has seen."""
+    """Return a checkpoint with other values. New channels get a version that every node has seen."""
     versions: dict[str, Any] = checkpoint["channel_versions"]
     added = [name for name in values if name not in before and name not in versions]
     changed = {**checkpoint, "channel_values": values}

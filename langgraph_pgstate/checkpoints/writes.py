@@ -1,4 +1,4 @@
-"""Pending writes of a task, which its superstep's checkpoint does not contain yet: their request, and its storage."""
+"""Pending writes of a task: their validation, encoding and storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langgraph_pgstate.heavy import HEAVY_BYTES, TooHeavyError
 from langgraph_pgstate.leases.guards import Guard
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Names the task whose error a handler takes: its state is LangGraph's to decide.
+# The channel that names a task whose error a handler takes. LangGraph decides what such a task keeps.
 _ERROR_SOURCE: Final = "__error_source_node__"
 
 
@@ -70,7 +70,7 @@ def request_writes(
     drops_failed_output: bool = False,
     most: int | None = None,
 ) -> WritesRequest:
-    """Return the request for a task's writes, validated and encoded.
+    """Return a task's writes, validated and encoded.
 
     Args:
         codec: Encodes the values.
@@ -78,18 +78,18 @@ def request_writes(
         writes: Channels and values.
         task_id: The task.
         task_path: Its path.
-        drops_failed_output: Whether of a task that failed or was cancelled only the error is kept. LangGraph passes on
-            what it wrote before, and takes the task for finished when its superstep is resumed.
-        most: Bytes that are compressed at most.
+        drops_failed_output: Whether only the error of a failed or cancelled task is kept. LangGraph also passes the
+            task's earlier writes. With these, it takes the task for finished when its superstep is resumed.
+        most: Maximum of encoded bytes.
 
     Raises:
         ConfigurationError: If an id is missing or cannot be stored.
         SerializationError: If a value cannot be stored.
-        TooHeavyError: If more bytes are to be compressed.
+        TooHeavyError: If the writes take more than `most` bytes.
     """
     address = address_of(config)
     if address.checkpoint_id is None:
-        raise MissingKeyError("put_writes needs the checkpoint_id of the checkpoint that the task started from")
+        raise MissingKeyError("put_writes requires checkpoint_id, the checkpoint from which the task started")
     task_id = identifier("task_id", str(task_id))
     check_key_size("thread_id, checkpoint_ns, checkpoint_id and task_id", *address, task_id)
     for channel, _ in writes:
@@ -106,7 +106,7 @@ def request_writes(
 def request_writes_quickly(
     codec: ValueCodec, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], *arguments: Any, **options: Any
 ) -> WritesRequest | None:
-    """Return what `request_writes` does; `None` if that takes milliseconds, so that it is for a thread."""
+    """Return a task's writes, or `None` if `request_writes` takes milliseconds and should run in a thread."""
     if any(is_large(value) for _, value in writes):
         return None
     try:
@@ -143,7 +143,7 @@ async def put_writes(
         request: The writes.
         guard: The conditions under which they may be stored.
         hook: Adds statements to guarded writes; see `before_writes`.
-        gives_way: Whether guarded writes are sent only when other tasks of the event loop have begun.
+        gives_way: Whether other tasks of the event loop run before guarded writes are sent.
 
     Raises:
         StaleHeadError: If the guard refuses them because the branch was advanced.
@@ -198,7 +198,7 @@ async def _add_missing(
     refused: Sequence[tuple[int, list[Write]]],
     guards: Sequence[Statement],
 ) -> None:
-    """Store those writes whose numbers the task has not used yet."""
+    """Store the writes whose numbers the task has not used yet."""
     async with db.transaction():
         for query, parameters in guards:
             await db.execute(query, parameters)
@@ -209,6 +209,6 @@ async def _add_missing(
             used = {number for _, data in rows for number, *_ in unpack_writes(data, where)}
             missing = [write for write in missing if write[0] not in used]
             following = max((idx for idx, _ in rows), default=-1) + 1
-            # No row means that another call took this idx in the meantime: check again, because its writes came first.
+            # If no row was stored, another call took this idx meanwhile. Check again, because its writes came first.
             if missing and await db.fetch(queries.put_writes, request.parameters([(following, missing)])):
                 return
