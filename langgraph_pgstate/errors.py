@@ -260,7 +260,7 @@ class FileChangedError(PGStateError):
     """The file changed since it was read. Nothing was written.
 
     Attributes:
-        namespace: Whose file it is.
+        namespace: Namespace of the file.
         path: The file.
         expected: The version that the caller had read; 0 for none.
         found: The newest version; 0 for none.

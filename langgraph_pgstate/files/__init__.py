@@ -1,4 +1,4 @@
-"""Files of agents: versioned, searched in PostgreSQL, and outside of threads."""
+"""Files of agents, stored in versions and searched in PostgreSQL. They belong to no thread."""
 
 from typing import TYPE_CHECKING
 

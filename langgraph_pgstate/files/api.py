@@ -1,4 +1,4 @@
-"""Files of agents."""
+"""Files of agents, for both APIs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from langgraph_pgstate.schema.queries import Queries
 
 
 class AsyncFiles:
-    """Files of agents, each in versions. They are of no thread, and stay when threads are deleted, forked or pruned.
+    """Files of agents, stored in versions. They belong to no thread, so deleting or pruning a thread keeps them.
 
-    A namespace is a list of labels, such as `("ada",)`, that is compared as a whole. A path has the form
-    `/directory/name`. What is written in a run names its thread, run and checkpoint.
+    A namespace is a list of labels, such as `("ada",)`, and is compared as a whole. A path has the form
+    `/directory/name`. A version that is written in a run names its thread, run and checkpoint.
 
     Args:
         database: The database.
@@ -42,9 +42,9 @@ class AsyncFiles:
         """Return a file, or `None` if there is none. One round trip.
 
         Args:
-            namespace: Whose file it is.
+            namespace: Namespace of the file.
             path: The file.
-            version: A version of it; by default the newest. One that is a deletion is `None`.
+            version: Number of the version; by default the newest. For a deletion, the result is `None`.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -54,7 +54,7 @@ class AsyncFiles:
         return await self.store.read_version(namespace, path, version)
 
     async def read_many(self, namespace: Sequence[str], paths: Sequence[str]) -> dict[str, File]:
-        """Return files by path, without those that are not there. One round trip.
+        """Return files by path. Files that do not exist are left out. One round trip.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -72,14 +72,14 @@ class AsyncFiles:
     ) -> FileVersion:
         """Store a new version of a file, and return it. Two round trips; safe to repeat.
 
-        A content that equals that of the newest version makes no other. Bytes that are UTF-8 are text.
+        If the content equals that of the newest version, no version is made. Bytes that are UTF-8 are text.
 
         Args:
-            namespace: Whose file it is.
+            namespace: Namespace of the file.
             path: The file.
-            content: Its content, 64 MB at most.
+            content: The content, 64 MB at most.
             expected_version: Write only if this is the newest version; 0 if there must be no file. Any by default.
-            by: The person who writes it.
+            by: Name of the person who writes it.
 
         Raises:
             FileChangedError: If another version is the newest. Nothing was written.
@@ -98,14 +98,14 @@ class AsyncFiles:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> FileVersion:
-        """Make a copy of a version the newest one, and return it; also that of a deleted file. Safe to repeat.
+        """Store a copy of a version as the newest one, and return it. The file may be deleted. Safe to repeat.
 
         Args:
-            namespace: Whose file it is.
+            namespace: Namespace of the file.
             path: The file.
             version: The version.
             expected_version: Restore only if this is the newest version; 0 if the file is deleted. Any by default.
-            by: The person who restores it.
+            by: Name of the person who restores it.
 
         Raises:
             FileChangedError: If another version is the newest. Nothing was written.
@@ -121,12 +121,12 @@ class AsyncFiles:
         return await self.store.write(namespace, path, found.content, expected_version, "restore", origin, by, version)
 
     async def delete(self, namespace: Sequence[str], path: str, *, by: str | None = None) -> tuple[str, ...]:
-        """Delete a file, or all files in a directory. Their versions stay. One round trip; safe to repeat.
+        """Delete a file, or all files in a directory. Their versions are kept. One round trip; safe to repeat.
 
         Args:
-            namespace: Whose files they are.
+            namespace: Namespace of the files.
             path: The file or the directory.
-            by: The person who deletes them.
+            by: Name of the person who deletes them.
 
         Returns:
             The paths of the files that were deleted.
@@ -137,7 +137,7 @@ class AsyncFiles:
         return await self.store.delete(namespace, path, self.store.origin(), by)
 
     async def ls(self, namespace: Sequence[str], directory: str = "/") -> tuple[FileEntry, ...]:
-        """Return the files and directories in a directory, by path; none if it is not there. One round trip.
+        """Return the files and directories in a directory, by path; none if it does not exist. One round trip.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -145,7 +145,7 @@ class AsyncFiles:
         return await self.store.ls(namespace, directory)
 
     async def namespaces(self, *, limit: int = 100, cursor: str | None = None) -> Page[Namespace]:
-        """Return the namespaces that have files, in order, also those whose files are all deleted. One round trip.
+        """Return the namespaces that have files, deleted ones included, in order. One round trip.
 
         Args:
             limit: Page size, 1,000 at most.
@@ -158,13 +158,12 @@ class AsyncFiles:
         return await self._database.run(operations.list_namespaces, self._queries, parameters)
 
     async def glob(self, namespace: Sequence[str], pattern: str, directory: str = "/") -> tuple[FileEntry, ...]:
-        """Return the files in a directory and below that match a pattern, those that were changed last first.
+        """Return the files in a directory and below that match a pattern, the last changed first.
 
         Args:
-            namespace: Whose files they are.
-            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. One with a `/` is matched with
-                the path from the directory, else with the name of the file. A wildcard matches no dot that begins a
-                name.
+            namespace: Namespace of the files.
+            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. With a `/`, it is matched with the
+                path from the directory, else with the file's name. A wildcard does not match a dot that begins a name.
             directory: The directory, or a file.
 
         Raises:
@@ -184,15 +183,15 @@ class AsyncFiles:
     ) -> FoundLines:
         """Return the lines of text files that contain a text, by path and number.
 
-        Files whose text has a NUL are not searched.
+        Files whose text contains a NUL are not searched.
 
         Args:
-            namespace: Whose files they are.
+            namespace: Namespace of the files.
             pattern: The text, or with `regex` a regular expression of PostgreSQL.
             directory: The directory, or a file.
             glob: Only files that match this pattern, as for `glob`.
             regex: Whether the pattern is a regular expression.
-            limit: Number of lines at most; `None` for all.
+            limit: Maximum number of lines; `None` for all.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -203,10 +202,10 @@ class AsyncFiles:
     async def history(
         self, namespace: Sequence[str], path: str, *, limit: int = 20, cursor: str | None = None
     ) -> Page[FileVersion]:
-        """Return versions of a file, newest first; also of a deleted one. One round trip.
+        """Return versions of a file, newest first. The file may be deleted. One round trip.
 
         Args:
-            namespace: Whose file it is.
+            namespace: Namespace of the file.
             path: The file.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
@@ -228,12 +227,12 @@ class AsyncFiles:
     ) -> Page[FileVersion]:
         """Return the versions of files that runs of a thread have written, oldest first. One round trip.
 
-        The version before each is its number less one; `diff` compares them.
+        To see a change, call `diff` with the version's number less one and its number.
 
         Args:
             thread_id: The thread.
-            run_id: Only what this run has written.
-            checkpoint_id: Only what the superstep that started from this checkpoint has written.
+            run_id: Only versions that this run has written.
+            checkpoint_id: Only versions written by the superstep that started from this checkpoint.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
@@ -244,13 +243,13 @@ class AsyncFiles:
         return await self._database.run(operations.list_changes, self._queries, parameters)
 
     async def diff(self, namespace: Sequence[str], path: str, a: int, b: int | None = None) -> str:
-        """Return what changed between two versions of a text file, as a unified diff; empty if they are equal.
+        """Return the unified diff of two versions of a text file; empty if they are equal.
 
         Args:
-            namespace: Whose file it is.
+            namespace: Namespace of the file.
             path: The file.
-            a: The older version; 0 for an empty file.
-            b: The newer version; by default the newest. One that is a deletion is an empty file.
+            a: The old version; 0 for an empty file. A deletion counts as an empty file.
+            b: The new version; by default the newest.
 
         Raises:
             NotFoundError: If there is no such version.
@@ -268,16 +267,16 @@ class AsyncFiles:
         return await self._database.compute(texts, _unified, path, versions, texts)
 
     async def purge(self, namespace: Sequence[str], path: str = "/", *, versions_before: Moment | None = None) -> int:
-        """Delete files with all of their versions for good, or old versions only. Safe to repeat.
+        """Delete files with all their versions, or only old versions, permanently. Safe to repeat.
 
         Args:
-            namespace: Whose files they are.
+            namespace: Namespace of the files.
             path: A file or a directory; by default all files of the namespace.
-            versions_before: Delete only versions that were written before this time, or are older than this, and not
-                the newest of a file.
+            versions_before: Delete only versions that were written before this time, or that are older than this
+                timedelta, except the newest of each file.
 
         Returns:
-            The number of files, or of versions.
+            The number of deleted files, or of deleted versions.
 
         Raises:
             ConfigurationError: If an argument is invalid.
@@ -309,11 +308,11 @@ class Files:
 
 
 def _not_found(namespace: Sequence[str], path: str, version: int) -> NotFoundError:
-    return NotFoundError(f"file {path!r} of {tuple(namespace)!r} has no version {version} with a content")
+    return NotFoundError(f"file {path!r} in namespace {tuple(namespace)!r} has no version {version} with content")
 
 
 def _unified(path: str, versions: Sequence[int], texts: Sequence[str]) -> str:
-    """Return a unified diff of two texts. A last line without an end is marked, as by `diff`."""
+    """Return a unified diff of two texts. A last line without a newline is marked, as by the program `diff`."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)
     names = [f"{path} (version {version})" for version in versions]
     lines = difflib.unified_diff(old, new, names[0], names[1])

@@ -1,4 +1,4 @@
-"""Files as a backend of deepagents. Only this module needs deepagents."""
+"""A backend of deepagents that stores files. Only this module needs deepagents."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ try:
 except ImportError:
     _protocol, _utils, _Backend = None, None, object
 
-# Versions of files that agents have read are remembered up to this number.
+# Maximum number of remembered versions that agents have read.
 _MOST_SEEN: Final = 10_000
 _INVALID_PATH: Final = "invalid_path"
 
 NamespaceSource = Sequence[str] | Callable[[Any], Sequence[str]]
-"""The namespace of a backend's files: labels, or a function of LangGraph's runtime."""
+"""The namespace of a backend's files: labels, or a function that takes LangGraph's runtime and returns labels."""
 
 
 class HasFiles(Protocol):
@@ -67,26 +67,26 @@ class HasFiles(Protocol):
 
 
 class _Caller(NamedTuple):
-    """The owner of the files of a call, and the place in a run that it comes from."""
+    """The namespace of a call, and the place in a run from which it comes."""
 
     namespace: Namespace
     origin: Origin
 
 
 class PGFiles(_Backend):  # type: ignore[misc]
-    """A backend of deepagents that keeps files in PostgreSQL, in versions, and searches them there.
+    """A backend of deepagents that stores files in PostgreSQL, in versions, and searches them there.
 
-    For `create_deep_agent(backend=…)`, or as a route of a `CompositeBackend`. `state.files` has the versions.
+    Pass it to `create_deep_agent(backend=…)`, or as a route of a `CompositeBackend`. `state.files` lists the versions.
 
-    An edit is made on the newest version. A write of a whole file is refused if another agent has changed the file
-    since this one has read or written it, so that no agent loses the lines of another. In a run, an agent is a thread,
-    or a subagent in it; outside of runs it is the `PGFiles`, which may also overwrite a file that it has not read.
+    An edit changes the newest version. A write of a whole file is refused if another agent has changed the file since
+    this agent read or wrote it, so that no agent overwrites lines that it has not seen. In a run, an agent is a thread,
+    or a subagent in it. Outside of runs, the `PGFiles` is the agent, and may also overwrite a file that it never read.
 
     Args:
-        state: The `PGState` or `AsyncPGState`. With the latter, blocking methods may be called on other threads than
-            the event loop's only.
-        namespace: The labels of the files, such as `("ada",)`; or a function of the runtime that returns them, so that
-            each user has files of her own. Outside of a graph, it is called with `None`.
+        state: The `PGState` or `AsyncPGState`. Do not call blocking methods of an `AsyncPGState`'s backend on the
+            thread of the event loop.
+        namespace: The labels of the files, such as `("ada",)`; or a function that takes the runtime and returns labels,
+            so that each user has separate files. Outside of a graph, it gets `None`.
 
     Raises:
         ConfigurationError: If an argument is invalid, or deepagents is not installed.
@@ -123,7 +123,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        """Return the lines of text files that contain a text. Files whose text has a NUL are not searched."""
+        """Return the lines of text files that contain a text. Files whose text contains a NUL are not searched."""
         return self._wait(self._grep(self._caller(), pattern, path, glob, max_count), "agrep")
 
     async def agrep(
@@ -133,7 +133,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return await self._run(self._grep(self._caller(), pattern, path, glob, max_count))
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """Return the files that match a pattern, those that were changed last first."""
+        """Return the files that match a pattern, the last changed first."""
         return self._wait(self._glob(self._caller(), pattern, path), "aglob")
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
@@ -141,7 +141,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return await self._run(self._glob(self._caller(), pattern, path))
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Write a file, unless another agent has changed it since this one has read it."""
+        """Write a file, unless another agent has changed it since this agent read it."""
         return self._wait(self._write(self._caller(), file_path, content), "awrite")
 
     async def awrite(self, file_path: str, content: str) -> WriteResult:
@@ -157,7 +157,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return await self._run(self._edit(self._caller(), file_path, old_string, new_string, replace_all))
 
     def delete(self, file_path: str) -> DeleteResult:
-        """Delete a file, or all files in a directory. Their versions stay."""
+        """Delete a file, or all files in a directory. Their versions are kept."""
         return self._wait(self._delete(self._caller(), file_path), "adelete")
 
     async def adelete(self, file_path: str) -> DeleteResult:
@@ -181,7 +181,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return await self._run(self._download(self._caller(), paths))
 
     def _caller(self) -> _Caller:
-        """Return whose files the running node is about. Asked before another thread or loop takes over."""
+        """Return the namespace and place of the running node. Call it in the node's own thread and task."""
         if not callable(self._namespace):
             return _Caller(self._namespace, self._store.origin())
         try:
@@ -194,12 +194,12 @@ class PGFiles(_Backend):  # type: ignore[misc]
             if runtime is not None:
                 raise
             raise ConfigurationError(
-                "the function `namespace` of PGFiles reads the runtime, which there is in a graph only"
+                "outside of a graph, the function `namespace` of PGFiles must accept None as the runtime"
             ) from error
         return _Caller(namespace_of(labels), self._store.origin())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """Run a call and block."""
+        """Run a call, and block until its end."""
         if self._is_blocking:
             return run_blocking(coroutine)
         return wait_on_loop(self._loop, coroutine, f"backend.{name}", "AsyncPGState")
@@ -267,7 +267,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
                 content, occurrences = made
                 await self._store_version(caller, file_path, content, file.version, "edit")
             except FileChangedError:
-                # The same edit may be made of what another has written.
+                # Another version was stored. Try the same edit on it.
                 continue
             except ConfigurationError as error:
                 return _protocol.EditResult(error=f"Error editing file '{file_path}': {error}")
@@ -311,7 +311,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         return file
 
     async def _put(self, caller: _Caller, path: str, content: str | bytes) -> str | None:
-        """Write a file, and return why not, if it was not."""
+        """Write a file. Return an error message if it was not written, else `None`."""
         path = _absolute(path)
         while True:
             try:
@@ -332,7 +332,7 @@ class PGFiles(_Backend):  # type: ignore[misc]
         self._seen.add(caller, path, stored.version)
 
     def _refusal(self, caller: _Caller, path: str, head: Head) -> str | None:
-        """Return why an agent may not write a whole file: it would lose what it has not seen."""
+        """Return an error message if an agent would overwrite a version that it has not seen, else `None`."""
         seen, origin = self._seen.get(caller, path), caller.origin
         if head.is_deleted or seen == head.version:
             return None
@@ -344,14 +344,14 @@ class PGFiles(_Backend):  # type: ignore[misc]
 
 
 class _Seen:
-    """The versions of files that agents have read or written last. Thread-safe."""
+    """The last versions of files that agents have read or written. Thread-safe."""
 
     def __init__(self) -> None:
         self._versions: OrderedDict[tuple[Namespace, str, str | None, str | None], int] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, caller: _Caller, path: str) -> int | None:
-        """Return the version that an agent has seen; `None` if it has seen none, or that was forgotten."""
+        """Return the last version that an agent has seen; `None` if none is remembered."""
         with self._lock:
             return self._versions.get(self._key(caller, path))
 
@@ -376,7 +376,7 @@ def _is_path(caller: _Caller, path: str) -> bool:
 
 
 def _directory(path: str | None) -> str:
-    """Return a directory, or a file, as deepagents' own backends understand it."""
+    """Return an absolute path without a final `/`, as deepagents' own backends read it."""
     return _absolute(path or "/").rstrip("/") or "/"
 
 

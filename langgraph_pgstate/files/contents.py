@@ -1,4 +1,4 @@
-"""Contents of files as they are stored, and the literal that a regular expression needs."""
+"""Encoding of the contents of files, and the literal text that a regular expression requires."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from langgraph_pgstate.codec.values import ValueCodec, encodes_as_utf8
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
 _OPTIONS: Final = re.compile(r"\(\?([a-z]+)\)")
-# Escapes of characters, and references.
+# Escapes whose meaning is not analyzed: of characters, and back references.
 _UNCLEAR: Final = re.compile(r"\\[^\WdwsDWSmMyYAZ]")
-# Each consumes what it matches: an escape, a set, a group's parts, a quantifier, or any other character.
+# A token: an escape, a set, the start or end of a group, a quantifier, or any other character.
 _TOKEN: Final = re.compile(
     r"\\(?P<escaped>[^\w\s])|\\.|\[(?:\^?\]?)(?:\[[:.=].*?[:.=]\]|[^\]])*\]|(?P<open>\((?:\?[:=!<]+)?)|(?P<close>\))"
     r"|(?P<optional>[*?]|\{0?,?\d*,?\d*\})\??|(?P<or>\|)|[.^$+{}]|(?P<plain>.)",
@@ -21,15 +21,15 @@ _TOKEN: Final = re.compile(
 
 
 class Content(NamedTuple):
-    """A content, encoded.
+    """The encoded content of a file.
 
     Attributes:
-        size: Its bytes.
-        line_count: Number of its lines; 0 if it is binary.
+        size: Number of bytes.
+        line_count: Number of lines; 0 if the content is binary.
         is_text: Whether it is text.
-        value_type: Type of the caller's own serializer; `None` if `data` is a frame.
-        data: The content.
-        text: The text that is searched; `None` if it is not searched in SQL.
+        value_type: Type name of the caller's own serializer; `None` if `data` is a frame.
+        data: The encoded content.
+        text: The text for searches in SQL; `None` if it is not searched there.
     """
 
     size: int
@@ -64,7 +64,7 @@ def encode_content(codec: ValueCodec, content: str | bytes) -> Content:
         raise ConfigurationError(f"content must have {MOST_BYTES:,} bytes at most, not {len(raw):,}")
     lines = 0 if text is None else len(text.splitlines())
     if not codec.is_native:
-        # Data that a serializer may encrypt is not stored in clear text beside it.
+        # The caller's own serializer may encrypt, so the text is not stored.
         return Content(len(raw), lines, text is not None, *codec.dumps("content of a file", raw), None)
     searched = None if text is None or "\0" in text else text
     return Content(len(raw), lines, text is not None, None, pack(raw), searched)
@@ -94,7 +94,7 @@ def line_pattern(pattern: str) -> str:
 def required_literal(pattern: str) -> str:
     """Return a text that each match of a regular expression contains; empty if none is known.
 
-    To look for it first takes a fifth of the time of the expression.
+    A search for this text takes a fifth of the time of the expression, so it comes first.
     """
     if pattern.startswith(("(?", "***")) or _UNCLEAR.search(pattern) or ("[" in pattern and "\\" in pattern):
         return ""

@@ -1,8 +1,8 @@
 """Glob patterns as regular expressions of PostgreSQL.
 
-The patterns are those of deepagents' backends. A pattern without `/` matches the name of a file at any depth, one with
-`/` its path from the directory of the search; a leading `/` only says that. A wildcard does not match a dot that begins
-a name.
+The patterns are those of deepagents' backends. A pattern without `/` matches the name of a file at any depth. A pattern
+with `/` matches the path from the directory of the search; a leading `/` has no other effect. A wildcard does not match
+a dot that begins a name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from langgraph_pgstate.errors import ConfigurationError
 
 MOST_ALTERNATIVES: Final = 1000
-"""Most patterns that braces may stand for."""
+"""Maximum number of patterns to which braces may expand."""
 
 _NAME: Final = "[^./][^/]*"
 _PLAIN_SET: Final = re.compile(r"\[(!?)((?:[0-9]-[0-9]|[a-z]-[a-z]|[A-Z]-[A-Z]|[A-Za-z0-9_.](?!-))+)\]")
@@ -26,9 +26,9 @@ class Glob(NamedTuple):
     """A compiled pattern.
 
     Attributes:
-        expression: Regular expression that the whole path of a file has to match.
-        prefix: What such a path begins with.
-        suffix: What it ends with, as a pattern of LIKE.
+        expression: Regular expression that the whole path of a file must match.
+        prefix: Beginning of each such path.
+        suffix: End of each such path, as a pattern of LIKE.
     """
 
     expression: str
@@ -37,10 +37,10 @@ class Glob(NamedTuple):
 
 
 def compile_glob(pattern: str, directory: str) -> Glob:
-    """Return a pattern that is searched for in a directory, which ends with `/`.
+    """Return a pattern, compiled for a directory, which must end with `/`.
 
     Raises:
-        ConfigurationError: If the pattern has a `..` or stands for too many, or what its meaning is unclear of.
+        ConfigurationError: If the pattern has a `..`, expands to too many patterns, or has an unknown part.
     """
     found = compile_if_plain(pattern, directory)
     if found is None:
@@ -52,13 +52,13 @@ def compile_glob(pattern: str, directory: str) -> Glob:
 
 
 def compile_if_plain(pattern: str, directory: str) -> Glob | None:
-    """Return a pattern as `compile_glob` does, or `None` if it consists of anything else.
+    """Return a pattern as `compile_glob` does, or `None` if it has an unknown part.
 
     Raises:
-        ConfigurationError: If the pattern has a `..` or stands for too many.
+        ConfigurationError: If the pattern has a `..` or expands to too many patterns.
     """
     if ".." in pattern.replace("\\", "/").split("/"):
-        raise ConfigurationError(f"glob {pattern!r} has a `..`: it must lead to files in {directory!r}")
+        raise ConfigurationError(f"glob must match files in {directory!r}, without `..`, got {pattern!r}")
     alternatives = _expanded(pattern)
     if alternatives is None:
         return None
@@ -88,7 +88,7 @@ def like(text: str) -> str:
 
 
 def _expanded(pattern: str) -> list[str] | None:
-    """Return the patterns that braces stand for; `None` if it is unclear."""
+    """Return the patterns to which braces expand; `None` if the pattern has an unknown part."""
     if "\\" in pattern or "$" in pattern:
         return None
     found, done = [pattern], []
@@ -103,7 +103,7 @@ def _expanded(pattern: str) -> list[str] | None:
         else:
             found += [one[: braces.start()] + part + one[braces.end() :] for part in braces[1].split(",")]
         if len(found) + len(done) > MOST_ALTERNATIVES:
-            raise ConfigurationError(f"glob {pattern!r} must stand for {MOST_ALTERNATIVES:,} patterns at most")
+            raise ConfigurationError(f"glob must expand to {MOST_ALTERNATIVES:,} patterns at most, got {pattern!r}")
     return done
 
 
@@ -125,7 +125,7 @@ def _path(pattern: str) -> str | None:
 
 
 def _name(pattern: str) -> str | None:
-    """Return the expression of one name; `None` for what is unclear or none."""
+    """Return the expression of one name; `None` if it is no name or has an unknown part."""
     if pattern in ("", ".", "..") or "***" in pattern or "/" in pattern:
         return None
     if not pattern.strip("*"):
@@ -154,14 +154,14 @@ def _name(pattern: str) -> str | None:
 
 
 def _literal_directories(pattern: str) -> str:
-    """Return the directories without wildcards that a path begins with, each with its `/`."""
+    """Return the directories without wildcards with which a pattern begins, each with its `/`."""
     literal = re.match(r"[^*?\[]*", pattern)
     assert literal is not None
     return literal[0][: literal[0].rfind("/") + 1]
 
 
 def _literal_end(pattern: str) -> str:
-    """Return the text without wildcards that a path ends with, with the `/` before it if it is a whole name."""
+    """Return the text without wildcards with which a pattern ends, with the `/` before it if it is a whole name."""
     literal = re.search(r"[^*?\[\]]*$", pattern)
     assert literal is not None
     return literal[0]

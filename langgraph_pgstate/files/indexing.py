@@ -16,11 +16,11 @@ def _statements(schema: str) -> Queries:
 
 
 async def make_file_index(db: Connection, queries: Queries) -> None:
-    """Make the index of trigrams, unless it is there. One transaction; writes of files wait until it is built.
+    """Make the index of trigrams, unless it exists. One transaction; writes of files wait until it is built.
 
     Raises:
         ConfigurationError: If the server has no pg_trgm.
-        TenantError: If the tables keep tenants apart: PostgreSQL would never use the index.
+        TenantError: If the tables have row-level security for tenants. Then PostgreSQL cannot use the index.
     """
     statements = _statements(queries.schema)
     if await has_walls(db, queries):
@@ -29,7 +29,7 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
             "set up without file_index"
         )
     if not await db.fetch(statements.has_trigrams, {}):
-        raise ConfigurationError("an index of files needs the extension pg_trgm, which the server does not have")
+        raise ConfigurationError("an index of files requires the extension pg_trgm, which the server does not have")
     async with db.transaction():
         await db.execute(statements.create_trigram_extension, {})
         ((extension,),) = await db.fetch(statements.find_trigrams, {})
@@ -37,6 +37,6 @@ async def make_file_index(db: Connection, queries: Queries) -> None:
 
 
 def file_index(schema: str, extension: str) -> NamedQuery:
-    """Return the statement that makes the index, where pg_trgm is in a schema."""
+    """Return the statement that makes the index, if pg_trgm is in the given schema."""
     query = _statements(schema).create_file_index
     return query._replace(text=query.text.replace(b"/*trigrams*/", f'"{extension}".'.encode()))

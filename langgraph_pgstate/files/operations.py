@@ -1,4 +1,4 @@
-"""Files: their storage, in versions."""
+"""Storage of files in versions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Head(NamedTuple):
     """The newest version of a file.
 
     Attributes:
-        version: Its number; 0 if there has never been one.
-        is_deleted: Whether there is no file now.
-        size: Its bytes.
+        version: Its number; 0 if the file has never existed.
+        is_deleted: Whether the file does not exist now.
+        size: Number of bytes.
         is_text: Whether it is text.
         thread_id: Thread of the run that wrote it.
         checkpoint_ns: Namespace of the graph that wrote it.
@@ -48,17 +48,17 @@ ABSENT: Final = Head(0, True, 0, False, None, None)
 
 
 class Change(NamedTuple):
-    """A version that is to be stored: what it follows, and who writes it.
+    """A version to store, without its content.
 
     Attributes:
-        namespace: Whose file it is.
+        namespace: Namespace of the file.
         path: The file.
-        expected: The newest version, which this one follows; 0 for none.
-        operation: What is done.
-        origin: The run that does it.
-        by: The person who does it.
+        expected: The newest version, after which this one is stored; 0 for none.
+        operation: The operation.
+        origin: The run that writes it.
+        by: Name of the person who writes it.
         restored: The version that is restored.
-        change_id: Random.
+        change_id: Random id, by which a repeated statement finds the version that it stored before.
     """
 
     namespace: Namespace
@@ -92,10 +92,10 @@ def request_change(
 
 
 def version_of(name: str, version: int, least: int = 1) -> int:
-    """Return a validated number of a version.
+    """Return a validated version number.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If it is no integer in the range.
     """
     if isinstance(version, bool) or not isinstance(version, int) or not least <= version < MOST_VERSIONS:
         raise ArgumentTypeError(f"{name} must be an integer from {least}, got {version!r}")
@@ -111,7 +111,7 @@ async def get_head(db: Connection, queries: Queries, namespace: Namespace, path:
 async def get_files(
     db: Connection, queries: Queries, codec: ValueCodec, namespace: Namespace, paths: Sequence[str]
 ) -> dict[str, File]:
-    """Return the newest versions of files, by path, without those that are not there. One round trip."""
+    """Return the newest versions of files by path. Files that do not exist are left out. One round trip."""
     rows = await db.fetch(queries.get_files, {"namespace": [*namespace], "paths": [*paths]})
     return {file.path: file for file in await _files(db, codec, rows)}
 
@@ -141,7 +141,7 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
         "is_text": content.is_text,
         "value_type": content.value_type,
         "data": content.data,
-        # Encrypted files are searched here.
+        # Encrypted files are searched by this package, not in SQL.
         "content": content.text if db.keys is None else None,
         "restored_version": change.restored,
         **_author(change.origin, change.by),
@@ -166,7 +166,7 @@ async def put(db: Connection, queries: Queries, change: Change, content: Content
 
 
 def request_range(namespace: Sequence[str], path: str) -> dict[str, Any]:
-    """Validate a file or a directory, and return the query parameters of it and all that is in it.
+    """Validate the path of a file or directory, and return the query parameters of it and the files in it.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -228,7 +228,7 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: dict[str
 def request_changes(
     thread_id: str, run_id: str | None, checkpoint_id: str | None, limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """Validate a request for what a thread has changed, and return its query parameters.
+    """Validate a request for the versions that a thread has written, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -253,7 +253,7 @@ async def list_changes(db: Connection, queries: Queries, parameters: dict[str, A
 
 
 def request_purge(namespace: Sequence[str], path: str, versions_before: Any) -> dict[str, Any]:
-    """Validate what is deleted for good, and return its query parameters.
+    """Validate a permanent deletion, and return its query parameters.
 
     Raises:
         ConfigurationError: If an argument is invalid.
@@ -262,7 +262,7 @@ def request_purge(namespace: Sequence[str], path: str, versions_before: Any) -> 
 
 
 async def purge(db: Connection, queries: Queries, parameters: dict[str, Any]) -> int:
-    """Delete files, or old versions of them, for good, and return how many they were. One statement; safe to repeat."""
+    """Delete files, or old versions, permanently, and return their number. One statement; safe to repeat."""
     is_of_versions = parameters["since"] is not None or parameters["age"] is not None
     query = queries.purge_file_versions if is_of_versions else queries.purge_files
     return await db.execute(query, parameters)
@@ -279,7 +279,7 @@ def _places(origin: Origin) -> tuple[str | None, str | None, str | None, str | N
 
 
 async def _files(db: Connection, codec: ValueCodec, rows: Rows) -> list[File]:
-    """Return files with their contents, which are decoded beside the event loop if they are large."""
+    """Return files with their contents. Large contents are decoded outside the event loop."""
 
     def decode() -> list[File]:
         return [_file(codec, row) for row in rows]

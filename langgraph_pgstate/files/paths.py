@@ -1,4 +1,4 @@
-"""Namespaces and paths of files, validated."""
+"""Validation of namespaces and paths of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Place(NamedTuple):
-    """Range of paths that a list or a search looks through: from `first` to before `after`.
+    """A range of paths for a list or a search: from `first` to before `after`.
 
     Attributes:
         directory: The directory that patterns start from; it ends with `/`.
@@ -38,7 +38,7 @@ def namespace_of(namespace: Sequence[str], *, may_be_empty: bool = False) -> Nam
     if not may_be_empty and not labels:
         raise ConfigurationError('namespace must have a label, such as ("ada",)')
     if "" in labels:
-        raise ConfigurationError(f"namespace {labels!r} must have no empty label")
+        raise ConfigurationError(f"namespace must have no empty label, got {labels!r}")
     return labels
 
 
@@ -46,7 +46,7 @@ def path_of(namespace: Namespace, path: str) -> str:
     """Return the validated path of a file.
 
     Raises:
-        ConfigurationError: If it is none, or does not fit into an index entry.
+        ConfigurationError: If it has another form, or does not fit into an index entry.
     """
     identifier("path", path)
     names = path.split("/")
@@ -68,10 +68,10 @@ def directory_of(path: str) -> str:
 
 
 def place_of(directory: str) -> Place:
-    """Return a validated directory, which may end with `/`, with everything in it.
+    """Return the range of paths in a directory, which may end with `/`.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If it has another form.
     """
     identifier("directory", directory)
     trimmed = directory.removesuffix("/")
@@ -84,10 +84,10 @@ def place_of(directory: str) -> Place:
 
 
 def only(path: str) -> Place:
-    """Return a file alone."""
+    """Return the range that holds only one file."""
     return Place(directory_of(path), path, f"{path}\x01")
 
 
 def narrowed(place: Place, prefix: str) -> Place:
-    """Return the paths of a place that begin with a prefix, which ends with `/`."""
+    """Return the part of a range that begins with a prefix, which must end with `/`."""
     return Place(place.directory, max(place.first, prefix), min(place.after, f"{prefix[:-1]}0"))

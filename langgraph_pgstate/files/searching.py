@@ -1,4 +1,4 @@
-"""Lists of files, and searches for lines. They run in PostgreSQL."""
+"""Lists of files, and searches for lines, in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from langgraph_pgstate.files.types import FileEntry, FoundLine, FoundLines, Name
 from langgraph_pgstate.schema.queries import Queries
 
 _ANY: Final = "%"
-# Encoded contents are read in pages of so many files.
+# Number of files in a page of encoded contents.
 _PAGE: Final = 100
 
 Matcher = Callable[[str], bool]
-"""Whether a path from the directory of a search matches a pattern."""
+"""A function that returns whether a path, relative to the directory of the search, matches a pattern."""
 
 
 class Pattern(NamedTuple):
@@ -29,7 +29,7 @@ class Pattern(NamedTuple):
 
     Attributes:
         text: The pattern.
-        matches: Matches it if PostgreSQL cannot, where the caller knows more patterns; else such a one is refused.
+        matches: Used if `text` has parts that SQL cannot match; by default such a pattern is refused.
     """
 
     text: str
@@ -40,9 +40,9 @@ class Search(NamedTuple):
     """A search for lines.
 
     Attributes:
-        pattern: The text, or the regular expression, that they contain.
+        pattern: The text, or the regular expression.
         is_regex: Whether it is a regular expression of PostgreSQL.
-        most: Most lines that are returned; `None` for all.
+        most: Maximum number of lines; `None` for all.
     """
 
     pattern: str
@@ -75,7 +75,7 @@ async def list_directory(db: Connection, queries: Queries, namespace: Namespace,
 async def list_matching(
     db: Connection, queries: Queries, namespace: Namespace, directory: str, glob: Pattern
 ) -> tuple[FileEntry, ...]:
-    """Return the files that match a pattern, newest first. One round trip in all of a namespace, else two."""
+    """Return the files that match a pattern, newest first. Two round trips, or one in the directory `/`."""
     place = await _place(db, queries, namespace, directory)
     parameters, matches = _selection(namespace, place, glob)
     rows = await db.fetch(queries.list_files, parameters)
@@ -94,14 +94,14 @@ async def search(
 ) -> FoundLines:
     """Return the lines of text files that contain a text, by path and number.
 
-    Files whose text has a NUL are not searched, as by ripgrep. At most three round trips, and one more for each 100
-    files that are encrypted, or that the caller's own serializer has encoded.
+    Files whose text contains a NUL are not searched, as by ripgrep. At most three round trips, and one more for each
+    100 files if they are encrypted, or encoded by the caller's own serializer.
 
     Raises:
-        ConfigurationError: If files are encrypted or encoded, and cannot be searched by a regular expression.
+        ConfigurationError: If the pattern is a regular expression and files are encrypted or so encoded.
     """
     if not wanted.is_regex and ({"\n", "\0"} & {*wanted.pattern} or not encodes_as_utf8(wanted.pattern)):
-        # No line has it.
+        # No line can contain such a text.
         return FoundLines((), False)
     place = await _place(db, queries, namespace, directory)
     parameters, matches = _selection(namespace, place, glob)
@@ -126,7 +126,7 @@ async def search(
 
 
 def _containing(text: str) -> str:
-    """Return the pattern for LIKE of what contains a text."""
+    """Return the pattern of LIKE that matches strings containing a text."""
     return "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
 
 
@@ -135,8 +135,8 @@ async def _search_encoded(
 ) -> FoundLines:
     if wanted.is_regex:
         raise ConfigurationError(
-            "files that are encrypted, or that a serializer of your own has encoded, are searched here, and by a text "
-            "only: set regex=False"
+            "regex must be False if files are encrypted, or encoded by a serializer of your own: PostgreSQL cannot "
+            "search their text"
         )
     lines: list[FoundLine] = []
     after, more = parameters["first"], {"encrypted": db.keys is not None}
@@ -149,7 +149,7 @@ async def _search_encoded(
             lines += [FoundLine(path, number, line) for number, line in numbered if wanted.pattern in line]
         if len(rows) < _PAGE or (wanted.most is not None and len(lines) > wanted.most):
             return _found(lines, wanted.most)
-        # The least path after the last one.
+        # The smallest path after the last one.
         after = f"{rows[-1][0]}\x01"
 
 
@@ -158,7 +158,7 @@ def _found(lines: Sequence[FoundLine], most: int | None) -> FoundLines:
 
 
 async def _place(db: Connection, queries: Queries, namespace: Namespace, directory: str) -> Place:
-    """Return what a search looks through: a file, if there is one under the path, or a directory."""
+    """Return the range of a search: the file at this path if it exists, else the directory."""
     place = place_of(directory)
     path = directory.removesuffix("/")
     if path and await db.fetch(queries.find_file, {"namespace": [*namespace], "path": path}):
@@ -167,10 +167,10 @@ async def _place(db: Connection, queries: Queries, namespace: Namespace, directo
 
 
 def _selection(namespace: Namespace, place: Place, glob: Pattern | None) -> tuple[dict[str, Any], Matcher | None]:
-    """Return the query parameters of files in a place that match a pattern, and what else has to match it.
+    """Return the query parameters of files that match a pattern, and the matcher if SQL cannot match it.
 
     Raises:
-        ConfigurationError: If it is a pattern that neither can match.
+        ConfigurationError: If neither can match the pattern.
     """
     suffix, expression = _ANY, None
     matches = None

@@ -20,7 +20,7 @@ from langgraph_pgstate.files.searching import Pattern, Search
 from langgraph_pgstate.files.types import File, FileEntry, FileVersion, FoundLines, Operation
 from langgraph_pgstate.schema.queries import Queries
 
-# Each time, another writer has stored a version.
+# Maximum number of attempts. Each fails because another writer has stored a version.
 _ATTEMPTS: Final = 100
 
 
@@ -38,14 +38,14 @@ class FileStore:
         self._database, self._queries, self._codec, self._run_of = database, queries, codec, run_of
 
     def origin(self) -> Origin:
-        """Return the place in the running graph from which the caller writes; an empty one outside of a run."""
+        """Return the caller's place in the running graph; an empty one outside of a run."""
         try:
             return origin_of(get_config(), self._run_of)
         except RuntimeError:
             return Origin()
 
     async def read_many(self, namespace: Sequence[str], paths: Sequence[str]) -> dict[str, File]:
-        """Return files by path, without those that are not there. One round trip."""
+        """Return files by path. Files that do not exist are left out. One round trip."""
         labels = namespace_of(namespace)
         key = labels, [path_of(labels, path) for path in paths]
         return await self._database.run(operations.get_files, self._queries, self._codec, *key)
@@ -62,7 +62,7 @@ class FileStore:
         return await self._database.run(operations.get_head, self._queries, labels, path_of(labels, path))
 
     async def has(self, namespace: Sequence[str], path: str, version: int) -> bool:
-        """Return whether a file has a version; it may be a deletion. One round trip."""
+        """Return whether a file has a version, which may be a deletion. One round trip."""
         return await self._find(namespace, path, version) is not None
 
     async def ls(self, namespace: Sequence[str], directory: str) -> tuple[FileEntry, ...]:
@@ -99,7 +99,7 @@ class FileStore:
         by: str | None = None,
         restored: int | None = None,
     ) -> FileVersion:
-        """Store a version that follows the newest one, whichever that is if none is expected.
+        """Store a version after the expected one, or after the newest one if `expected` is `None`.
 
         Raises:
             FileChangedError: If another version than the expected one is the newest. Nothing was written.
@@ -108,7 +108,7 @@ class FileStore:
         change = request_change(namespace, path, 0, operation, origin, by, restored)
         for _ in range(_ATTEMPTS):
             head = await self.head(namespace, path)
-            # Who expects no file may follow its deletion.
+            # A caller that expects no file may write after its deletion.
             version = head.version if expected is None or (expected == 0 and head.is_deleted) else expected
             if version != head.version:
                 raise FileChangedError(change.namespace, path, version, head.version)

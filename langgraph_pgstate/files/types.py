@@ -1,4 +1,4 @@
-"""Types of files: what is listed, read and found, and their versions."""
+"""Types of files, their versions, and found lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 Namespace = tuple[str, ...]
-"""Whose files they are: labels, compared as a whole."""
+"""Labels of a group of files, such as those of a user. Compared as a whole."""
 
 Operation = Literal["write", "edit", "delete", "restore"]
 
@@ -18,7 +18,7 @@ class FileEntry:
 
     Attributes:
         path: Its path; that of a directory ends with `/`.
-        is_dir: Whether it is a directory. A directory is there as long as it has a file.
+        is_dir: Whether it is a directory. A directory exists while it has a file.
         size: Bytes of the file; 0 for a directory.
         line_count: Number of lines of the file; 0 for a directory or a binary file.
         version: Number of the file's newest version; `None` for a directory.
@@ -58,10 +58,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """A version of a file without its content: what was done, when, and by whom.
+    """A version of a file without its content: its operation, time and author.
 
     Attributes:
-        namespace: Whose file it is.
+        namespace: Namespace of the file.
         path: Its path.
         version: Number of the version, from 1.
         operation: `write`, `edit`, `delete` or `restore`.
@@ -69,11 +69,11 @@ class FileVersion:
         size: Bytes.
         line_count: Number of lines; 0 if it is binary.
         is_text: Whether it is text.
-        restored_version: Version that a restore has made the newest again.
+        restored_version: Version of which a restore made this copy.
         changed_by: Person who changed it, if named.
         thread_id: Thread of the run that wrote it; `None` outside of a run.
         checkpoint_ns: Namespace of the graph that wrote it; `None` outside of a run.
-        checkpoint_id: Checkpoint, in that namespace, that the superstep which wrote it started from.
+        checkpoint_id: Checkpoint, in that namespace, from which the superstep that wrote it started.
         run_id: Run that wrote it.
     """
 

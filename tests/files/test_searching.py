@@ -95,7 +95,7 @@ def test_an_index_of_trigrams_serves_searches(
     assert [len(found.lines) for found in before] == [1, 1, 0, 1, 1, 1]
     with Admin.open(dsn, schema=schema) as admin:
         if not connection.execute("SELECT FROM pg_available_extensions WHERE name = 'pg_trgm'").fetchall():
-            with pytest.raises(ConfigurationError, match="needs the extension pg_trgm"):
+            with pytest.raises(ConfigurationError, match="requires the extension pg_trgm"):
                 admin.setup(file_index=True)
             pytest.skip("the server has no pg_trgm: PGSTATE_TEST_VERSION=15 uses one that has")
         admin.setup(file_index=True)
