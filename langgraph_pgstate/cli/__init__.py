@@ -1,4 +1,4 @@
-"""The console script `pgstate`; needs the `cli` extra."""
+"""The console script `pgstate`. It requires the extra `cli`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     del typer
     from langgraph_pgstate.cli.app import app
 
-    # A command ends with one line about an outage; those that log, like `worker`, have a handler of their own.
+    # A command reports an outage in one line, not by log records. Commands that log, like `worker`, add a handler.
     logging.getLogger("langgraph_pgstate.connections").addHandler(logging.NullHandler())
     # A signal raises, so that every `finally` runs and the embedded server stops.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _with_options_first(arguments: list[str]) -> list[str]:
-    """Return the arguments with the global options first: they may also follow a command."""
+    """Return the arguments with the global options first. Users may write them after the command."""
     first: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)

@@ -1,4 +1,4 @@
-"""The program `pgstate`: its global options and the list of its commands, which the other modules define."""
+"""The program `pgstate`: its global options, and the list of the commands that the other modules define."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from langgraph_pgstate.options import DEFAULT_SCHEMA, DSN_VARIABLE
 
 
 class _Commands(TyperGroup):
-    """Shows errors of the package as one line; other errors are bugs and keep their stack trace."""
+    """A group of commands that prints errors of the package in one line. Other errors keep their stack trace."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the groups of commands, each command with its first sentence."""
@@ -67,7 +67,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Plain: rich takes three times as long to import as all else that the help needs.
+    # Plain text: importing rich takes three times as long as all else that the help needs.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -88,13 +88,13 @@ def options(
             envvar=DSN_VARIABLE,
             show_default=False,
             metavar="DSN",
-            help="The database; else the embedded one, with its data in .pgstate/.",
+            help="The database; by default the embedded one, with its data in .pgstate/.",
         ),
     ] = None,
     schema: Annotated[str, typer.Option(metavar="NAME", help="Schema of the tables.")] = DEFAULT_SCHEMA,
     tenant: Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default=False, help="The tenant, where tenants are kept apart."),
+        typer.Option(metavar="NAME", show_default=False, help="The tenant, if the tables keep tenants apart."),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")

@@ -39,12 +39,12 @@ def archive(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="With put: where, like s3://bucket/prefix or file:///folder.", show_default=False
+            metavar="URL", help="With put: the place, like s3://bucket/prefix or file:///folder.", show_default=False
         ),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="URL", help="With restore: where, for threads of another database."),
+        typer.Option("--from", metavar="URL", help="With restore: the place, for threads of another database."),
     ] = None,
     user: UserOption = None,
     agent: AgentOption = None,
@@ -60,7 +60,7 @@ def archive(
 ) -> None:
     """Archive threads outside of the database, and restore them.
 
-    Rows are deleted from the database when they were read back from the archive and verified. Credentials of buckets
+    Rows are deleted from the database after they were read back from the archive and verified. Credentials of buckets
     come from the environment.
     """
     target: Target = ctx.obj
@@ -69,9 +69,9 @@ def archive(
         _put(target, given, to, user, agent, older_than, dry_run)
         return
     if given is None and action == "delete":
-        raise ConfigurationError("archive delete takes the threads")
+        raise ConfigurationError("archive delete requires the threads")
     if given is None and source is None and action == "restore":
-        raise ConfigurationError("archive restore takes the threads, or --from for all that are there")
+        raise ConfigurationError("archive restore requires the threads, or --from for all that are archived there")
     with target.connect() as state:
         if action == "list":
             page = state.archive.list(user_id=user, agent=agent, limit=limit)
@@ -116,7 +116,7 @@ def _put(
     dry_run: bool,
 ) -> None:
     if to is None:
-        raise ConfigurationError("archive put takes --to, where the archive is to be")
+        raise ConfigurationError("archive put requires --to, the place of the archive")
     with target.connect() as state:
         filters: Any = {name: value for name, value in (("user_id", user), ("agent", agent)) if value is not None}
         if older_than is not None:
@@ -131,7 +131,7 @@ def _put(
 
 
 def print_archived(report: ArchiveReport) -> None:
-    """Print what was archived, and which threads stay."""
+    """Print the archived threads, and those that were not archived."""
     done = "would be archived" if report.dry_run else "archived"
     size = f"{bytes_in_words(report.bytes)} {'in the database' if report.dry_run else 'stored'}"
     console.print(f"{done}: {count(report.threads, 'thread')} with {count(report.rows, 'row')}, {size}")

@@ -30,18 +30,18 @@ def audit(
             show_default=False,
             exists=True,
             dir_okay=False,
-            help="With verify: what `export` printed before, which must still be there.",
+            help="With verify: an earlier export, whose events must still exist.",
         ),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", show_default=False, dir_okay=False, help="With export: write it there; else it is printed."
+            metavar="FILE", show_default=False, dir_okay=False, help="With export: the file; by default it is printed."
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With adopt: who says that events are genuine; else the user of this shell."),
+        typer.Option(metavar="NAME", help="With adopt: who declares the events genuine; by default the shell's user."),
     ] = None,
 ) -> None:
     """Verify or export chains of events, or adopt older ones.
@@ -50,9 +50,9 @@ def audit(
     """
     target: Target = ctx.obj
     if against is not None and action != "verify":
-        raise ConfigurationError(f"--against goes with verify, not with {action}")
+        raise ConfigurationError(f"--against requires verify, got {action}")
     if to is not None and action != "export":
-        raise ConfigurationError(f"--to goes with export, not with {action}")
+        raise ConfigurationError(f"--to requires export, got {action}")
     with target.connect() as state, ExitStack() as stack:
         if action == "export":
             file = stack.enter_context(to.open("wb")) if to is not None else typer.get_binary_stream("stdout")

@@ -1,4 +1,4 @@
-"""The commands about the checkpoints of a thread: `tree`, `show`, `diff`, `label` and `fork`."""
+"""The commands on the checkpoints of a thread: `tree`, `show`, `diff`, `label` and `fork`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIGNS: Final = {
     "changed": ("~", "yellow"),
 }
 _MOST_LINES: Final = 40
-# Reasons for which a thread is interrupted and waits for no answer: `resume` goes on.
+# Reasons why a thread is interrupted without waiting for an answer. `resume` continues it.
 _STOPS: Final = {
     "breakpoint": "a breakpoint; it waits for no answer",
     "updated": "its state was updated since it asked; it waits for no answer",
@@ -82,7 +82,7 @@ def show(
 ) -> None:
     """Show the state of a thread, and why it is interrupted.
 
-    At its newest checkpoint, or at another. Custom types are shown as plain data.
+    By default at its newest checkpoint. Custom types are shown as plain data.
     """
     from langgraph_pgstate.cli.tree import short_id
     from langgraph_pgstate.codec.serializer import plain_serializer
@@ -128,7 +128,7 @@ def label(
     ctx: typer.Context,
     place: PlaceArgument,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The label.", show_default=False)] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove its label.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the label of the checkpoint.")] = False,
 ) -> None:
     """Give a checkpoint a label, like "before refund". A prune keeps it."""
     if remove == (text is not None):
@@ -152,7 +152,7 @@ def fork(
     ctx: typer.Context,
     place: PlaceArgument,
     to: Annotated[
-        str | None, typer.Option(metavar="ID", show_default=False, help="The new thread; else a random id.")
+        str | None, typer.Option(metavar="ID", show_default=False, help="The new thread; by default a random id.")
     ] = None,
 ) -> None:
     """Make a new thread from a checkpoint of another."""
@@ -172,7 +172,7 @@ def fork(
 def diff(
     ctx: typer.Context,
     first: Annotated[str, typer.Argument(metavar="A", help=_PLACE_HELP)],
-    second: Annotated[str, typer.Argument(metavar="B", help="Likewise.")],
+    second: Annotated[str, typer.Argument(metavar="B", help=_PLACE_HELP)],
     full: Annotated[bool, typer.Option("--full", help="Show every difference, and whole values.")] = False,
 ) -> None:
     """Compare the states of two checkpoints. Custom types are compared as plain data."""
@@ -186,7 +186,7 @@ def diff(
 
 
 def _stop_of(state: PGState, thread_id: str) -> str:
-    """Return for what reason of `_STOPS` the newest run of an interrupted thread has ended."""
+    """Return the reason, of `_STOPS`, for which the newest run of an interrupted thread has ended."""
     run_id = next((run.run_id for run in state.runs.list(thread_id=thread_id, limit=1).items), None)
     events = state.events.list(thread_id, kind="interrupt", run_id=run_id, newest_first=True, limit=1).items
     if not events:
@@ -215,7 +215,7 @@ def _print_state(step: LineageStep, values: Mapping[str, Any], *, full: bool) ->
 
 
 def _line(start: str, value: Any, style: str, full: bool) -> Text:
-    """Return a line with a value; cut at the width of the terminal unless the whole value is wanted."""
+    """Return a line with a value, truncated at the width of the terminal unless the whole value is wanted."""
     text = value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False)
     line = Text(start, style=style or "bold" if start.strip() else "").append(text if full else " ".join(text.split()))
     if not full and console.is_terminal:
@@ -258,7 +258,7 @@ def _message_lines(item: MessageChange) -> list[Text]:
         return [Text(start + _said(item.after or item.before), style=style)]
     was, now = _said(item.before), _said(item.after)
     if was == now:
-        # The texts are equal: metadata, ids of tool calls or the like differ.
+        # The texts are equal, so other fields differ, such as metadata or ids of tool calls.
         return [Text(f"{start}{now} (other fields)", style=style)]
     return [Text(f"{start}{was}", style=style), Text(f"{'':>{len(start) - 2}}→ {now}", style=style)]
 
@@ -302,7 +302,7 @@ def _step_of(part: Threads, place: str) -> LineageStep:
     """Return the checkpoint that `THREAD` or `THREAD@CHECKPOINT` names.
 
     Raises:
-        NotFoundError: If there is none.
+        NotFoundError: If it does not exist.
     """
     thread_id, at, name = place.rpartition("@")
     if not at or part.get(place) is not None:

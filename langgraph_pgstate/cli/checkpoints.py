@@ -21,7 +21,7 @@ _KEEP_LATEST: Final = STRATEGIES[0]
 def check(
     ctx: typer.Context,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every value, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every value.")] = False,
     types: Annotated[bool, typer.Option("--types", help="List stored types that are not LangGraph's own.")] = False,
 ) -> None:
     """Read every checkpoint and list what is broken. The exit code is 1 if anything is."""
@@ -73,11 +73,11 @@ def prune(
 ) -> None:
     """Remove old checkpoints, or whole threads. The exit code is 1 if damaged threads were left."""
     if keep_last is None and older_than is None and strategy is None:
-        raise ConfigurationError("say what to remove: --keep-last N, --older-than AGE or --strategy NAME")
+        raise ConfigurationError("prune requires --keep-last N, --older-than AGE or --strategy NAME")
     limit: timedelta | None = age(older_than) if older_than else None
     rule = strategy or _KEEP_LATEST
     if keep_last is not None and rule != _KEEP_LATEST:
-        raise ConfigurationError(f"--keep-last goes with --strategy {_KEEP_LATEST}, not with {rule}")
+        raise ConfigurationError(f"--keep-last requires --strategy {_KEEP_LATEST}, got {rule}")
     target: Target = ctx.obj
     with target.connect() as state:
         if rule != _KEEP_LATEST and not (thread or limit or dry_run or yes):
@@ -115,6 +115,6 @@ def _print_types(report: CheckReport) -> None:
         console.print("no types besides LangGraph's own")
         return
     console.print(f"{count(len(report.types), 'type')} besides LangGraph's own:")
-    # Lines to paste, so they are not folded.
+    # Users paste these lines, so do not fold them.
     typer.echo(f"PGSTATE_ALLOWED_TYPES={','.join(report.types)}")
     typer.echo(f"allowed_types={[*report.types]}")

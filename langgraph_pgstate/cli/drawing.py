@@ -1,4 +1,4 @@
-"""The names of rich that commands use, imported when one is used: `--help` and `--version` need none."""
+"""The names of rich that commands use. Each is imported at its first use: `--help` and `--version` need none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
             return getattr(getattr(import_module(self._module), self._name), name)
 
     class _LazyConsole:
-        """A console that is made when it is used."""
+        """A console that is made at its first use."""
 
         def __init__(self, **options: Any) -> None:
             self._options = options

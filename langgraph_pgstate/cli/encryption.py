@@ -29,13 +29,13 @@ def encryption(
     ] = False,
     no_wait: Annotated[
         bool,
-        typer.Option("--no-wait", help="With rotate: leave the end to a later call, and do not wait for processes."),
+        typer.Option("--no-wait", help="With rotate: do not wait for processes; a later call ends it."),
     ] = False,
 ) -> None:
-    """Count, wrap again or rotate keys; encrypt what is plain.
+    """Count, rewrap or rotate keys; encrypt plain content.
 
-    The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run; what is stopped is continued by the
-    next call.
+    The master keys are those of PGSTATE_ENCRYPTION_KEYS. The application may run. After an interruption, call it again
+    to continue.
     """
     for given, name, wanted in (
         (scope, "--scope", "rotate"),
@@ -43,7 +43,7 @@ def encryption(
         (no_wait, "--no-wait", "rotate"),
     ):
         if given and action != wanted:
-            raise ConfigurationError(f"{name} goes with {wanted}, not with {action}")
+            raise ConfigurationError(f"{name} requires {wanted}, got {action}")
     target: Target = ctx.obj
     with target.admin(accept_plain=action == "encrypt") as admin:
         if action == "status":

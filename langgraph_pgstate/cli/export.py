@@ -36,10 +36,11 @@ def export(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="With parquet: where, like s3://bucket/prefix or file:///folder."),
+        typer.Option(metavar="URL", help="With parquet: the place, like s3://bucket/prefix or file:///folder."),
     ] = None,
     month: Annotated[
-        list[str] | None, typer.Option(metavar="MONTH", help="With parquet: only this, like 2026-01; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="MONTH", help="With parquet: only this month, like 2026-01; may be repeated."),
     ] = None,
     drop_older_than: Annotated[
         int | None,
@@ -50,27 +51,27 @@ def export(
         typer.Option(
             metavar="AGE",
             show_default=False,
-            help="Also what began at most this long ago, again; with --follow only if nothing was exported before.",
+            help="Export again what began at most this long ago; with --follow only if nothing was exported before.",
         ),
     ] = None,
     content: Annotated[bool, typer.Option("--content", help="Also inputs, outputs and messages of errors.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until SIGTERM.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until SIGTERM.")] = False,
 ) -> None:
     """Export spans to OpenTelemetry, or Parquet files.
 
-    With otlp, spans that have ended and were not exported yet. With parquet, a file for each month of runs, spans,
-    messages, tool executions and usage.
+    `otlp` exports spans that have ended and were not exported yet. `parquet` writes runs, spans, messages, tool
+    executions and usage, each month to its own file.
     """
     target: Target = ctx.obj
     if format == "parquet":
         if to is None:
-            raise ConfigurationError("export parquet takes --to, where the files are to be")
+            raise ConfigurationError("export parquet requires --to, the place of the files")
         _export_parquet(target, to, month, content, drop_older_than)
         return
     if endpoint is None:
-        raise ConfigurationError(f"export otlp takes --endpoint, the collector, or {OTLP_VARIABLE}")
+        raise ConfigurationError(f"export otlp requires --endpoint, the collector, or {OTLP_VARIABLE}")
     if follow and target.is_json:
-        raise ConfigurationError("a follower prints no JSON")
+        raise ConfigurationError("--follow prints no JSON: leave out --json")
     with target.open() as dsn:
         target.check(dsn)
         exporter = _exporter(dsn, target, endpoint, content, None if since is None else age(since))
@@ -103,7 +104,7 @@ def _export_parquet(
 
 @contextmanager
 def exporting(dsn: str, target: Target, endpoint: str | None, content: bool) -> Iterator[None]:
-    """Export spans during the block; do nothing, and import nothing, without an endpoint."""
+    """Export spans during the block. Without an endpoint, do and import nothing."""
     if not endpoint:
         yield
         return
@@ -117,7 +118,7 @@ def _exporter(dsn: str, target: Target, endpoint: str, content: bool, since: tim
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra `otlp` of langgraph-pgstate") from error
     logging.getLogger("langgraph_pgstate.otlp").setLevel(logging.INFO)
-    # The package's own messages say what it means for the spans.
+    # The package's own messages report what happens to the spans.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     where: dict[str, Any] = {"schema": target.schema, "tenant": target.tenant, "encryption": target.encryption()}
     return SpanExporter(dsn, endpoint, **where, content=content, since=since)
@@ -129,7 +130,7 @@ def _follow(exporter: SpanExporter) -> None:
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in _SIGNALS}
     try:
         with exporter:
-            # With a timeout, so that Python can call signal handlers.
+            # Wait with a timeout, so that Python can call signal handlers.
             while not stopped.wait(0.5):
                 pass
     finally:

@@ -31,7 +31,7 @@ def interrupts(
     tenant: TenantOption = None,
     agent: AgentOption = None,
     answered: Annotated[
-        bool, typer.Option("--answered", help="List those that were answered and have not gone on yet.")
+        bool, typer.Option("--answered", help="List threads that were answered and not resumed yet.")
     ] = False,
     limit: LimitOption = 20,
 ) -> None:
@@ -51,7 +51,7 @@ def interrupts(
             else [(one.asked_at, one.interrupt_id, one.error or one.question or one.value) for one in thread.interrupts]
         )
         for at, interrupt_id, value in lines:
-            # `answer` takes the beginning of an id.
+            # `answer` accepts the beginning of an id.
             shown = interrupt_id[:8] if console.is_terminal else interrupt_id
             table.add_row(*first, format_time(at), escape(shown), escape(shorten(value_text(value), 80)))
             first = [""] * 3
@@ -62,11 +62,11 @@ def interrupts(
 def answer(
     ctx: typer.Context,
     thread: ThreadArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer: JSON, or else plain text.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON or plain text.")],
     interrupt: Annotated[
-        str | None, typer.Option(metavar="ID", help="The interrupt, or the beginning of its id, if there are several.")
+        str | None, typer.Option(metavar="ID", help="The id of the interrupt, or its beginning, if there are several.")
     ] = None,
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; else the user of this shell.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers; by default the shell's user.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
     """Answer an interrupt, once. An enqueued run is resumed by a worker, others when the application resumes them."""
@@ -99,7 +99,7 @@ def answer(
 
 
 def value_of(text: str) -> Any:
-    """Return the value of JSON text; other text as it is."""
+    """Return the value of JSON text. Return any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -107,7 +107,7 @@ def value_of(text: str) -> Any:
 
 
 def value_text(value: Any) -> str:
-    """Return a value as text: a string as it is, others as JSON."""
+    """Return a value as text: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""The commands about the tool ledger: `executions` and `settle`."""
+"""The commands on the tool ledger: `executions` and `settle`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MOST = 1000
 def executions(
     ctx: typer.Context,
     thread: ThreadArgument,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Only of this run.")] = None,
-    unknown: Annotated[bool, typer.Option("--unknown", help="Only with an unknown outcome.")] = False,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only actions of this run.")] = None,
+    unknown: Annotated[bool, typer.Option("--unknown", help="Only actions with an unknown outcome.")] = False,
     limit: LimitOption = 50,
 ) -> None:
     """List the actions of a thread in the tool ledger. The newest come first."""
@@ -47,24 +47,24 @@ def settle(
     ctx: typer.Context,
     thread: ThreadArgument,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="The action: its key in `pgstate executions`, or the beginning of it.")
+        str, typer.Argument(metavar="KEY", help="The key of the action in `pgstate executions`, or its beginning.")
     ],
     decision: Annotated[
         str,
         typer.Argument(
             metavar="DECISION",
-            help="done: it took effect; retry: it did not, and runs when it comes up again; fail: it is given up.",
+            help="done: it took effect; retry: it did not, and the next call runs it; fail: it is given up.",
             callback=one_of(*DECISIONS),
         ),
     ],
     result: Annotated[
-        str | None, typer.Option(metavar="VALUE", help="With done: what the tool answered, JSON or else text.")
+        str | None, typer.Option(metavar="VALUE", help="With done: the result of the tool, as JSON or plain text.")
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Take VALUE as text, not as JSON.")] = False,
 ) -> None:
-    """Decide the outcome of an action of the tool ledger. Of one whose outcome is unknown, or that failed."""
+    """Decide the outcome of an action of the tool ledger. Its outcome must be unknown, or a failure."""
     if result is not None and decision != "done":
-        raise typer.BadParameter("--result needs the decision done")
+        raise typer.BadParameter("--result requires the decision done")
     given: dict[str, Any] = {} if result is None else {"result": result if text else value_of(result)}
     target: Target = ctx.obj
     with target.connect() as state:

@@ -19,22 +19,24 @@ _SCOPES: Final = ("tenant", "user", "agent", "key")
 def limits(
     ctx: typer.Context,
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Set or remove a limit of this queue; else list all.")
+        str | None, typer.Argument(metavar="QUEUE", help="Set or remove a limit of this queue; by default list all.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Limit this key; `*` for each. Else the whole queue.")
+        str | None, typer.Option(metavar="KEY", help="Limit this key; `*` for each; by default the whole queue.")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=0, metavar="N", help="Runs at once; 0 for none.")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="N/TIME", help="Runs that begin in a time, like 60/1m.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Runs at the same time; 0 for none.")
+    ] = None,
+    rate: Annotated[str | None, typer.Option(metavar="N/TIME", help="Runs that begin per period, like 60/1m.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the limit.")] = False,
 ) -> None:
-    """List the limits of queues and keys, or set one. It replaces the limit before."""
+    """List the limits of queues and keys, or set one. A new limit replaces the old one."""
     target: Target = ctx.obj
     is_set = concurrency is not None or rate is not None
     if queue is None and (is_set or remove or key is not None):
-        raise ConfigurationError("name the queue that is limited")
+        raise ConfigurationError("limits requires the queue to set a limit")
     if queue is not None and is_set is remove:
-        raise ConfigurationError("a limit has --concurrency, --rate or both, or it is removed with --remove")
+        raise ConfigurationError("limits requires --concurrency or --rate, or both, or --remove")
     with target.connect() as state:
         if queue is not None:
             state.runs.limit(queue, key=key, concurrency=concurrency, rate=None if rate is None else read_rate(rate))
@@ -54,19 +56,19 @@ def limits(
 def budgets(
     ctx: typer.Context,
     scope: Annotated[
-        str | None, typer.Argument(metavar="SCOPE", help="tenant, user, agent or key; else list all.")
+        str | None, typer.Argument(metavar="SCOPE", help="tenant, user, agent or key; by default list all.")
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Its name; `*` for each.")] = None,
-    amount: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Cost of one day (UTC) at most.")] = None,
+    amount: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Maximum cost of one day (UTC).")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the budget.")] = False,
 ) -> None:
-    """List the budgets of money, or set one. With what was spent today. A new budget replaces the one before."""
+    """List the budgets of money, or set one. The list shows today's spending. A new budget replaces the old one."""
     target: Target = ctx.obj
     if scope is not None and scope not in _SCOPES:
-        raise ConfigurationError(f"the scope of a budget is {', '.join(_SCOPES[:-1])} or {_SCOPES[-1]}, not {scope!r}")
+        raise ConfigurationError(f"scope must be {', '.join(_SCOPES[:-1])} or {_SCOPES[-1]}, not {scope!r}")
     if (scope is None) is not (name is None) or (scope is not None) is not ((amount is not None) is not remove):
         raise ConfigurationError(
-            "budgets takes SCOPE NAME --amount AMOUNT, SCOPE NAME --remove, or nothing to list all"
+            "budgets requires SCOPE NAME --amount AMOUNT, SCOPE NAME --remove, or no argument to list all"
         )
     with target.connect() as state:
         if scope is not None:
@@ -87,7 +89,7 @@ def read_rate(text: str) -> Rate:
     """Read a rate like `60/1m` or `5/s`.
 
     Raises:
-        ConfigurationError: If it is not one.
+        ConfigurationError: If the text is no rate.
     """
     number, _, per = text.partition("/")
     try:

@@ -57,29 +57,33 @@ def memory(
     agent: AgentOption = None,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL", help="The namespace instead, label by label, as of an item or notes."),
+        typer.Option(metavar="LABEL", help="The namespace, label by label, instead of user, tenant and agent."),
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this kind, like fact; may be repeated.")
     ] = None,
-    query: Annotated[str | None, typer.Option(metavar="WORDS", help="With list: what fits these words first.")] = None,
+    query: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="With list: the best matches of these words first.")
+    ] = None,
     purge: Annotated[bool, typer.Option("--purge", help="With forget: delete the versions, too.")] = False,
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="DSN", help="With import-langgraph: database of LangGraph's store."),
     ] = None,
-    source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
+    source_schema: Annotated[
+        str, typer.Option("--from-schema", metavar="NAME", help="Schema of these tables.")
+    ] = "public",
     goal: Annotated[
         str | None,
         typer.Option("--to", metavar="DSN", help="With export-langgraph: database of LangGraph's store."),
     ] = None,
-    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
+    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema of these tables.")] = "public",
     index: Annotated[
         str | None, typer.Option(metavar="NAME", help="Index that embeddings are copied to or from, of the same model.")
     ] = None,
-    vectors: Annotated[bool, typer.Option(help="Copy embeddings; else items are embedded again later.")] = True,
+    vectors: Annotated[bool, typer.Option(help="Copy embeddings; by default items are embedded again later.")] = True,
     language: Annotated[
-        str, typer.Option(metavar="NAME", help="With import-langgraph: language of the store here.")
+        str, typer.Option(metavar="NAME", help="With import-langgraph: the language of the new store.")
     ] = "simple",
     config: Annotated[
         Path, typer.Option(metavar="FILE", help="With reindex: the langgraph.json whose store.index names the model.")
@@ -89,10 +93,10 @@ def memory(
 ) -> None:
     """List, show, forget or move what agents remember.
 
-    A memory is shown with where it comes from; its history is its versions. It moves from or to LangGraph's own store;
-    that can be stopped and run again, while programs write. What an index of embeddings lacks is embedded by the model
-    of a langgraph.json, as servers and workers do every minute. An index that no program uses any more is dropped with
-    its embeddings.
+    `show` also prints the origin of a memory, and `history` its versions. `import-langgraph` and `export-langgraph`
+    copy from and to LangGraph's own store; they can be stopped and run again while programs write. `reindex` embeds
+    what an index lacks, by the model of a langgraph.json; servers and workers do so every minute. `drop-index` drops
+    an index that no program uses any more, with its embeddings.
     """
     target: Target = ctx.obj
     if action in ("import-langgraph", "export-langgraph"):
@@ -100,24 +104,24 @@ def memory(
             raise ConfigurationError(f"memory {action} takes no KEY")
         if action == "import-langgraph":
             if source is None:
-                raise ConfigurationError("memory import-langgraph takes --from, the database of LangGraph's store")
+                raise ConfigurationError("memory import-langgraph requires --from, the database of LangGraph's store")
             _import(target, source, source_schema=source_schema, index=index, vectors=vectors, language=language)
         else:
             if goal is None:
-                raise ConfigurationError("memory export-langgraph takes --to, the database of LangGraph's store")
+                raise ConfigurationError("memory export-langgraph requires --to, the database of LangGraph's store")
             _export(target, goal, target_schema=goal_schema, index=index, vectors=vectors)
         return
     if (key is None) and action in ("show", "history"):
-        raise ConfigurationError(f"memory {action} takes the KEY, and the user, tenant and agent it was stored with")
+        raise ConfigurationError(f"memory {action} requires the KEY, and the user, tenant and agent of the memory")
     if key is None and action == "drop-index":
-        raise ConfigurationError("memory drop-index takes the name of the index: see memory indexes")
+        raise ConfigurationError("memory drop-index requires the name of the index: see memory indexes")
     if key is not None and action in ("list", "indexes", "reindex"):
         raise ConfigurationError(f"memory {action} takes no KEY: use memory show KEY")
     if action == "reindex":
         _reindex(target, config)
         return
     owner: Any = {"user_id": user, "tenant_id": tenant, "agent": agent, "namespace": namespace or None}
-    # Looking at memories does not let them live longer.
+    # Showing memories does not extend their time to live.
     with target.connect(memory={"ttl": {"refresh_on_read": False}}) as state:
         if action == "indexes":
             _indexes(target, state.memory.list_indexes())
@@ -220,7 +224,7 @@ def _reindex(target: Target, config: Path) -> None:
         load_environment(config)
         options = load_memory_options(config)
     if options is None or not options.get("index"):
-        raise ConfigurationError(f"memory reindex takes a langgraph.json whose store has an index: {config} has none")
+        raise ConfigurationError(f"memory reindex requires an index in the store of langgraph.json: {config} has none")
     with target.with_environment().connect(memory=options) as state:
         state.memory.setup_indexes()
         embedded = state.memory.reindex()

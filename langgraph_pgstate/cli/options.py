@@ -1,4 +1,4 @@
-"""Options that several commands take. The names are written out here so that `--help` imports nothing else."""
+"""Options that several commands take. Their names are literals, so that `--help` imports nothing else."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="The threa
 ThreadsOption = Annotated[
     list[str] | None, typer.Option("--thread", metavar="ID", help="Only this thread; may be repeated.")
 ]
-LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most N.")]
-UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only of this user.")]
-TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only of this tenant.")]
-AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this agent.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of rows.")]
+UserOption = Annotated[str | None, typer.Option(metavar="ID", help="Only rows of this user.")]
+TenantOption = Annotated[str | None, typer.Option(metavar="ID", help="Only rows of this tenant.")]
+AgentOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only rows of this agent.")]
 CheckpointOption = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="ID", help="A checkpoint id, 4 or more characters of it, or a label."),

@@ -36,7 +36,7 @@ STATUS_STYLES: Final = {
     "cancelled": "yellow",
     "unknown": "yellow",
 }
-# Prose is cut to this width before a narrow table loses a column.
+# Prose is folded to this width before a narrow table loses a column.
 _PROSE_WIDTH: Final = 24
 
 
@@ -46,7 +46,7 @@ def fail(message: str) -> None:
 
 
 def print_problems(problems: Sequence[Problem], title: str) -> None:
-    """Print damaged or differing places, one for each line, below a red title."""
+    """Print problems below a red title, one per line."""
     console.print(f"[bold red]{len(problems):,} {title}:[/]")
     for problem in problems:
         console.print(f"  thread {escape(problem.thread_id)}, {escape(problem.where)}: {escape(problem.why)}")
@@ -93,12 +93,12 @@ def styled_status(status: str) -> str:
 
 
 def format_time(moment: datetime | None, *, seconds: bool = False) -> str:
-    """Return a time in the local time zone, which it names, to the minute or second; nothing for `None`."""
+    """Return a time in the local time zone, with the zone's name, to the minute or second; an empty text for `None`."""
     return "" if moment is None else moment.astimezone().strftime(f"%Y-%m-%d %H:%M{':%S' if seconds else ''} %Z")
 
 
 def log_to_terminal(process: str = "") -> None:
-    """Print warnings of all loggers on standard error, with the time in the local time zone, which it names."""
+    """Print warnings of all loggers on standard error, with the local time and the name of its zone."""
     form = f"%(asctime)s {process}%(levelname)s %(message)s"
     logging.basicConfig(format=form, datefmt="%Y-%m-%d %H:%M:%S %Z", level=logging.WARNING)
 
@@ -129,7 +129,7 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, in
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        # A console itself: a bar uses it as a context manager.
+        # Pass a real console, because a bar uses it as a context manager.
         console=getattr(errors, "made", errors),
         transient=True,
     ) as bar:
@@ -139,10 +139,10 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int, in
 
 @contextmanager
 def job(doing: str) -> Iterator[Callable[[Progress], None]]:
-    """Show the progress of a job over threads; yield the function to call after each thread.
+    """Show the progress of a job over threads. Yield the function to call after each thread.
 
-    Ctrl-C ends the command with a line that says how far it came. Each thread is one transaction, so the job can be
-    run again.
+    Ctrl-C ends the command, and prints the number of finished threads. Each thread is one transaction, so the job can
+    be run again.
     """
     done, total = 0, 0
 
@@ -161,7 +161,7 @@ def job(doing: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def command_of(name: str, *arguments: str, **options: str | None) -> str:
-    """Return a command with its arguments and options as a shell takes it; options that are `None` are left out."""
+    """Return a command line, quoted for a shell. Options that are `None` are left out."""
     given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
     # An id that begins with a dash is no option.
     is_marked = any(one.startswith("-") for one in arguments)
@@ -169,7 +169,7 @@ def command_of(name: str, *arguments: str, **options: str | None) -> str:
 
 
 def print_command(program: str, name: str, *arguments: str, **options: str | None) -> None:
-    """Print a command to be pasted; on a terminal too narrow for it, as two lines that a shell takes as one."""
+    """Print a command to paste. If the terminal is too narrow, break it into two lines that a shell joins."""
     rest = command_of(name, *arguments, **options)
     is_narrow = console.is_terminal and len(program) + len(rest) + 3 > console.width
     parts = [f"{program} \\", f"    {rest}"] if is_narrow else [f"{program} {rest}"]
@@ -184,14 +184,14 @@ def print_json(*documents: Any) -> None:
 
 
 def print_json_page(items: Iterable[Any], following: str | None = None) -> None:
-    """Print the items of a page as JSON, one per line; say on standard error if there are more."""
+    """Print the items of a page as JSON, one per line. If there are more, say so on standard error."""
     print_json(*items)
     if following:
         errors.print("there are more (--limit)", style="dim")
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON can hold it: times in ISO 8601, durations in seconds, bytes in base64, others as text."""
+    """Return a value in JSON types: times in ISO 8601, durations in seconds, bytes in base64, others as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | Decimal):
@@ -203,7 +203,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if is_dataclass(value) and not isinstance(value, type):
-        # Rows of tables, whose times are in the time zone of the server; those of a state are left as they are.
+        # Times of table rows are in the server's time zone. Times inside a state are not changed.
         return {field.name: as_json(utc(getattr(value, field.name))) for field in fields(value)}
     if hasattr(value, "model_dump"):
         return as_json(value.model_dump())
@@ -215,7 +215,7 @@ def as_json(value: Any) -> Any:
 
 
 def utc(value: Any) -> Any:
-    """Return a time in UTC; anything else as it is."""
+    """Return a time in UTC. Return any other value unchanged."""
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
@@ -231,7 +231,7 @@ def one_of(*choices: str) -> Callable[[str | None], str | None]:
 
 
 def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Return an empty table; the columns in `right` are aligned to the right."""
+    """Return an empty table. The columns in `right` are aligned to the right."""
     from rich import box
 
     table = Table(box=box.SIMPLE_HEAD)
@@ -245,7 +245,7 @@ def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
 def print_table(table: Table, *, spare: Sequence[str] = (), prose: Sequence[str] = ()) -> None:
     """Print a table, no wider than the terminal.
 
-    On a narrow terminal columns are left out, empty ones first; then wide cells are folded. A pipe or a file gets the
+    On a narrow terminal, columns are left out, empty ones first. Then wide cells are folded. A pipe or a file gets the
     whole table.
 
     Args:
@@ -286,7 +286,7 @@ def show(
     spare: Sequence[str] = (),
     prose: Sequence[str] = (),
 ) -> None:
-    """Print a page as `print_table` does; say if it is empty, or if there are more."""
+    """Print a page as a table. Say if it is empty, or if there are more items."""
     if not rows:
         console.print(f"no {_plural(noun)}")
         return

@@ -65,7 +65,7 @@ def cost(
 
 def prices(
     ctx: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only prices of this model.")] = None,
 ) -> None:
     """List prices per million tokens."""
     target: Target = ctx.obj
@@ -88,18 +88,20 @@ def price(
     input: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens read.")],
     output: Annotated[str, typer.Option(metavar="AMOUNT", help="Per million tokens written.")],
     cache_read: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens read from a cache; else as --input.")
+        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens read from a cache; by default as --input.")
     ] = None,
     reasoning: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; else as --output.")
+        str | None, typer.Option(metavar="AMOUNT", help="Per million tokens of reasoning; by default as --output.")
     ] = None,
-    provider: Annotated[str, typer.Option(metavar="NAME", help="Only of this provider; else of any.")] = "",
+    provider: Annotated[str, typer.Option(metavar="NAME", help="The provider; by default any.")] = "",
     since: Annotated[
         datetime | None,
-        typer.Option("--from", metavar="DATE", formats=["%Y-%m-%d"], help="Valid from this day (UTC); else always."),
+        typer.Option(
+            "--from", metavar="DATE", formats=["%Y-%m-%d"], help="Valid from this day (UTC); by default always."
+        ),
     ] = None,
 ) -> None:
-    """Set the price of a model. It is used for calls that are recorded from then on."""
+    """Set the price of a model. It applies to calls that are recorded from now on."""
     amounts = {"input": input, "output": output, "cache_read": cache_read, "reasoning": reasoning}
     exact = {name: None if text is None else _amount(name, text) for name, text in amounts.items()}
     valid_from = None if since is None else since.replace(tzinfo=UTC)
@@ -120,7 +122,7 @@ def _amount(name: str, text: str) -> Decimal:
     """Return an amount of money.
 
     Raises:
-        ConfigurationError: If it is not a number.
+        ConfigurationError: If the text is no number.
     """
     try:
         return Decimal(text)

@@ -39,11 +39,15 @@ def privacy(
         ),
     ] = None,
     user: Annotated[str | None, typer.Option(metavar="ID", help="The user.")] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; with --message, that of it.")] = None,
+    thread: Annotated[
+        str | None, typer.Option(metavar="ID", help="The thread; with --message, the thread of the message.")
+    ] = None,
     message: Annotated[str | None, typer.Option(metavar="ID", help="Only this message of the thread.")] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, dir_okay=False, help="With export and erase: write it there."),
+        typer.Option(
+            metavar="FILE", show_default=False, dir_okay=False, help="With export and erase: the file to write."
+        ),
     ] = None,
     key: Annotated[
         Path | None,
@@ -63,7 +67,7 @@ def privacy(
 ) -> None:
     """Export or erase what is stored about a user, with receipts.
 
-    The exit code is 1 if something stays, or a receipt does not hold.
+    The exit code is 1 if some data is kept, or a receipt is not valid.
     """
     target: Target = ctx.obj
     what: dict[str, Any] = {"user_id": user, "thread_id": thread, "message_id": message}
@@ -74,7 +78,7 @@ def privacy(
     with target.connect() as state:
         if action == "export":
             if user is None:
-                raise ConfigurationError("say whose data to export: --user ID")
+                raise ConfigurationError("privacy export requires --user ID")
             with ExitStack() as stack:
                 file = typer.get_binary_stream("stdout") if to is None else stack.enter_context(to.open("wb"))
                 for line in state.privacy.export(user_id=user):
@@ -121,7 +125,7 @@ def _verify(target: Target, receipt: Path | None, secret: bytes | None, what: di
     from langgraph_pgstate.keep import Privacy
 
     if receipt is None or secret is None:
-        raise ConfigurationError("give the receipt and its key: pgstate privacy verify FILE --key-file FILE")
+        raise ConfigurationError("privacy verify requires the receipt and its key, as FILE --key-file FILE")
     verdict = Privacy.verify(receipt.read_bytes(), secret, **what)
     is_good = verdict.is_signed and verdict.is_of is not False
     if target.is_json:

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 CANCELLATIONS: Final = ("cancel", "interrupt", "rollback")
 LETTER_ACTIONS: Final = ("list", "retry", "discard")
 _CONFIG: Final = "langgraph.json"
-# Threads of nodes that block end with the process if they take longer.
+# Seconds to wait for threads of blocking nodes. After them, the process ends without them.
 _THREAD_SECONDS: Final = 1.0
 # Seconds between two lines that say why a run does not begin.
 _TELL_SECONDS: Final = 2.0
 
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="The run, or the beginning or end of its id; else the newest.")
+    str | None, typer.Argument(metavar="RUN", help="The id of the run, its beginning or end; by default the newest.")
 ]
 
 
@@ -75,9 +75,9 @@ def worker(
         Path | None, typer.Option(metavar="FILE", help=f"The graphs of a {_CONFIG}; ./{_CONFIG} without a GRAPH.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop when no run can be claimed.")] = False,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once.")] = 10,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time.")] = 10,
     queue: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Serve this queue; may be repeated. Else: default.")
+        list[str] | None, typer.Option(metavar="NAME", help="Serve this queue; may be repeated; by default `default`.")
     ] = None,
     version: Annotated[
         list[str] | None,
@@ -88,23 +88,25 @@ def worker(
     ] = 30.0,
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Serve metrics for Prometheus here."),
+        typer.Option(min=0, max=65535, metavar="N", show_default=False, help="Port of the metrics for Prometheus."),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to serve them.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the metrics.")] = "127.0.0.1",
     adopt: Annotated[bool, typer.Option("--adopt", help="Also take over crashed runs that were not enqueued.")] = False,
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Run graphs from the queue. Until SIGTERM. The exit code is 0 after a drain, 130 or 143 after a second signal."""
+    """Run graphs from the queue. It ends at SIGTERM. The exit code is 0 after a drain, else 130 or 143."""
     from langgraph_pgstate.worker.graphs import load_config, load_graphs
     from langgraph_pgstate.worker.state_config import load_memory_options, load_state_config
 
     target: Target = ctx.obj
     if target.is_json:
-        raise ConfigurationError("a worker prints no JSON")
+        raise ConfigurationError("worker prints no JSON: leave out --json")
     if config is None and not graphs:
         if not Path(_CONFIG).exists():
-            raise ConfigurationError(f"name a graph, like agent.py:graph, or --config FILE; there is no ./{_CONFIG}")
+            raise ConfigurationError(
+                f"worker requires a graph, like agent.py:graph, or --config: there is no ./{_CONFIG}"
+            )
         config = Path(_CONFIG)
     found = load_graphs(graphs or ())
     if config is not None:
@@ -134,14 +136,18 @@ def enqueue(
     graph: Annotated[str, typer.Argument(metavar="GRAPH", help="Name of the graph, as the workers know it.")],
     input: Annotated[
         str | None,
-        typer.Argument(metavar="JSON", help="The input; without it the thread goes on.", show_default=False),
+        typer.Argument(metavar="JSON", help="The input; by default the thread is resumed.", show_default=False),
     ] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; else a new one.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="The run's id; enqueued once under it.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; by default a new one.")] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="ID", help="The id of the run, which is enqueued only once.")
+    ] = None,
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
-    priority: Annotated[int, typer.Option(metavar="N", help="Higher is claimed first.")] = 0,
-    key: Annotated[str, typer.Option(metavar="KEY", help="Keys take turns, and have limits.")] = "",
-    version: Annotated[str, typer.Option(metavar="NAME", help="Only workers of this version run it.")] = "",
+    priority: Annotated[int, typer.Option(metavar="N", help="Runs of higher priority are claimed first.")] = 0,
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="A key, such as a user: keys take turns, and have limits.")
+    ] = "",
+    version: Annotated[str, typer.Option(metavar="NAME", help="Version of the workers that may run it.")] = "",
     strategy: Annotated[
         str,
         typer.Option(
@@ -151,10 +157,10 @@ def enqueue(
         ),
     ] = "enqueue",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end, and print the state; if it does not begin, say why.")
+        bool, typer.Option("--wait", help="Wait for the end, and print the state; say why, if the run does not begin.")
     ] = False,
 ) -> None:
-    """Enqueue a run of a graph; a worker runs it."""
+    """Enqueue a run of a graph, which a worker executes."""
     given = input_of(input)
     target: Target = ctx.obj
     with target.connect() as state:
@@ -176,7 +182,7 @@ def join(
 ) -> None:
     """Print the events of a run, past and live, until it ends.
 
-    As lines of JSON. If no worker accepts the run, this is said, and it waits for one.
+    Each event is a line of JSON. If no worker accepts the run, the command says so and waits for one.
     """
     target: Target = ctx.obj
     last = after
@@ -193,7 +199,7 @@ def join(
 
 
 def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
-    """Wait for a run's end, and return the state it left. Say on standard error for which run, and why it waits."""
+    """Wait for a run's end, and return its final state. Print on standard error the run, and why it is pending."""
     errors.print(f"run {handle.run_id} of thread {escape(handle.thread_id)} is enqueued")
     told: str | None = None
     try:
@@ -210,14 +216,14 @@ def _wait(target: Target, state: PGState, handle: RunHandle) -> Any:
 
 
 def _leave_waiting(target: Target, thread_id: str, run_id: str, last: str | None) -> NoReturn:
-    """Say how to go on waiting for a run, after Ctrl-C."""
+    """Print how to continue waiting for a run, and end the command, after Ctrl-C."""
     command = f"{target.program()} {command_of('join', thread_id, run_id, after=last)}"
     errors.print(f"[yellow]stopped waiting; the run stays in the queue, or goes on.[/] Its events: {escape(command)}")
     raise typer.Exit(INTERRUPTED) from None
 
 
 def _print_enqueued(target: Target, handle: RunHandle, values: Any) -> None:
-    """Print a run that was enqueued, or the state it left."""
+    """Print a run that was enqueued, or its final state."""
     facts = {"thread_id": handle.thread_id, "run_id": handle.run_id}
     if target.is_json:
         print_json(facts if values is ... else facts | {"values": values})
@@ -228,15 +234,15 @@ def _print_enqueued(target: Target, handle: RunHandle, values: Any) -> None:
 
 
 def input_of(text: str | None) -> Any:
-    """Return the input of a graph that JSON text holds.
+    """Return the input of a graph from JSON text.
 
     Raises:
-        ConfigurationError: If it is not JSON.
+        ConfigurationError: If the text is not JSON.
     """
     try:
         return None if text is None else json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f"the input is not JSON: {error}") from None
+        raise ConfigurationError(f"the input must be JSON: {error}") from None
 
 
 def cancel(
@@ -277,7 +283,7 @@ def dead_letters(
     """List runs that failed for good; retry or discard one. The newest come first."""
     target: Target = ctx.obj
     if (action == "list") is not (thread is None):
-        raise ConfigurationError("dead-letters takes retry THREAD [RUN], discard THREAD [RUN], or nothing to list all")
+        raise ConfigurationError("dead-letters takes retry THREAD [RUN], discard THREAD [RUN], or no argument")
     with target.connect() as state:
         if thread is not None:
             _settle_letter(target, state, action, thread, run)
@@ -298,32 +304,32 @@ def dead_letters(
 def resume(
     ctx: typer.Context,
     thread: Annotated[
-        str | None, typer.Argument(metavar="THREAD", help="An interrupted thread; else crashed runs.")
+        str | None, typer.Argument(metavar="THREAD", help="An interrupted thread; by default crashed runs.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every crashed run that was not enqueued and can go on.")
+        bool, typer.Option("--all", help="Every crashed run that was not enqueued and can be resumed.")
     ] = False,
     graph: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The graph of THREAD; or only crashed runs of it, may be repeated."),
+        typer.Option(metavar="NAME", help="The graph of THREAD; or only crashed runs of this graph, may be repeated."),
     ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="ID", help="With THREAD: only if this is its newest checkpoint.", show_default=False),
     ] = None,
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of a run that was not enqueued.")] = "default",
-    wait: Annotated[bool, typer.Option("--wait", help="With THREAD: wait for the end, as `enqueue` does.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With THREAD: wait for the end, and print the state.")] = False,
 ) -> None:
-    """Go on with an interrupted thread, or with crashed runs.
+    """Resume an interrupted thread, or crashed runs.
 
-    Enqueues a run, which a worker runs. A thread goes on with the answers that it was given, and after a breakpoint.
+    It enqueues a run, which a worker executes. A thread is resumed with its stored answers, or after a breakpoint.
     """
     target: Target = ctx.obj
     if thread is None:
         if checkpoint is not None or wait:
-            raise ConfigurationError("--checkpoint and --wait need a THREAD")
+            raise ConfigurationError("--checkpoint and --wait require a THREAD")
         if not everything and not graph:
-            raise ConfigurationError("say what goes on: THREAD, or crashed runs by --all or --graph NAME")
+            raise ConfigurationError("resume requires THREAD, or --all or --graph NAME for crashed runs")
         with target.connect() as state:
             found = state.runs.adopt(graph or None)
         if target.is_json:
@@ -334,7 +340,7 @@ def resume(
         console.print(f"{count(len(found), 'crashed run')} enqueued")
         return
     if everything or len(graph or ()) > 1:
-        raise ConfigurationError("a THREAD takes no --all, and one --graph at most")
+        raise ConfigurationError("resume THREAD takes no --all, and at most one --graph")
     with target.connect() as state:
         handle = _resume(state, thread, graph[0] if graph else None, checkpoint, queue)
         values = _wait(target, state, handle) if wait else ...
@@ -352,7 +358,7 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     """Enqueue the run that resumes an interrupted thread.
 
     Raises:
-        PGStateError: If the thread is not interrupted, or busy, or has advanced; or its graph is not known.
+        PGStateError: If the thread is not interrupted, is busy or has advanced, or if its graph is unknown.
     """
     found = state.threads.get(thread_id)
     if found is None or found.head_checkpoint_id is None:
@@ -371,7 +377,7 @@ def _resume(state: PGState, thread_id: str, graph: str | None, checkpoint: str |
     configurable = {name: value for name, value in owner.items() if value is not None}
     known = _known_graphs(state)
     if graph is None:
-        # Where nothing is known of graphs, the run waits for a worker that has one of the recorded name.
+        # If no graph is known here, the run waits for a worker that has a graph of the recorded name.
         graph = found.agent if not known or found.agent in known else min(known) if len(known) == 1 else None
     config = {"configurable": configurable}
     try:
@@ -431,23 +437,23 @@ def _work(
                 await state.memory.setup_indexes()
                 served = {name: source.with_store(state.memory) for name, source in graphs.items()}
             worker = AsyncWorker(state, served, **options)
-            # Graphs that import the ledger of `agent_server` run here as they do in `serve`.
+            # Graphs that import the ledger of `agent_server` run in a worker as in `serve`.
             with serving(state):
                 return await (worker.run_until_idle() if once else worker.run_forever())
 
     loop = asyncio.new_event_loop()
-    # Blocking nodes run in these threads, several of one run at once.
+    # Blocking nodes run in these threads. One run may use several at the same time.
     threads = ThreadPoolExecutor(max(32, 4 * options["concurrency"]))
     loop.set_default_executor(threads)
     try:
-        # `asyncio.run` would wait for nodes that block.
+        # `asyncio.run` would wait for blocking nodes.
         return loop.run_until_complete(work())
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
-    """Serve the metrics of a state, in threads that end with the process.
+    """Serve the metrics of a state, in daemon threads.
 
     Raises:
         ConfigurationError: If the address cannot be listened on, or a package is missing.
@@ -461,13 +467,13 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
     try:
         server, _ = start_http_server(port, host, Metrics(state).registry)
     except OSError as error:
-        raise ConfigurationError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     name = f"[{host}]" if ":" in host else host
     logging.getLogger("langgraph_pgstate.worker").info("metrics at http://%s:%d/metrics", name, server.server_port)
 
 
 def leave(code: int) -> None:
-    """End the process, also if a node that blocks has not ended."""
+    """End the process, even if a blocking node is still running."""
     deadline = time.monotonic() + _THREAD_SECONDS
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:

@@ -63,7 +63,7 @@ _SWEEP_PAGE: Final = 100
 
 def runs(
     ctx: typer.Context,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only of this thread.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only runs of this thread.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed or whose process died.")] = False,
     status: Annotated[
         str | None,
@@ -72,18 +72,18 @@ def runs(
     since: Annotated[str | None, typer.Option(metavar="AGE", help=SINCE_HELP)] = None,
     user: UserOption = None,
     agent: AgentOption = None,
-    min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only with N supersteps or more.")] = None,
+    min_steps: Annotated[int | None, typer.Option(metavar="N", help="Only runs of N supersteps or more.")] = None,
     queued: Annotated[bool, typer.Option("--queued", help="Only pending and running runs of the queue.")] = False,
     limit: LimitOption = 20,
 ) -> None:
-    """List runs with status, duration and cost, newest first. It also names the runs that no worker accepts."""
+    """List runs with status, duration and cost, newest first. Runs that no worker accepts are marked."""
     options: dict[str, Any] = {"user_id": user, "agent": agent, "min_steps": min_steps, "limit": limit}
     if since:
         options["since"] = age(since)
     if failed and (thread or status):
-        raise typer.BadParameter("--failed goes without --thread and --status")
+        raise typer.BadParameter("--failed takes no --thread and no --status")
     if queued and (failed or status or since or user or agent or min_steps):
-        raise typer.BadParameter("--queued takes only --thread and --limit beside it")
+        raise typer.BadParameter("--queued takes no options but --thread and --limit")
     target: Target = ctx.obj
     if queued:
         _queued(target, thread, limit)
@@ -100,7 +100,7 @@ def runs(
     for run in page.items:
         tokens = f"{run.input_tokens + run.output_tokens:,}"
         figures = [_duration(run.duration), f"{run.steps:,}", tokens, money(run.cost)]
-        # `trace` takes the end of an id.
+        # `trace` accepts the end of an id.
         run_id = run.run_id[-8:] if console.is_terminal else run.run_id
         names = map(escape, [run.thread_id, run_id, run.agent or ""])
         table.add_row(
@@ -135,7 +135,7 @@ def _queued(target: Target, thread: str | None, limit: int) -> None:
 
 
 def why_pending(target: Target, part: Runs, thread_id: str, run_id: str) -> str | None:
-    """Return for what a run in the queue waits; `None` if it runs, has ended, or a worker is about to claim it."""
+    """Return why a run is pending; `None` if it runs or has ended, or a worker is about to claim it."""
     for queued in part.queued(thread_id=thread_id, status="pending").items:
         if queued.run_id == run_id:
             if queued.is_accepted:
@@ -163,10 +163,10 @@ def trace(
     thread: ThreadArgument,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="The run, or the beginning or end of its id; else the newest."),
+        typer.Argument(metavar="RUN", help="The id of the run, its beginning or end; by default the newest."),
     ] = None,
 ) -> None:
-    """Draw a run as a tree of nodes, model calls and tools. With times, tokens and cost."""
+    """Draw a run as a tree of nodes, model calls and tools. It shows times, tokens and cost."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = find_run(state.runs, thread, run)
@@ -180,7 +180,7 @@ def trace(
     if not roots:
         console.print("[dim]no spans of this run were recorded[/]")
     for root in roots:
-        # `started_at` of a run is that of its last attempt.
+        # A run's `started_at` is the start of its last attempt.
         beginning = min(found.started_at, root.span.started_at)
         if len(roots) > 1:
             console.print(f"[dim]{format_time(root.span.started_at, seconds=True)}[/]")
@@ -194,7 +194,7 @@ def tools(
     since: Annotated[str, typer.Option(metavar="AGE", help=SINCE_HELP)] = "30d",
     agent: AgentOption = None,
 ) -> None:
-    """Show calls, errors and seconds of tools. By their spans and by the ledger."""
+    """Show calls, errors and seconds of tools. Counts by spans and by the tool ledger are shown."""
     target: Target = ctx.obj
     with target.connect() as state:
         calls = state.spans.tools(since=age(since), agent=agent)
@@ -214,13 +214,13 @@ def maintain(
     months: Annotated[int, typer.Option(min=0, max=120, metavar="N", help="Make partitions for N months.")] = 2,
     drop_older_than: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MONTHS", help="Drop spans of older months; else keep all."),
+        typer.Option(min=1, metavar="MONTHS", help="Drop spans of older months; by default keep all."),
     ] = None,
-    stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs this long, at least.")] = "1d",
+    stream_ttl: Annotated[str, typer.Option(metavar="AGE", help="Keep events of runs at least this long.")] = "1d",
 ) -> None:
     """Make partitions, end dead runs, sweep expired threads.
 
-    Run it daily. Dead are runs whose process died.
+    Run it daily. A run is dead if its process has died.
     """
     target: Target = ctx.obj
     with target.connect() as state:
@@ -244,7 +244,8 @@ def maintain(
 def sweep(
     ctx: typer.Context,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", show_default=False, help="At most N threads; else all.")
+        int | None,
+        typer.Option(min=1, metavar="N", show_default=False, help="Maximum number of threads; by default all."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
 ) -> None:
@@ -269,16 +270,17 @@ def expire(
         str | None,
         typer.Option(metavar="AGE", show_default=False, help="Keep it this long from now."),
     ] = None,
-    never: Annotated[bool, typer.Option("--never", help="Keep it without a limit.")] = False,
+    never: Annotated[bool, typer.Option("--never", help="Keep it forever.")] = False,
     keep_latest: Annotated[
-        bool, typer.Option("--keep-latest", help="With --ttl: prune all but its newest checkpoints then.")
+        bool,
+        typer.Option("--keep-latest", help="With --ttl: prune it to its newest checkpoints instead of deleting it."),
     ] = False,
 ) -> None:
     """Set how long a thread is kept."""
     if (ttl is not None) + (after is not None) + never != 1:
         raise typer.BadParameter("one of --ttl, --after and --never must be given")
     if keep_latest and ttl is None:
-        raise typer.BadParameter("--keep-latest needs --ttl")
+        raise typer.BadParameter("--keep-latest requires --ttl")
     target: Target = ctx.obj
     with target.connect() as state:
         if after is not None:
@@ -293,7 +295,7 @@ def expire(
 
 
 def _sweep(state: PGState, limit: int | None) -> PruneResult:
-    """Delete or prune expired threads page by page, with a bar; what is expired now is the estimate."""
+    """Delete or prune expired threads page by page, with a progress bar over those that are expired now."""
     total = state.threads.sweep(limit=limit, dry_run=True).threads
     result = PruneResult()
     with job("sweeping expired") as advance:
@@ -316,10 +318,10 @@ def _swept(result: PruneResult) -> str:
 
 
 def find_run(part: Runs, thread_id: str, run_id: str | None) -> Run:
-    """Return a run by its id, by the beginning or end of its id, or the newest.
+    """Return the run whose id is given, or begins or ends with the given text; by default the newest.
 
     Raises:
-        NotFoundError: If there is none, or more than one.
+        NotFoundError: If there is no such run, or more than one.
     """
     if run_id and (found := part.get(thread_id, run_id)):
         return found

@@ -42,21 +42,23 @@ def retention(
     ] = None,
     content_after: Annotated[str | None, _age_option("remove what was said from spans, messages and runs")] = None,
     prune_after: Annotated[str | None, _age_option("prune checkpoints of this age")] = None,
-    keep_last: Annotated[int, typer.Option(min=1, metavar="N", help="With --prune-after: newest that stay.")] = 1,
+    keep_last: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --prune-after: number of newest checkpoints to keep.")
+    ] = 1,
     archive_after: Annotated[str | None, _age_option("archive threads without activity")] = None,
     archive_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --archive-after: where, like s3://bucket/prefix.")
+        str | None, typer.Option(metavar="URL", help="With --archive-after: the place, like s3://bucket/prefix.")
     ] = None,
     delete_after: Annotated[str | None, _age_option("delete threads without activity, also archived ones")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With apply: only count, and estimate the bytes.")] = False,
 ) -> None:
     """Set how long threads are kept, and what comes then.
 
-    `maintain` and workers apply the policies. A thread that is held stays as it is.
+    `maintain` and workers apply the policies. They do not change a thread that is held.
     """
     target: Target = ctx.obj
     if name is None and action in ("set", "remove"):
-        raise ConfigurationError(f"retention {action} takes the NAME of the policy")
+        raise ConfigurationError(f"retention {action} requires the NAME of the policy")
     with target.connect() as state:
         if action == "set":
             ages = {
@@ -87,7 +89,7 @@ def retention(
 
 
 def print_applied(reports: Sequence[PolicyReport]) -> None:
-    """Print what policies did, or would do."""
+    """Print what the policies did or would do."""
     if not reports:
         console.print("no policies")
     for one in reports:

@@ -46,15 +46,17 @@ def schedule(
         str,
         typer.Option(
             metavar="NAME",
-            help="Ticks at which no worker was there: skip them, run once, or all.",
+            help="Ticks that no worker handled in time: skip them, run once, or all.",
             callback=one_of("skip", "once", "all"),
         ),
     ] = "skip",
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread; else a new one for each run.")] = None,
+    thread: Annotated[
+        str | None, typer.Option(metavar="ID", help="The thread; by default a new one for each run.")
+    ] = None,
     queue: Annotated[str, typer.Option(metavar="NAME", help="The queue.")] = "default",
     limit: LimitOption = 20,
 ) -> None:
-    """List schedules; add, pause, resume or trigger one. Schedules enqueue runs at times. `delete` removes one."""
+    """List schedules; add, pause, resume or trigger one. A schedule enqueues runs. `delete` removes one."""
     target: Target = ctx.obj
     if (action == "list") is not (name is None) or (action == "add") is not (cron is not None):
         raise ConfigurationError(

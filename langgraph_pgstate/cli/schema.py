@@ -24,10 +24,10 @@ _WorkersOption = Annotated[
 
 def setup(
     ctx: typer.Context,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead, for your own migrations.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL, for your own migrations.")] = False,
     metadata_index: Annotated[bool, typer.Option("--metadata-index", help="Also index all metadata (GIN).")] = False,
     file_index: Annotated[
-        bool, typer.Option("--file-index", help="Also index the texts of files, for grep; needs pg_trgm.")
+        bool, typer.Option("--file-index", help="Also index the texts of files, for grep; requires pg_trgm.")
     ] = False,
     tenancy: Annotated[
         str | None,
@@ -39,14 +39,14 @@ def setup(
         bool, typer.Option("--audit", help="Chain events by hashes from now on, for `pgstate audit`.")
     ] = False,
 ) -> None:
-    """Make the tables, or bring them up to date. It can be repeated."""
+    """Make the tables, or update them to the newest version. It can be repeated."""
     from langgraph_pgstate.admin.api import Admin
 
     target: Target = ctx.obj
     if sql and tenancy is not None:
-        raise ConfigurationError("--sql prints the tables without walls between tenants: leave out --tenancy")
+        raise ConfigurationError("--sql prints no row-level security: leave out --tenancy")
     if sql and audit:
-        raise ConfigurationError("--sql prints the tables without a row in event_chaining: leave out --audit")
+        raise ConfigurationError("--sql prints no row of event_chaining: leave out --audit")
     if sql:
         script = Admin.setup_script(target.schema)
         if target.is_json:
@@ -77,11 +77,12 @@ def tenancy(
             "--from",
             metavar="WHERE",
             show_default=False,
-            help="Else where a thread's tenant is: tenant_id, user_id or metadata.KEY.",
+            help="Source of a thread's tenant: tenant_id, user_id or metadata.KEY.",
         ),
     ] = None,
     otherwise: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="The tenant of rows that have none by it.")
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="The tenant of rows for which --from finds none."),
     ] = None,
     namespace_part: Annotated[
         int | None,
@@ -94,17 +95,15 @@ def tenancy(
     ] = None,
     operators: _OperatorsOption = None,
     workers: _WorkersOption = None,
-    prepare: Annotated[
-        bool, typer.Option("--prepare", help="Make all ready, and leave the switch to the next call.")
-    ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Take back a move that has not ended.")] = False,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Prepare the move; the next call ends it.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo a move that has not ended.")] = False,
 ) -> None:
-    """Move tables that have rows to tenants. The application may run; repeat it after a stop."""
+    """Move tables that have rows to tenants. The application may run. Repeat it after an interruption."""
     from langgraph_pgstate.schema.types import TenancyProgress
 
     target: Target = ctx.obj
     if target.tenant is not None:
-        raise ConfigurationError("a move is of all rows: leave out --tenant, and name theirs by --to")
+        raise ConfigurationError("tenancy moves all rows: leave out --tenant, and name their tenant by --to")
     options = (tenant, tenant_from, otherwise, namespace_part, operators, workers)
     if undo and (prepare or any(one is not None for one in options)):
         raise ConfigurationError("--undo takes no other options")
@@ -149,9 +148,9 @@ def tenancy(
 def migrate(
     ctx: typer.Context,
     to: Annotated[
-        int | None, typer.Option(min=0, metavar="N", show_default=False, help="The version; else the newest.")
+        int | None, typer.Option(min=0, metavar="N", show_default=False, help="The version; by default the newest.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before going down, which loses data.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a downgrade, which loses data.")] = False,
 ) -> None:
     """Move the schema to a newer or older version."""
     target: Target = ctx.obj

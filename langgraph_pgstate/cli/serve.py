@@ -40,22 +40,24 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help=f"Graphs, auth and store of a {_CONFIG}; ./{_CONFIG} without a GRAPH."),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")] = SERVER_PORT,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes; one that dies is started again.")] = 1,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at once, in each process.")] = 10,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the runs to workers elsewhere.")] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse what changes something.")] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of processes. One that dies is started again.")
+    ] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at the same time, in each process.")] = 10,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Run nothing here: other workers do.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse requests that change data.")] = False,
     rate_limit: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Requests of a user in a minute; without auth, of an address."),
+        typer.Option(metavar="N", help="Maximum requests per minute of a user; without auth, of an address."),
     ] = None,
     max_body_size: Annotated[
-        int | None, typer.Option(min=1, metavar="BYTES", help="Bytes that a request may have; 16 MiB by default.")
+        int | None, typer.Option(min=1, metavar="BYTES", help="Maximum bytes of a request; 16 MiB by default.")
     ] = None,
     max_body_values: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Lists, objects and items that a request may have; 100,000 by default."),
+        typer.Option(min=1, metavar="N", help="Maximum lists, objects and items in a request; 100,000 by default."),
     ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of this command.")
@@ -64,7 +66,7 @@ def serve(
     otlp_endpoint: OtlpEndpointOption = None,
     otlp_content: OtlpContentOption = False,
 ) -> None:
-    """Serve graphs over LangGraph's HTTP protocol, and run them. Until SIGTERM; a second signal ends it at once."""
+    """Serve graphs over LangGraph's HTTP protocol, and run them. It ends at SIGTERM; at once at a second signal."""
     try:
         from langgraph_pgstate.server.rates import RateLimit
         from langgraph_pgstate.server.serving import listen
@@ -73,10 +75,12 @@ def serve(
         raise ConfigurationError(f"{error}; install the extra `server` of langgraph-pgstate") from error
     target: Target = ctx.obj
     if target.is_json:
-        raise ConfigurationError("a server prints no JSON")
+        raise ConfigurationError("serve prints no JSON: leave out --json")
     if config is None and not graphs:
         if not Path(_CONFIG).exists():
-            raise ConfigurationError(f"name a graph, like agent.py:graph, or --config FILE; there is no ./{_CONFIG}")
+            raise ConfigurationError(
+                f"serve requires a graph, like agent.py:graph, or --config: there is no ./{_CONFIG}"
+            )
         config = Path(_CONFIG)
     worker: Any = False if no_worker else {"concurrency": concurrency}
     process = "%(processName)s[%(process)d] " if workers > 1 else ""
@@ -86,11 +90,11 @@ def serve(
     if config is not None:
         from langgraph_pgstate.worker.graphs import load_environment
 
-        # Read before the database is opened, because its variables may name that.
+        # Load it before the database is opened, because its environment may name the database.
         load_environment(config)
         target = target.with_environment()
     with target.open(create=True) as dsn, listen(host, port, is_shared=reuse_port) as listener:
-        # Made here, so that all processes count together.
+        # Made before the fork, so that all processes count together.
         limit = None if rate_limit is None else RateLimit(rate_limit)
         options: ServerOptions = {"worker": worker, "read_only": read_only, "rate_limit": limit}
         if receipt_key is not None:
@@ -109,7 +113,7 @@ def serve(
 
 
 def _code(work: Callable[[Membership], int], member: Membership) -> int:
-    """Serve in a process of several, and return its exit code, or end it."""
+    """Serve in one of several processes. Return its exit code, or end it."""
     try:
         leave(work(member))
     except typer.Exit as ended:
@@ -165,7 +169,7 @@ def _serve(
 
 
 def url_of(listener: Any) -> str:
-    """Return the address of a socket that listens, as a URL."""
+    """Return the URL of a listening socket."""
     address, port = listener.getsockname()[:2]
     return f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
@@ -176,7 +180,7 @@ def inspect(
         int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
     ] = INSPECTOR_PORT,
 ) -> None:
-    """Show threads, runs and costs as pages in a browser. On this machine, until SIGTERM. It writes nothing."""
+    """Show threads, runs and costs as pages in a browser. It serves this machine until SIGTERM, and writes nothing."""
     try:
         from langgraph_pgstate.server.app import create_app
         from langgraph_pgstate.server.serving import listen, run
@@ -187,7 +191,7 @@ def inspect(
 
     target: Target = ctx.obj
     if target.is_json:
-        raise ConfigurationError("a server prints no JSON; the pages do, with ?format=json")
+        raise ConfigurationError("inspect prints no JSON: leave out --json, or add ?format=json to a page's address")
     with target.open() as dsn, listen("127.0.0.1", port) as listener:
         target.check(dsn)
         app = create_app(

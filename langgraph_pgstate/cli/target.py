@@ -37,7 +37,7 @@ class Target:
         dsn: The given DSN; `None` for the embedded server.
         schema: The schema.
         is_json: Whether the command prints JSON.
-        tenant: The tenant, where tenants are kept apart.
+        tenant: The tenant, if the tables keep tenants apart.
     """
 
     dsn: str | None = field(repr=False)
@@ -51,7 +51,7 @@ class Target:
         return "the given server" if self.dsn else f"embedded, data in {DEFAULT_EMBEDDED_PATH}/"
 
     def program(self) -> str:
-        """Return the command line of `pgstate` on the same database, to be pasted."""
+        """Return the command line of `pgstate` on the same database, for users to paste."""
         if shutil.which("pgstate"):
             name = "pgstate"
         elif sys.argv[0].endswith("__main__.py"):
@@ -59,32 +59,32 @@ class Target:
         else:
             name = min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len)
             name = shlex.quote(name)
-        # The variable may name another database.
+        # The environment variable may name another database.
         dsn = " --dsn ..." if self.dsn and os.environ.get(DSN_VARIABLE) != self.dsn else ""
         schema = f" --schema {shlex.quote(self.schema)}" if self.schema != DEFAULT_SCHEMA else ""
         tenant = "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
         return name + dsn + schema + tenant
 
     def encryption(self, *, accept_plain: bool = False) -> Encryption | None:
-        """Return the encryption that the environment describes.
+        """Return the encryption that the environment configures.
 
         Args:
-            accept_plain: Whether content that is not encrypted is read.
+            accept_plain: Whether content that is not encrypted may be read.
 
-        Raises:
-            ConfigurationError: If it is not usable.
+            Raises:
+                ConfigurationError: If the environment is invalid.
         """
         from langgraph_pgstate import Encryption
 
         return Encryption.from_environment(os.environ, accept_plain=accept_plain)
 
     def with_environment(self) -> Target:
-        """Return this target, or without a DSN that of the environment, which may have been loaded meanwhile."""
+        """Return this target, with the DSN of the environment if it has none. A file may have set it meanwhile."""
         return self if self.dsn is not None else replace(self, dsn=dsn_from_environment(os.environ))
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[str]:
-        """Return the DSN; the embedded server runs until the end of the `with` block.
+        """Return the DSN. An embedded server runs until the end of the `with` block.
 
         Args:
             create: Whether an embedded database may be made if there is none.
@@ -100,7 +100,7 @@ class Target:
             read_dsn(self.dsn, DSN_VARIABLE if self.dsn == os.environ.get(DSN_VARIABLE) else "--dsn")
             yield self.dsn
             return
-        # An empty variable is no option for typer.
+        # typer ignores an empty environment variable.
         dsn_from_environment(os.environ)
         if not create and not _holds_data(Path(DEFAULT_EMBEDDED_PATH)):
             raise NotFoundError(
@@ -116,7 +116,7 @@ class Target:
     def admin(
         self, *, create: bool = False, serde: SerializerProtocol | None = None, accept_plain: bool = False
     ) -> Iterator[Admin]:
-        """Connect for work on the tables themselves, of any version.
+        """Connect for administration of tables of any version.
 
         Args:
             create: Whether an embedded database may be made if there is none.
@@ -131,7 +131,7 @@ class Target:
             yield admin
 
     def check(self, dsn: str) -> None:
-        """Check that there are tables that are up to date. Writes nothing.
+        """Check that the tables exist and are up to date. Writes nothing.
 
         Raises:
             SchemaError: If there are none, or they are of another version.

@@ -76,10 +76,10 @@ def conversation(
     checkpoint: CheckpointOption = None,
     last: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the last N messages.")] = None,
     channel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The channel; else `messages`, or the last that changed.")
+        str | None, typer.Option(metavar="NAME", help="The channel; by default `messages`, or the last changed one.")
     ] = None,
 ) -> None:
-    """Print the recorded messages of a thread. Up to its newest checkpoint, or another."""
+    """Print the recorded messages of a thread. By default up to its newest checkpoint."""
     target: Target = ctx.obj
     with target.connect() as state:
         at = state.threads.find(thread, checkpoint)["configurable"]["checkpoint_id"] if checkpoint else None
@@ -103,12 +103,12 @@ def conversation(
 def search(
     ctx: typer.Context,
     words: Annotated[
-        str, typer.Argument(metavar="WORDS", help='Words that a message has; "a phrase", or, -without work, too.')
+        str, typer.Argument(metavar="WORDS", help='Words of a message; "a phrase", or, -without work, too.')
     ],
     user: UserOption = None,
     tenant: TenantOption = None,
     thread: Annotated[str | None, typer.Option(metavar="ID", help="Only of this thread.")] = None,
-    best_first: Annotated[bool, typer.Option("--best-first", help="Order by rank, not by time.")] = False,
+    best_first: Annotated[bool, typer.Option("--best-first", help="Sort by rank instead of time.")] = False,
     limit: LimitOption = 20,
 ) -> None:
     """Search the recorded messages, newest first."""
@@ -131,8 +131,8 @@ def search(
 def events(
     ctx: typer.Context,
     thread: ThreadArgument,
-    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this kind, like handoff.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Only of this run.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only events of this kind, like handoff.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only events of this run.")] = None,
     limit: LimitOption = 100,
 ) -> None:
     """List the newest events of a thread, oldest first."""
@@ -161,7 +161,7 @@ def delete(
     ctx: typer.Context,
     thread: ThreadArgument,
     tombstone: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Refuse late writes of guarded runs this long, like 1d.")
+        str | None, typer.Option(metavar="AGE", help="How long to refuse late writes of guarded runs, like 1d.")
     ] = None,
     yes: YesOption = False,
 ) -> None:
@@ -185,9 +185,9 @@ def delete(
 
 
 def person(by: str | None) -> str:
-    """Return who acts: the given name, or the user of this shell."""
+    """Return the name of the person who acts: the given one, or the user of this shell."""
     if not (name := by or shell_user()):
-        raise typer.BadParameter("--by must name who does it: this shell has no user")
+        raise typer.BadParameter("--by must name the person: this shell has no user")
     return name
 
 
@@ -214,10 +214,10 @@ def holds(
 def hold(
     ctx: typer.Context,
     thread: ThreadArgument,
-    reason: Annotated[str, typer.Argument(metavar="REASON", help="Why, like the number of a case.")],
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; else the user of this shell.")] = None,
+    reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason, like the number of a case.")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; by default the shell's user.")] = None,
 ) -> None:
-    """Hold a thread: nothing of it is deleted until its release."""
+    """Hold a thread, so that nothing of it is deleted until its release."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = state.threads.hold(thread, reason, by=person(by))
@@ -231,7 +231,7 @@ def release(
     ctx: typer.Context,
     thread: ThreadArgument,
     reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason of the hold.")],
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who ends it; else the user of this shell.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who ends it; by default the shell's user.")] = None,
 ) -> None:
     """End a hold of a thread."""
     target: Target = ctx.obj
@@ -247,7 +247,7 @@ def release(
 
 
 def leases(ctx: typer.Context, limit: LimitOption = 100) -> None:
-    """List the leases that are held, with their holders. Those that expire first come first."""
+    """List the leases that are held, with their holders. The first to expire come first."""
     target: Target = ctx.obj
     with target.connect() as state:
         page = state.leases.list(limit=limit)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Also copy threads that went on in both places, over those there.")
+    bool, typer.Option("--overwrite", help="Overwrite threads that have changed in both places.")
 ]
 VerifyOption = Annotated[bool, typer.Option(help="Compare each thread after the copy.")]
 
@@ -25,15 +25,15 @@ VerifyOption = Annotated[bool, typer.Option(help="Compare each thread after the 
 def import_langgraph(
     ctx: typer.Context,
     source: Annotated[str, typer.Option("--from", metavar="DSN", help="Database with LangGraph's tables.")],
-    source_schema: Annotated[str, typer.Option("--from-schema", metavar="NAME", help="Schema there.")] = "public",
+    source_schema: Annotated[
+        str, typer.Option("--from-schema", metavar="NAME", help="Schema of these tables.")
+    ] = "public",
     thread: ThreadsOption = None,
     overwrite: OverwriteOption = False,
     verify: VerifyOption = True,
     decrypt: Annotated[
         bool,
-        typer.Option(
-            "--decrypt", help="Decrypt what LangGraph's EncryptedSerializer has encrypted by LANGGRAPH_AES_KEY."
-        ),
+        typer.Option("--decrypt", help="Decrypt values of LangGraph's EncryptedSerializer by LANGGRAPH_AES_KEY."),
     ] = False,
 ) -> None:
     """Copy threads from the tables of LangGraph's saver. It can be stopped and run again."""
@@ -71,12 +71,12 @@ def _aes_serializer() -> EncryptedSerializer:
 def export_langgraph(
     ctx: typer.Context,
     goal: Annotated[str, typer.Option("--to", metavar="DSN", help="Database to write to.")],
-    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema there.")] = "public",
+    goal_schema: Annotated[str, typer.Option("--to-schema", metavar="NAME", help="Schema of these tables.")] = "public",
     thread: ThreadsOption = None,
     overwrite: OverwriteOption = False,
     verify: VerifyOption = True,
 ) -> None:
-    """Copy threads to the tables of LangGraph's saver. They are made if needed. It can be stopped and run again."""
+    """Copy threads to the tables of LangGraph's saver. Missing tables are made. It can be stopped and run again."""
     target: Target = ctx.obj
     with target.admin() as admin, job("exporting") as advance:
         report = admin.export_langgraph(

@@ -1,4 +1,4 @@
-"""The checkpoints of a thread as a tree, with forks as branches; long sequences are folded."""
+"""The drawing of a thread's checkpoints as a tree, with forks as branches. Long sequences are folded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Node:
         step: Its superstep.
         nodes: The nodes that ran, or the source if none did.
         summary: What the superstep added.
-        writer: The process that wrote it, if the metadata has it.
+        writer: The process that wrote it, if the metadata names it.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Node:
 
 
 def short_id(checkpoint_id: str) -> str:
-    """Return the end of a checkpoint id, as the inspector's pages show it; a UUIDv6 begins with the hour."""
+    """Return the end of a checkpoint id, as the inspector's pages show it. A UUIDv6 begins with the time."""
     return checkpoint_id[-12:]
 
 
@@ -55,7 +55,7 @@ def outline(checkpoints: Iterable[CheckpointTuple]) -> list[Node]:
         checkpoints: Newest first, as a saver lists them.
     """
     nodes = []
-    # A child comes before its parent and is compared with it; only children without a parent yet are kept.
+    # A child comes before its parent and is compared with it. Keep only children whose parent was not seen yet.
     pending: dict[str | None, list[CheckpointTuple]] = defaultdict(list)
     for item in checkpoints:
         if not item.config["configurable"].get("checkpoint_ns"):
@@ -69,10 +69,10 @@ def draw(nodes: Sequence[Node], title: str, width: int, labels: Mapping[str, str
     """Return the tree of some nodes, with lines of at most `width` columns.
 
     Args:
-        nodes: Oldest first.
-        title: Of the whole.
-        width: In columns.
-        labels: By checkpoint id; a checkpoint that has one is not folded.
+        nodes: The nodes, oldest first.
+        title: The title of the tree.
+        width: Maximum width in columns.
+        labels: Labels by checkpoint id. A labelled checkpoint is not folded.
     """
     children: dict[str | None, list[Node]] = defaultdict(list)
     known = {node.id for node in nodes}
@@ -161,7 +161,7 @@ def _node(item: CheckpointTuple, parent: CheckpointTuple | None) -> Node:
 
 
 def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, new: Sequence[BaseMessage]) -> str:
-    """Return the nodes of a superstep: those that have seen newer versions than in the parent."""
+    """Return the nodes of a superstep, which have seen newer versions than in the parent."""
     if source != "loop":
         return source
     seen = item.checkpoint.get("versions_seen") or {}
@@ -169,7 +169,7 @@ def _nodes(source: str, item: CheckpointTuple, parent: CheckpointTuple | None, n
     names = [name for name, versions in seen.items() if versions != before.get(name)]
     shown = [name.strip("_") for name in names if name not in ("__input__", "__interrupt__")]
     if not shown and new and all(isinstance(message, ToolMessage) for message in new):
-        return "tools"  # a node reached by Send is not in versions_seen
+        return "tools"  # A node that a Send starts is not in `versions_seen`.
     return "+".join(shown) or source
 
 

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 def upcast(
     ctx: typer.Context,
-    to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="The state_version of the application.")],
+    to: Annotated[int, typer.Option("--to", min=1, metavar="N", help="The application's state_version.")],
     upcasters: Annotated[
-        str, typer.Option("--upcasters", metavar="MODULE:NAME", help="Its upcasters: a dict like {2: f, 3: g}.")
+        str,
+        typer.Option(
+            "--upcasters", metavar="MODULE:NAME", help="The application's upcasters: a dict like {2: f, 3: g}."
+        ),
     ],
     serde: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:NAME", help="Its serializer, if it has one or has custom types."),
+        typer.Option(metavar="MODULE:NAME", help="The application's serializer, if it has its own or custom types."),
     ] = None,
     thread: ThreadsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only count.")] = False,
@@ -37,7 +40,7 @@ def upcast(
     """Rewrite checkpoints in the newest version of the state. It can be stopped and run again."""
     steps = _attribute(upcasters)
     if not isinstance(steps, Mapping):
-        raise ConfigurationError(f"{upcasters} is not a dict of upcasters")
+        raise ConfigurationError(f"--upcasters must name a dict of upcasters, got {upcasters}")
     serializer = _attribute(serde) if serde else None
     if isinstance(serializer, type):
         serializer = serializer()
@@ -102,10 +105,10 @@ def _print_upcast(report: UpcastReport, version: int) -> None:
 
 
 def _attribute(name: str) -> Any:
-    """Return what `module:attribute` names; the working directory is searched, too."""
+    """Return the object that `module:attribute` names. The working directory is searched, too."""
     module, _, path = name.partition(":")
     if not module or not path:
-        raise ConfigurationError(f"{name!r} does not name a module and an attribute, like app.state:upcasters")
+        raise ConfigurationError(f"name must have the form module:attribute, like app.state:upcasters, got {name!r}")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -162,8 +162,8 @@ class AsyncFiles:
 
         Args:
             namespace: Namespace of the files.
-            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. With a `/`, it is matched with the
-                path from the directory, else with the file's name. A wildcard does not match a dot that begins a name.
+            pattern: Names, `*`, `**`, `?`, sets like `[a-z]` and braces like `{a,b}`. With a `/`, it is matched with
+                the path from the directory, else with the file's name. No wildcard matches a dot that begins a name.
             directory: The directory, or a file.
 
         Raises:

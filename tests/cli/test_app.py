@@ -32,7 +32,7 @@ def test_help_names_every_command(run: Run) -> None:
     ("arguments", "code", "why"),
     [
         (["prune", "--strategy", "delte"], 2, "'delte' is not one of"),
-        (["prune", "--strategy", "delete", "--keep-last", "2"], 1, "--keep-last goes with"),
+        (["prune", "--strategy", "delete", "--keep-last", "2"], 1, "--keep-last requires"),
         (["prune", "--strategy", "delete", "--older-than", "soon"], 1, "must be a number and s, m"),
         (["--schema", "no name", "prune", "--strategy", "delete"], 1, "must be a lower-case"),
         (["--schema", "nobodys", "prune", "--strategy", "delete"], 1, "setup"),

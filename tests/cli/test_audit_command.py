@@ -36,5 +36,5 @@ def test_chains_are_verified_exported_and_adopted(
     connection.execute(f"DELETE FROM {saver.schema}.events WHERE payload ->> 'number' = '1'".encode())
     assert "the event was removed" in terminal("audit", code=1)
     assert json.loads(terminal("--json", "audit", "--thread", "t", code=1))["problems"][0]["thread_id"] == "t"
-    assert "--to goes with export" in terminal("audit", "--to", str(exported), code=1)
-    assert "goes with verify" in terminal("audit", "export", "--against", str(exported), code=1)
+    assert "--to requires export" in terminal("audit", "--to", str(exported), code=1)
+    assert "requires verify" in terminal("audit", "export", "--against", str(exported), code=1)

@@ -243,7 +243,7 @@ def test_a_worker_serves_metrics(run: Any, dsn: str, schema: str, tmp_path: Path
         port = str(taken.getsockname()[1])
         with start(dsn, schema, tmp_path, "agent.py:graph", "--metrics-port", port) as process:
             assert process.wait(GUARD_SECONDS) == 1
-            assert f"127.0.0.1:{port} cannot be listened on" in process.said
+            assert f"cannot listen on 127.0.0.1:{port}" in process.said
 
 
 def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) -> None:
@@ -251,7 +251,7 @@ def test_a_worker_that_cannot_start_says_why(run: Any, dsn: str, schema: str) ->
     assert "has no 'agent'; its graphs are builder, graph" in run("worker", "agent.py:agent", code=1)
     Path("hooks.json").write_text('{"graphs": {"shop": "./agent.py:graph"}, "webhooks": {"secret": "x"}}')
     assert "webhooks.secret of langgraph.json is not supported" in run("worker", "--config", "hooks.json", code=1)
-    assert "the input is not JSON" in run("enqueue", "agent", "{", code=1)
+    assert "the input must be JSON" in run("enqueue", "agent", "{", code=1)
     assert "--all or --graph" in run("resume", code=1)
     assert "0 crashed runs enqueued" in run("resume", "--all")
     assert os.environ.get("PGSTATE_DSN") is None

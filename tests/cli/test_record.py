@@ -38,7 +38,7 @@ def test_runs_are_listed(run: Run) -> None:
     assert run("runs", "--since", "1s") == "no runs\n"
     assert "must be a number and s, m" in run("runs", "--since", "soon", code=1)
     assert "'late' is not one of pending, running" in run("runs", "--status", "late", code=2)
-    assert "--failed goes without" in run("runs", "--failed", "--status", "error", code=2)
+    assert "--failed takes no" in run("runs", "--failed", "--status", "error", code=2)
 
 
 def test_a_narrow_terminal_cuts_nothing_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,11 +211,11 @@ def test_what_cannot_be_served_is_said(run: Run, tmp_path: Path, monkeypatch: py
     (tmp_path / "other.json").write_text(json.dumps({"graphs": graphs, "webhooks": {"url": {"max_url_length": 9}}}))
     for arguments, said in (
         (("--config", "other.json", "--port", "0"), "webhooks.url.max_url_length of langgraph.json is not supported"),
-        ((), "name a graph"),
+        ((), "requires a graph"),
         (("nothing", "--port", "0"), "a graph must be named like"),
         (("--host", "0.0.0.0", "--port", "0", f"{TESTS}/support/http.py:chat"), "without auth the server listens"),
-        (("--workers", "2", "--host", "203.0.113.1", "x:y"), "cannot be listened on"),
-        (("--host", "203.0.113.1", f"{TESTS}/support/http.py:chat"), "cannot be listened on"),
+        (("--workers", "2", "--host", "203.0.113.1", "x:y"), "cannot listen on"),
+        (("--host", "203.0.113.1", f"{TESTS}/support/http.py:chat"), "cannot listen on"),
     ):
         result = run("serve", *arguments, code=1)
         assert said in " ".join(result.output.split())
