@@ -512,7 +512,7 @@ class PGState(_State):
         return run_blocking(made)
 
     def undo_move_to_tenants(self) -> bool:
-        """Take back a move to tenants that has not ended, and return whether there was one. No row is lost.
+        """Undo a move to tenants that has not ended, and return whether there was one. No row is lost.
 
         Raises:
             TenantError: If it has ended.

@@ -122,7 +122,7 @@ def tenancy(
             if target.is_json:
                 print_json({"undone": was_begun})
             else:
-                console.print("the move is taken back" if was_begun else "no move was begun")
+                console.print("the move is undone" if was_begun else "no move was begun")
             return
         done = state.move_to_tenants(
             tenant,

@@ -1,7 +1,7 @@
-"""Following of runs: one statement reads for all readers of a state, as often as is useful.
+"""Following of runs: one statement reads for all readers of a state.
 
-A reader asks for the events after its last event, and waits. Events that no reader asks for are not kept, so a slow
-reader needs no memory. Waiting readers poll. Without readers there are no reads.
+A reader asks for the events after its last event, and waits. Events are not buffered, so a slow reader takes no memory.
+While readers wait, the database is polled. Without readers it is not.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from langgraph_pgstate.runs.notifying import EndListener, on_loop
 from langgraph_pgstate.runs.types import StreamPage, ThreadPage, Wanted, WantedRuns
 from langgraph_pgstate.schema.queries import Queries
 
-# Seconds between two reads: if no reader is behind, and if a reader is.
+# Seconds between two reads: the first if no reader is behind, the second if a reader is.
 _PAUSE: Final = 0.05
 _SHORT_PAUSE: Final = 0.01
-# Batches that one statement returns, unless more readers wait.
+# Maximum number of batches that one statement returns, unless more readers wait.
 _BATCHES: Final = 256
 
 
@@ -48,9 +48,9 @@ class _Request:
 
 
 class _ReadTimes:
-    """Times of reads: 50 ms apart, or as long as the last one took, a second at most.
+    """Times of reads. The pause is 50 ms, or as long as the last read took, at most a second.
 
-    Longer pauses would grow by themselves, because the events that gather meanwhile delay the event loop's next read.
+    Longer pauses would grow without end: events that arrive meanwhile make the next read take longer.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class _ReadTimes:
 
 
 def _wanted(requests: Sequence[_Request]) -> list[Wanted | WantedRuns]:
-    """Return the places to read, each once, because readers of one run are mostly at the same place."""
+    """Return the distinct positions to read. Readers of one run are mostly at the same position."""
     return [*dict.fromkeys(request.wanted for request in requests)]
 
 
 async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | WantedRuns]) -> list[_Page]:
-    """Return a page for each wanted place. One round trip for runs, one for threads."""
+    """Return a page for each position. One round trip for runs, one for threads."""
     runs = [one for one in wanted if isinstance(one, Wanted)]
     threads = [one for one in wanted if isinstance(one, WantedRuns)]
     found: dict[Wanted | WantedRuns, _Page] = {}
@@ -86,7 +86,7 @@ async def _read(db: Connection, queries: Queries, wanted: Sequence[Wanted | Want
 
 
 def _answer(requests: Sequence[_Request], wanted: Sequence[Wanted | WantedRuns], pages: Sequence[_Page]) -> None:
-    """Give pages to the readers for which they have news."""
+    """Hand pages to the readers for which they have new events."""
     found = dict(zip(wanted, pages, strict=True))
     for request in requests:
         page = found[request.wanted]
@@ -103,7 +103,7 @@ class _Waiter(_Request):
 
 
 class Follower:
-    """The readers of a blocking state. One of the waiting readers reads for all."""
+    """The readers of a blocking state. One waiting reader reads for all."""
 
     def __init__(self, database: Database, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener
@@ -112,7 +112,7 @@ class Follower:
         self._lock, self._reading, self._news = threading.Lock(), threading.Lock(), threading.Event()
 
     def next(self, cursor: AnyCursor) -> Any:
-        """Wait for news about a run or a thread.
+        """Wait for new events of a run or a thread.
 
         Raises:
             PGStateError: If the database is not available.
@@ -145,7 +145,7 @@ class Follower:
         return mine.page
 
     def _read_sooner(self, request: _Request) -> None:
-        """Read sooner: the run of a reader has ended."""
+        """Make the next read sooner, because the run of a reader has ended."""
         request.is_urgent = True
         self._news.set()
 
@@ -184,7 +184,7 @@ class _Future(_Request):
 
 
 class AsyncFollower:
-    """Async twin of `Follower`: a task reads while readers wait."""
+    """Async twin of `Follower`. A task reads while readers wait."""
 
     def __init__(self, database: AsyncDatabase, queries: Queries, end_listener: EndListener) -> None:
         self._database, self._queries, self._end_listener = database, queries, end_listener

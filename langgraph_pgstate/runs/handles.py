@@ -1,4 +1,4 @@
-"""Handles of enqueued runs, with which a caller waits for them."""
+"""Handles of enqueued runs, by which callers wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Seconds between two polls. Notifications are faster, if they arrive.
 _FIRST_PAUSE: Final = 0.02
-# Each pause is longer than the one before by this factor, so that a wait takes on average a tenth longer than its run.
+# Factor between two pauses, such that a wait takes on average a tenth longer than its run.
 _LENGTHENING: Final = 1.25
 _LONGEST_PAUSE: Final = 0.5
 
@@ -33,7 +33,7 @@ class _Handle:
         self.thread_id = thread_id
         self.run_id = run_id
         self.is_new = is_new
-        # Whether the run is known to have existed. If it no longer exists, it was rolled back or deleted.
+        # Whether the run is known to have existed. Then a missing run was rolled back or deleted.
         self._is_known = is_known
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class RunHandle(_Handle):
         return self._runs.status(self.thread_id, self.run_id)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the run ends, and return the state that it left; see `Runs.wait`."""
+        """Wait until the run ends, and return its final state; see `Runs.wait`."""
         return self._runs.wait(self.thread_id, self.run_id, timeout, is_known=self._is_known)
 
     def join(self, *, last_event_id: str | int | None = None) -> Iterator[StreamEvent]:
@@ -98,7 +98,7 @@ class AsyncRunHandle(_Handle):
 
 
 class PollPauses:
-    """The pauses between two polls of a run: short at first, and never beyond the caller's timeout.
+    """The pauses between polls of a run. They are short at first, and end at the caller's timeout.
 
     Attributes:
         is_first: Whether the last pause was the first one.

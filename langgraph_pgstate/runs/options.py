@@ -27,7 +27,7 @@ DEFAULT_SIZE_LIMIT = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Errors after which an enqueued run is tried again, and the delays between its attempts.
+    """Retries of an enqueued run: the errors after which it is tried again, and the delays.
 
     Attributes:
         initial: Seconds before the second attempt.
@@ -48,7 +48,7 @@ class Backoff:
         for name in ("initial", "factor", "maximum", "jitter"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConfigurationError(f"Backoff.{name} must be a number that is not negative, not {value!r}")
+                raise ConfigurationError(f"Backoff.{name} must be 0 or more, not {value!r}")
         if self.jitter > 1:
             raise ConfigurationError(f"Backoff.jitter must be from 0 to 1, not {self.jitter}")
         if self.retry_on is None:
@@ -62,12 +62,12 @@ class Backoff:
             elif isinstance(one, str):
                 names.append(one)
             else:
-                raise ArgumentTypeError(f"Backoff.retry_on has exceptions and their names, not {one!r}")
+                raise ArgumentTypeError(f"Backoff.retry_on must contain exceptions or their names, not {one!r}")
         object.__setattr__(self, "retry_on", tuple(names))
 
     def delay(self, attempt: int, jitter: float) -> float:
-        """Return the seconds to wait after the failed attempt number `attempt` (from 1); `jitter` is in [0, 1)."""
-        # Beyond this exponent any factor is beyond any maximum, and a float would overflow.
+        """Return the seconds to wait after the failed attempt `attempt`, from 1. `jitter` must be in [0, 1)."""
+        # A larger exponent exceeds any maximum, and would overflow a float.
         ceiling = min(self.maximum, self.initial * self.factor ** min(attempt - 1, 64))
         return ceiling * (1 - self.jitter * jitter)
 
@@ -83,7 +83,7 @@ class Backoff:
         return not names.isdisjoint(self.retry_on)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the backoff as a dict of JSON types, which are the arguments of an equal one."""
+        """Return the arguments of an equal `Backoff` as a dict of JSON types."""
         return asdict(self)
 
 
@@ -112,23 +112,23 @@ class EnqueueOptions(TypedDict, total=False):
         thread_id: The thread; a new one by default.
         run_id: The run's id; a new one by default. A run that was enqueued under this id is not enqueued again.
         checkpoint_id: Checkpoint from which the run starts; the thread's newest by default.
-        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins: otherwise
-            something else has gone on first. Not checked by default, nor when the run resumes what it has begun.
+        expected_head: Checkpoint that must be the thread's newest, both now and when the run begins. Use it to refuse a
+            run if the thread has advanced. Not checked by default, nor when the run is resumed.
         config: Config of the run: `configurable`, `tags`, `metadata`, `recursion_limit` and others.
         context: Context of the graph, for `Runtime.context`.
         metadata: Metadata of the run, merged into that of the config.
         queue: The queue; `default` by default.
         priority: Runs of higher priority are claimed first; 0 by default.
-        key: Runs of different keys take turns, and keys have limits: a tenant, a user. By default what `run_key` of the
-            state names.
+        key: Key in the queue, such as a tenant or a user. Runs of different keys take turns, and keys have limits. By
+            default the key that `run_key` of the state names.
         version: Version of the graph: only workers that accept it run the run. Empty by default, for all workers.
-        run_after: Time before which the run is not claimed, or the time that it waits.
+        run_after: Time before which the run is not claimed, or a timedelta to wait.
         multitask_strategy: What happens if the thread has pending or running runs. `enqueue`, the default: this run
             waits for them. `reject`: it is refused. `interrupt`: they end as `interrupted`, and keep their checkpoints.
             `rollback`: they end, and their checkpoints are deleted.
         max_attempts: Number of attempts after which an error is final; 1 by default, because nodes need not be
-            idempotent. A run whose worker died goes on from its newest checkpoint however many there were.
-        retry: Errors after which it is tried again, and delays.
+            idempotent. A run whose worker died is resumed from its newest checkpoint after any number of attempts.
+        retry: Errors after which the run is tried again, and the delays.
         timeout: Seconds that the run may take over all attempts, from the first claim; no limit by default.
         superstep_timeout: Seconds that a superstep may take; no limit by default.
         interrupt_before: Nodes before which the run stops, or `*`.
@@ -141,11 +141,11 @@ class EnqueueOptions(TypedDict, total=False):
             thread is in the queue. The run's events and its status can be read for another minute, its state cannot.
         default_answer: The answer that its interrupts get if they are not answered in time; none by default. The runs
             that resume it have the same.
-        webhook: URL to which the end of the run is sent, with any status, and that of a run which resumes it. None by
-            default.
-        size_limit: Bytes that the encoded input may have; 16 MB by default.
-        traceparent: W3C `traceparent` of the caller; the spans of the run are exported as part of its trace. By default
-            that of the config, as `metadata` or `configurable`. One that cannot be read is ignored.
+        webhook: URL to which the end of the run is sent, with any status, and the end of a run that resumes it. None
+            by default.
+        size_limit: Maximum bytes of the encoded input; 16 MB by default.
+        traceparent: W3C `traceparent` of the caller. The spans of the run are exported as part of its trace. By default
+            the one in `metadata` or `configurable` of the config. An invalid one is ignored.
     """
 
     thread_id: str | int | UUID | None
@@ -181,26 +181,27 @@ class WorkerOptions(TypedDict, total=False):
     """Options of a worker.
 
     Attributes:
-        concurrency: Runs at once; 10 by default.
+        concurrency: Maximum number of runs at the same time; 10 by default.
         queues: Queues from which runs are claimed, the first one first; `default` by default.
         versions: Versions that are accepted besides runs without one: a version of all graphs, or by graph a version or
             several. None by default.
         lease_ttl: Seconds after which a run goes to another worker if this one dies; 12 by default.
-        poll: Seconds between two looks for runs; 0.5 by default. Notifications are faster where they arrive.
-        drain_timeout: Seconds that runs have to come to a superstep boundary when the worker is stopped, or when a run
-            that blocks is cancelled; 30 by default. So long at most, other runs of a thread wait for code that cannot
-            be stopped.
-        max_crashes: Deaths of a run's workers without a new checkpoint after which it ends as `error`; 3 by default. It
-            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. The
-            last death must be one of a worker that ran nothing else; after the first one the run is claimed alone.
+        poll: Seconds between two searches for runs; 0.5 by default. Notifications, if they arrive, are faster.
+        drain_timeout: Seconds in which runs must reach a superstep boundary after the worker is stopped, or after a
+            blocking run is cancelled; 30 by default. Other runs of the thread wait at most this long for code that
+            cannot be stopped.
+        max_crashes: Number of deaths of a run's workers, without a new checkpoint, after which it ends as `error`; 3 by
+            default. It also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these
+            are more. After the first death the run is claimed alone. The last death counts only if its worker ran
+            nothing else.
         adopt: Whether crashed runs of a plain `graph.invoke` of the worker's graphs are taken over; not by default.
-        followed_by: By graph, another graph that is enqueued when a run of it has succeeded, in the same transaction:
-            on a thread of its own, which is deleted when it has succeeded, with the input `thread_id` and `run_id` of
-            the run, its owner, queue and key. It must be idempotent, because it has up to five attempts. Not after a
-            run that deletes its thread.
-        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state; returns
-            the input to use. By default tool calls without a result get one in the channel `messages`. `None` for not
-            at all.
+        followed_by: By graph, another graph that is enqueued in the transaction in which a run of it succeeds. Its
+            input is `thread_id` and `run_id` of that run; owner, queue and key are those of the run. It runs on a new
+            thread, which is deleted when it has succeeded. It must be idempotent, because it has up to five attempts.
+            A run that deletes its thread is not followed.
+        repair: Called as `repair(state, input)` before a run with an input starts on a thread that has a state;
+            returns the input to use. By default, tool calls without a result get one in the channel `messages`.
+            `None` turns it off.
     """
 
     concurrency: int
@@ -217,17 +218,17 @@ class WorkerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Delivery of webhooks.
+    """Settings of the delivery of webhooks.
 
     Attributes:
-        secret: Secret with which they are signed; unsigned without. What follows `whsec_` is base64.
-        allowed_networks: Networks that are not public, but that webhooks may be delivered to, like `10.1.0.0/16`.
-        timeout: Seconds that a receiver has to answer.
-        headers: Headers that each request has, to any URL.
-        allowed_hosts: The hosts that webhooks may be delivered to; `*.example.com` stands for all hosts below that one.
-            All hosts by default.
-        allowed_ports: The ports that they may be delivered to; all by default.
-        require_https: Whether URLs must be those of HTTPS.
+        secret: Secret with which webhooks are signed; by default they are not. The part after `whsec_` is base64.
+        allowed_networks: Private networks to which webhooks may be delivered, like `10.1.0.0/16`.
+        timeout: Seconds in which a receiver must respond.
+        headers: Headers of every request.
+        allowed_hosts: Hosts to which webhooks may be delivered; all by default. `*.example.com` stands for all hosts
+            below that one.
+        allowed_ports: Ports to which webhooks may be delivered; all by default.
+        require_https: Whether URLs must begin with `https://`.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -240,13 +241,13 @@ class WebhookSettings:
 
     def __post_init__(self) -> None:
         if self.secret is not None and not (isinstance(self.secret, str) and self.secret):
-            raise ConfigurationError("WebhookSettings.secret must be text, and not empty")
+            raise ConfigurationError("WebhookSettings.secret must be text that is not empty")
         timeout = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 300:
             raise ConfigurationError(f"WebhookSettings.timeout must be seconds, more than 0, not {timeout!r}")
         _ = self.networks
         if not isinstance(self.headers, Mapping) or not all(_is_header(*one) for one in self.headers.items()):
-            raise ConfigurationError("WebhookSettings.headers are names and values of HTTP, in ASCII")
+            raise ConfigurationError("WebhookSettings.headers must be names and values of HTTP headers, in ASCII")
         for name, kind in (("allowed_hosts", str), ("allowed_ports", int)):
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Sequence) or not all(type(one) is kind for one in given):
@@ -256,10 +257,10 @@ class WebhookSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> WebhookSettings:
-        """Return the settings that `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS` (with commas) name.
+        """Return the settings of `PGSTATE_WEBHOOK_SECRET` and `PGSTATE_WEBHOOK_NETWORKS`, a list with commas.
 
         Raises:
-            ConfigurationError: If they are not usable.
+            ConfigurationError: If they are invalid.
         """
         given = os.environ if environment is None else environment
         networks = given.get("PGSTATE_WEBHOOK_NETWORKS", "").split(",")
@@ -268,13 +269,13 @@ class WebhookSettings:
 
     @property
     def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-        """The networks that are not public, but allowed.
+        """The private networks that are allowed.
 
         Raises:
-            ConfigurationError: If one is not usable.
+            ConfigurationError: If one is invalid.
         """
         if isinstance(self.allowed_networks, str):
-            raise ArgumentTypeError("WebhookSettings.allowed_networks is a list of networks, not text")
+            raise ArgumentTypeError("WebhookSettings.allowed_networks must be a list of networks, not text")
         try:
             return tuple(ipaddress.ip_network(one) for one in self.allowed_networks)
         except ValueError as error:
@@ -282,7 +283,7 @@ class WebhookSettings:
 
     @property
     def claim_seconds(self) -> float:
-        """Seconds after which another process delivers what this one has claimed without storing an outcome."""
+        """Seconds after which other processes deliver a webhook that was claimed without a stored outcome."""
         return 2 * self.timeout + 30
 
 

@@ -1,4 +1,4 @@
-"""Requests to run a graph, validated and encoded before anything is written. No I/O."""
+"""Validation and encoding of runs to enqueue. No I/O."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class RunRequest:
         run_id: The run.
         queue: The queue.
         graph: Name of the graph.
-        priority: Its priority.
+        priority: Priority of the run.
         key: Runs of different keys take turns, and keys have limits.
         version: Version of the graph; empty for any.
-        run_after: Time before which it is not claimed, or the time that it waits.
+        run_after: Time before which it is not claimed, or a timedelta to wait.
         strategy: What happens to other runs of the thread.
-        options: Retries and time limits, and what is needed to enqueue it again; JSON types.
+        options: Retries, time limits, and other options that another run needs to repeat it; JSON types.
         data: Its `RunInput`, as a frame.
         owner: Agent, user and tenant.
-        metadata: Its metadata, as JSON types, if they may be stored in clear text.
+        metadata: Its metadata, as JSON types, if they may be stored outside `data`.
         adopts: Whether a run of this id that was not enqueued is taken over.
         start: Namespace and id of the checkpoint from which it starts; `None` for the thread's newest.
-        traceparent: The caller's span, to whose trace it belongs.
-        has_new_id: Whether its id was made for it, so that no other run has it.
+        traceparent: The caller's span, whose trace contains the run.
+        has_new_id: Whether its id is new, so that no other run has it.
         expected_head: Checkpoint that must be the thread's newest in the root namespace.
     """
 
@@ -112,9 +112,9 @@ class RunRequest:
             thread_id: The thread.
             run_id: The run.
             queue: The queue.
-            options: The options of the other one.
+            options: The options of the other run.
             data: Its `RunInput`, as a frame.
-            metadata: Its metadata, which are in the data, too.
+            metadata: Its metadata, which `data` also holds.
 
         Raises:
             CorruptStateError: If the options are not those of a run.
@@ -127,7 +127,7 @@ class RunRequest:
 
     @property
     def is_checked(self) -> bool:
-        """Whether other runs or checkpoints decide whether it can be enqueued."""
+        """Whether enqueueing depends on other runs or on checkpoints."""
         return not self.has_new_id or self.strategy == "reject" or bool(self.start or self.expected_head)
 
     @property
@@ -175,16 +175,16 @@ def request_run(
         codec: Encodes the input.
         graph: Name of the graph.
         input: The graph's input.
-        command: A command instead of it.
+        command: A command instead of an input.
         known_graphs: The graphs that exist, if they are known.
         keys: Keys of the config that name the thread's owner.
         adopts: Whether a run of this id that was not enqueued is taken over.
-        run_key: Source of the key of a run that is given none.
+        run_key: Source of the key of a run without one.
         options: See `EnqueueOptions`.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
-        SerializationError: If a value cannot be stored; it is named.
+        ConfigurationError: If an argument is invalid.
+        SerializationError: If a value cannot be stored. The error names it.
     """
     if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
         raise ArgumentTypeError(
@@ -233,18 +233,18 @@ def request_run(
 
 
 def _clear_metadata(codec: ValueCodec, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metadata of a run's row, or `None`: what is encrypted is not stored in clear text beside it."""
+    """Return the metadata of a run's row; `None` with a serializer that may encrypt, which encodes it in the data."""
     return to_json(metadata)[0] if metadata and codec.is_native else None
 
 
 class RunEncoder:
-    """Validates and encodes runs with the settings of a state.
+    """A validator and encoder of runs, with the settings of a state.
 
     Args:
         codec: Encodes inputs.
         keys: Keys of configs that name a thread's owner.
         graphs: The graphs that may be enqueued; any if `None`.
-        run_key: Source of the key of runs that are given none.
+        run_key: Source of the key of runs without one.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class RunEncoder:
 def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, options: EnqueueOptions) -> RunInput:
     """Return the validated arguments with which a run calls its graph."""
     if command is not None and input is not None:
-        raise ConfigurationError("a run takes an input or a command, not both")
+        raise ConfigurationError("a run must have an input or a command, not both")
     if command is not None and not isinstance(command, Command):
         raise ArgumentTypeError(f"command must be a langgraph.types.Command, not {type(command).__name__}")
     config = mapping_of("config", options.get("config"))
@@ -299,7 +299,7 @@ def _input_of(input: Any, command: Command[Any] | None, default_answer: Any, opt
 
 
 def _limits_of(options: EnqueueOptions, default_answer: DefaultAnswer | None) -> dict[str, Any]:
-    """Return the validated retries, time limits and webhook of a run, as JSON types."""
+    """Return the retries, time limits and webhook of a run, validated, as JSON types."""
     webhook = webhook_of(options.get("webhook"))
     return {
         "max_attempts": integer_of("max_attempts", options.get("max_attempts", 1), 1),
@@ -351,7 +351,7 @@ def read_options(text: str, where: str) -> dict[str, Any]:
 
 
 def _stored_backoff(stored: Mapping[str, Any]) -> Backoff:
-    # A newer version of this package may have enqueued it.
+    # A newer version of this package may have enqueued the run.
     return Backoff(**{name: value for name, value in stored.items() if name in Backoff.__dataclass_fields__})
 
 
@@ -370,7 +370,7 @@ def thread_given(options: EnqueueOptions) -> str | None:
 def _ids(options: EnqueueOptions) -> tuple[str, str]:
     found, is_named = run_id_of(options.get("run_id")), options.get("run_id") is not None
     given = thread_given(options)
-    # A call that is repeated under a run_id finds the thread that the first one made.
+    # A call that is repeated with the same run_id must find the thread of the first call.
     thread_id = given if given is not None else found if is_named else str(uuid7())
     check_key_size("thread_id and run_id", thread_id, found)
     return thread_id, found

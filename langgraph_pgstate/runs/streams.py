@@ -1,4 +1,4 @@
-"""Events of runs: how they are encoded, written by workers and read by others."""
+"""Events of runs: their encoding, storage by workers, and reading."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from langgraph_pgstate.schema.queries import Queries, Statement
 METADATA: Final = "metadata"
 EVENTS: Final = "events"
 """The mode of what `astream_events` yields, which is no mode of `stream`."""
-# Of events before the first checkpoint of an attempt is known; LangGraph's steps begin at -1.
+# The superstep of events before the first known checkpoint of an attempt. LangGraph's supersteps begin at -1.
 NO_STEP: Final = -2
 PAGE_BYTES: Final = 64 * 1024
 """Bytes of batches after which a page of events ends: what a reader holds that takes nothing."""
 _MESSAGES: Final = "messages"
 _INTERRUPT: Final = "__interrupt__"
-# Levels of an event's data on which what cannot be stored is looked for.
+# Number of levels of an event's data that are searched for values that cannot be stored.
 _LEVELS: Final = 6
 
 Decoded = tuple[int, str, tuple[str, ...], Any, bool]
@@ -43,14 +43,14 @@ _log = logging.getLogger("langgraph_pgstate.runs")
 
 
 def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: Any, step: int | None) -> bytes:
-    """Return an event as bytes. Of data that cannot be stored, the `repr` is; in the mode `events`, of its parts.
+    """Return an event as bytes. Data that cannot be stored is replaced by its `repr`, in mode `events` part by part.
 
     Args:
         codec: Encodes the data.
         mode: The stream mode.
         namespace: The subgraph.
-        data: What the graph has yielded.
-        step: The superstep of the root graph; `None` for an event that is none of the graph's.
+        data: The data that the graph yielded.
+        step: The superstep of the root graph; `None` for an event that the graph did not yield.
     """
     try:
         type_, value = codec.dumps(mode, data)
@@ -61,7 +61,7 @@ def encode_event(codec: ValueCodec, mode: str, namespace: Sequence[str], data: A
 
 
 def _storable(codec: ValueCodec, value: Any, levels: int) -> Any:
-    """Return a value with the `repr` of each part that cannot be stored."""
+    """Return a value in which the `repr` replaces each part that cannot be stored."""
     try:
         codec.dumps(EVENTS, value)
         return value
@@ -94,7 +94,7 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
         raise CorruptStateError(where, f"it is not a batch of events ({error})") from error
     for number, (mode, namespace, step, type_, value) in enumerate(parts, batch.first_seq):
         data = codec.loads(type_, value, where)
-        # The serializer makes lists of tuples.
+        # The serializer turns tuples into lists.
         if mode == _MESSAGES and isinstance(data, list):
             data = tuple(data)
         elif isinstance(data, dict) and isinstance(data.get(_INTERRUPT), list):
@@ -104,11 +104,12 @@ def decode_batch(codec: ValueCodec, batch: StoredBatch, where: str) -> Iterator[
 
 
 def append_statements(queries: Queries, batches: Sequence[EventBatch]) -> list[Statement]:
-    """Return statements that store batches of runs in the caller's transaction, each once.
+    """Return statements that store batches of runs in the caller's transaction, each batch once.
 
-    They wait for a transaction that is storing others. Nothing is stored of a run that the worker has lost.
+    They wait for another transaction that stores batches of the same runs. Batches of a run that the worker has lost
+    are not stored.
     """
-    # Two transactions with several runs each lock them in the same order.
+    # Sorted, so that two transactions with several runs lock them in the same order.
     ordered = sorted(batches, key=lambda batch: (batch.key, batch.position))
     return [(queries.append_batch, {**batch.key._asdict(), **batch._asdict()}) for batch in ordered]
 
@@ -117,8 +118,8 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
     """Store batches of several runs. One transaction; safe to repeat.
 
     Returns:
-        The runs whose batches are stored, and those that their worker has lost, of which none are. Runs that another
-        transaction has locked are in neither: call it again.
+        The runs whose batches are stored, and the runs that the worker has lost. Runs that another transaction has
+        locked are in neither: call it again.
     """
     runs = {(batch.key.thread_id, batch.key.run_id): batch.key for batch in batches}
     keys = {
@@ -141,13 +142,13 @@ async def append(db: Connection, queries: Queries, batches: Sequence[EventBatch]
 
 
 async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_size: int) -> list[StreamPage]:
-    """Return the status of runs and a page of their events, as of one moment. One round trip.
+    """Return the status of runs and a page of their events, in one snapshot. One round trip.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        wanted: The runs, each with the number of the last event that is known.
-        page_size: Number of batches for each at most.
+        wanted: The runs, each with the number of the last known event.
+        page_size: Maximum number of batches for each run.
     """
     parameters = {
         "thread_ids": [one.thread_id for one in wanted],
@@ -167,7 +168,7 @@ async def read(db: Connection, queries: Queries, wanted: Sequence[Wanted], page_
 
 
 async def read_threads(db: Connection, queries: Queries, wanted: Sequence[WantedRuns]) -> list[ThreadPage]:
-    """Return runs of threads, as of one moment. One round trip.
+    """Return runs of threads, in one snapshot. One round trip.
 
     Args:
         db: The connection.
@@ -189,7 +190,7 @@ async def read_threads(db: Connection, queries: Queries, wanted: Sequence[Wanted
 
 
 def _is_full(batches: Sequence[StoredBatch], page_size: int) -> bool:
-    """Return whether a page has ended where it had to, so that more may follow."""
+    """Return whether a page reached its limit, so that more events may follow."""
     return len(batches) == page_size or sum(len(batch.data) for batch in batches) >= PAGE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Work of workers besides running graphs: keeping leases, recovering the runs of dead workers, finding due runs."""
+"""Operations of workers besides running graphs: renewing leases, requeueing runs of dead workers, finding due runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph_pgstate.runs.locking import bounded_waits, is_locked
 from langgraph_pgstate.runs.types import Recovered, RunKey, Tended
 from langgraph_pgstate.schema.queries import Queries
 
-# A run may lose many workers to deploys, and yet go on each time. But each death also strikes the runs beside it.
+# Factor of `max_crashes` for all attempts. Deploys may end many workers of a run, but each death hits other runs, too.
 _ATTEMPTS_PER_CRASH: Final = 10
 
 _log = logging.getLogger("langgraph_pgstate.runs")
@@ -50,7 +50,7 @@ async def delete_worker(db: Connection, queries: Queries, worker_id: str) -> Non
 
 
 async def ask_drain(db: Connection, queries: Queries, worker_id: str, by: str | None = None) -> bool:
-    """Ask a worker to drain, with an event if it is known who does it first. Return whether there is such a worker.
+    """Ask a worker to drain. Record an event if the person is known and the first to ask. Return whether it exists.
 
     One transaction; safe to repeat.
     """
@@ -67,10 +67,10 @@ async def is_drain_asked(db: Connection, queries: Queries, worker_id: str) -> bo
 
 
 async def tend(db: Connection, queries: Queries, worker_id: str, keys: Collection[RunKey], ttl: float) -> Tended:
-    """Renew the leases of a worker's runs, store that it is alive, and read which runs are to be cancelled.
+    """Renew the leases of a worker's runs, store that the worker is alive, and return the runs to cancel.
 
-    One statement; safe to repeat. A lease that another transaction has locked is left to the next call: a write of the
-    run itself, which renews it when that is due, or a deletion of the thread.
+    One statement; safe to repeat. A lease that another transaction has locked is left to the next call. Such a
+    transaction is a write of the run, which renews the lease if needed, or a deletion of the thread.
     """
     parameters = {
         "worker_id": worker_id,
@@ -106,10 +106,10 @@ async def recover(
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: Number of runs at most.
-        max_crashes: Deaths of its workers without a new checkpoint after which a run ends as `error`. It also ends so
-            if its worker dies after ten times as many attempts, or `max_attempts` if these are more. Not if it was
-            beside other runs in the worker that died: then it is claimed alone.
+        limit: Maximum number of runs.
+        max_crashes: Number of deaths of its workers, without a new checkpoint, after which a run ends as `error`. It
+            also ends so if its worker dies after ten times as many attempts, or `max_attempts` if these are more. If
+            the dead worker ran others, too, the run does not end, but is claimed alone.
         is_dead: Returns whether a worker is known to be dead, so that its leases need not expire.
     """
     dead: list[str] = []
@@ -136,7 +136,7 @@ async def recover(
 async def _recover(
     db: Connection, queries: Queries, key: RunKey, max_crashes: int, *, is_dead: bool
 ) -> tuple[int, str] | None:
-    """Put a run back or end it, and return its number of deaths and its status; `None` if it is not lost."""
+    """Requeue or end a run. Return its number of deaths and its status; `None` if its worker is not dead."""
     thread_id, run_id, token = key
     lease = {"thread_id": thread_id, "fencing_token": token}
     await db.fetch(*bounded_waits(queries))
@@ -156,12 +156,12 @@ async def _recover(
 
 
 async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
-    """Make runs ready whose time has come. One round trip if there are none; safe in many processes.
+    """Make runs ready that are due. One round trip if there are none; safe in many processes.
 
     Threads that another transaction has locked are left to the next call.
 
     Returns:
-        The number of runs whose time has come.
+        The number of due runs.
     """
     threads = [row[0] for row in await db.fetch(queries.find_due, {"page_size": limit})]
     if not threads:
@@ -175,8 +175,10 @@ async def make_due(db: Connection, queries: Queries, limit: int = 1000) -> int:
 
 
 async def repair(db: Connection, queries: Queries, limit: int = 1000) -> int:
-    """Make the next runs of threads ready of which none is. Reads the whole queue; for `maintain`, which also deletes
-    workers that have not been seen, and keys that have not been claimed, for a day, and webhooks that failed long ago.
+    """Make the next run ready on each thread that has no ready run. It reads the whole queue. `maintain` calls it.
+
+    It also deletes workers that were not seen and keys that were not claimed for a day, and webhooks that failed long
+    ago.
 
     Returns:
         The number of runs that were made ready.

@@ -12,7 +12,7 @@ from langgraph_pgstate.leases.types import Lease
 
 
 class RunKey(NamedTuple):
-    """A run under one lease. Once another lease is taken on its thread, nothing more is written under this one."""
+    """A run under one lease. After another lease is taken on its thread, nothing is written under this one."""
 
     thread_id: str
     run_id: str
@@ -36,9 +36,9 @@ class ClaimedRun:
         options: Retries and time limits.
         checkpoint_id: The run's newest checkpoint in the root namespace; `None` if it has none.
         head_id: The thread's newest checkpoint in the root namespace; another run's if it differs.
-        cancel: `cancel`, `interrupt` or `rollback` if the run is to end so, without being run.
-        timeout_at: Time at which it has run too long, by the database's clock.
-        is_suspect: Whether its last worker died, so that it is to be alone in this one.
+        cancel: `cancel`, `interrupt` or `rollback` if the run must end so without being executed.
+        timeout_at: Time of its timeout, by the database's clock.
+        is_suspect: Whether its last worker died, so that the worker must run nothing else beside it.
         unreadable: Why its options cannot be used; `None` if they can.
     """
 
@@ -75,9 +75,9 @@ class Claims(NamedTuple):
 
     Attributes:
         runs: The claimed runs.
-        has_limits: Whether the queue has limits, or runs that wait for one.
+        has_limits: Whether the queue has limits, or runs that wait for a limit.
         has_waiting: Whether runs of the queue wait for limits of their keys.
-        is_busy: Whether runs were left because another worker had just claimed runs of their key.
+        is_busy: Whether runs were not claimed because another worker was claiming runs of their key.
         has_suspects: Whether runs of the queue wait to be claimed alone.
     """
 
@@ -89,14 +89,14 @@ class Claims(NamedTuple):
 
 
 class Tended(NamedTuple):
-    """The answer to a renewal of the leases of a worker's runs.
+    """The result of renewing the leases of a worker's runs.
 
     Attributes:
-        still: Runs that are still the worker's. The others were lost: another worker may run them, or the thread was
+        still: Runs that the worker still has. The others are lost: another worker may run them, or the thread was
             deleted.
-        cancels: How runs of `still` are to be cancelled: `cancel`, `interrupt` or `rollback`.
-        unknown: Runs that were claimed for the worker although it does not know: the answer to its claim was lost.
-        renewed: Runs of `still` whose leases were renewed. Those of others were locked.
+        cancels: Runs of `still` to cancel, with `cancel`, `interrupt` or `rollback`.
+        unknown: Runs that were claimed for the worker, but that it does not know: the response to its claim was lost.
+        renewed: Runs of `still` whose leases were renewed. The leases of the others were locked.
     """
 
     still: set[RunKey]
@@ -152,15 +152,15 @@ class QueuedRun:
         is_ready: Whether a worker may claim it, or runs it; false if it waits for its time or for its thread. A ready
             run may wait for a limit, see `is_limited`, or for a worker that accepts it, see `is_accepted`.
         priority: Its priority; higher is claimed first.
-        key: Runs of different keys take turns.
-        run_after: Time before which it is not claimed; `None` for at once.
-        enqueued_at: Time it was enqueued.
-        attempt: Attempts that began.
+        key: Its key. Runs of different keys take turns.
+        run_after: Time before which it is not claimed; `None` if it can be claimed at once.
+        enqueued_at: Time at which it was enqueued.
+        attempt: Number of attempts that began.
         crashes: Deaths of its workers since it last made a checkpoint.
-        cancel: How it is to be cancelled, if that was asked for.
+        cancel: `cancel`, `interrupt` or `rollback` if its cancellation was requested.
         worker_id: The worker that runs it.
         claimed_at: Start of the attempt.
-        timeout_at: Time at which it has run too long.
+        timeout_at: Time of its timeout.
         version: Version of the graph; empty for any.
         is_limited: Whether it waits because its key is at its limit.
         is_accepted: Whether a worker that was seen in the last 30 seconds serves its queue, its graph and its version.
@@ -195,9 +195,9 @@ class QueueCount:
         queue: The queue.
         graph: The graph.
         status: `pending` or `running`.
-        ready: Runs that a worker may claim, or runs; the others wait for their time or for their thread.
-        count: All runs.
-        oldest_at: Time the oldest was enqueued.
+        ready: Number of runs that a worker may claim or runs. The others wait for their time or their thread.
+        count: Number of all runs.
+        oldest_at: Time at which the oldest run was enqueued.
         is_accepted: Whether a worker that was seen in the last 30 seconds serves the queue, the graph and the version.
         version: Version of the graph; empty for any.
     """
@@ -214,11 +214,11 @@ class QueueCount:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A number of runs that begin in a time at most.
+    """A maximum number of runs that begin per period.
 
     Attributes:
-        count: Number of runs, counted by their attempts.
-        per: The time: seconds or a timedelta. It begins with the first run after the time before has passed.
+        count: Number of attempts of runs.
+        per: The period, in seconds or as a timedelta. It begins with the first attempt after the last period.
     """
 
     count: int
@@ -233,7 +233,7 @@ class Rate:
 
     @property
     def seconds(self) -> float:
-        """The time in seconds."""
+        """The period in seconds."""
         return self.per.total_seconds() if isinstance(self.per, timedelta) else float(self.per)
 
 
@@ -244,10 +244,10 @@ class QueueLimit:
     Attributes:
         queue: The queue.
         key: The key; `*` for each key that has no limit of its own; `None` for the whole queue.
-        concurrency: Runs that run at once at most; `None` for no limit.
-        rate: Attempts that begin in a time at most; `None` for no limit.
-        running: Runs under the limit that run now.
-        waiting: Ready runs that were found to exceed it, and wait. Those of a whole queue are not counted.
+        concurrency: Maximum number of runs at the same time; `None` for no limit.
+        rate: Maximum number of attempts that begin per period; `None` for no limit.
+        running: Number of runs under the limit that run now.
+        waiting: Number of ready runs that wait for it. Runs that wait for a limit of the whole queue are not counted.
     """
 
     queue: str
@@ -260,19 +260,19 @@ class QueueLimit:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker, as it has stored itself.
+    """A worker, as it has stored its state.
 
     Attributes:
         worker_id: The worker.
-        started_at: Time it started.
-        seen_at: Time it was last alive.
-        is_alive: Whether that was in the last 30 seconds.
+        started_at: Time at which it started.
+        seen_at: Time at which it last stored that it is alive.
+        is_alive: Whether `seen_at` is in the last 30 seconds.
         queues: The queues that it serves.
         graphs: The graphs that it runs.
-        concurrency: Number of runs that it runs at once at most.
+        concurrency: Maximum number of runs at the same time.
         versions: The versions of each graph that it accepts.
         running: Number of runs that it runs.
-        drain_asked_at: Time it was asked to drain; `None` if it was not.
+        drain_asked_at: Time at which it was asked to drain; `None` if it was not.
     """
 
     worker_id: str
@@ -292,16 +292,16 @@ class StreamEvent:
     """An event of a run.
 
     Attributes:
-        id: Its id, after which a stream can be joined again. Ids of a run are opaque.
+        id: Its id, after which a stream can be joined again. Ids are opaque.
         event: The stream mode of LangGraph; or `metadata` at the start of each attempt, `gap` in place of events that
             are no longer stored, `error` before the end of a run that failed, and `end`.
-        namespace: The subgraph that it is of, as `graph.stream(…, subgraphs=True)` has it; empty for the graph itself.
-        data: What `graph.stream` yields in that mode; `(message, metadata)` in mode `messages`. Otherwise a dict:
-            `run_id` and `attempt`; `first` and `last` id of a gap; `error` and `message`; `status`,
-            which is `deleted` if the run no longer exists.
+        namespace: Namespace of its subgraph, as in `graph.stream(…, subgraphs=True)`; empty for the graph itself.
+        data: For a stream mode, the data that `graph.stream` yields. Otherwise a dict: `run_id` and `attempt` in
+            `metadata`; `first` and `last` id in `gap`; `error` and `message` in `error`; `status` in `end`, which is
+            `deleted` if the run no longer exists.
         attempt: The attempt of the run, from 1; 0 if none is known.
-        is_replayed: Whether an earlier attempt has had events of the same superstep, which this one repeats.
-        stored_at: Time at which it was stored; of the last events, that of the run's end.
+        is_replayed: Whether an earlier attempt has stored events of the same superstep.
+        stored_at: Time at which it was stored. For `error` and `end`, the time of the run's end.
     """
 
     id: str
@@ -329,7 +329,7 @@ class ThreadEvent:
 
 
 class RunIds(Protocol):
-    """Anything that names a run: a handle, or a run of a list."""
+    """An object that names a run: a handle, or a run of a list."""
 
     @property
     def thread_id(self) -> str:
@@ -343,14 +343,14 @@ class RunIds(Protocol):
 
 
 class EventBatch(NamedTuple):
-    """Events of a run that its worker writes together.
+    """Events of a run that its worker stores together.
 
     Attributes:
         key: The run under its lease.
         attempt: The attempt.
-        position: Number of events that were written before them under this lease.
+        position: Number of events that were stored before them under this lease.
         length: Number of events.
-        step: Newest superstep that events so far are of.
+        step: Newest superstep of the events so far.
         data: The encoded events.
     """
 
@@ -363,13 +363,13 @@ class EventBatch(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A batch of events that is stored.
+    """A stored batch of events.
 
     Attributes:
         first_seq: Number of the first event.
         last_seq: Number of the last event.
         attempt: The attempt.
-        replayed_step: Newest superstep that events under earlier leases are of; `None` if there are none.
+        replayed_step: Newest superstep of the events under earlier leases; `None` if there are none.
         data: The encoded events.
         created_at: Time at which it was stored.
     """
@@ -383,7 +383,7 @@ class StoredBatch(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The events of a run after a number."""
+    """A request for the events of a run after the event of a number."""
 
     thread_id: str
     run_id: str
@@ -395,9 +395,9 @@ class StreamPage(NamedTuple):
 
     Attributes:
         status: The run's status; `None` if it does not exist.
-        error_type: Its error.
-        error_message: Message of the error.
-        last_event: Number of its last event when it last left a worker.
+        error_type: Type of its error.
+        error_message: Message of its error.
+        last_event: Number of its last event, as of the last end of an attempt.
         batches: Batches of events, in order.
         is_full: Whether there may be more.
         ended_at: Time at which the run ended.
@@ -413,15 +413,15 @@ class StreamPage(NamedTuple):
 
 
 class ThreadRun(NamedTuple):
-    """A run of a thread that is followed.
+    """A run of a followed thread.
 
     Attributes:
         run_id: The run.
         graph: Name of its graph.
         status: Its status.
-        started_at: Time at which its last attempt started, or it was enqueued.
+        started_at: Start of its last attempt, or the time at which it was enqueued.
         ended_at: Time at which it ended.
-        last_event: Number of its last event, over all attempts, if it has ended and has some.
+        last_event: Number of its last event over all attempts; `None` if it has not ended or has no events.
     """
 
     run_id: str
@@ -433,13 +433,13 @@ class ThreadRun(NamedTuple):
 
 
 class WantedRuns(NamedTuple):
-    """The runs of a thread since a time, or since the start of a run, or since the start of its newest run.
+    """A request for a thread's runs since a time or the start of a run; by default, of its newest run.
 
     Attributes:
         thread_id: The thread.
         since: The time.
         run_id: The run.
-        ended_since: Without `since`: since the start of the first run that ended after this time.
+        ended_since: If `since` is not given: from the start of the first run that ended after this time.
     """
 
     thread_id: str
@@ -449,11 +449,11 @@ class WantedRuns(NamedTuple):
 
 
 class ThreadPage(NamedTuple):
-    """Runs of a thread: those that have not ended, and those that started since a time.
+    """Runs of a thread that have not ended, or that started since a time.
 
     Attributes:
         now: Time at which they were read, by the database's clock.
-        runs: The runs, by the times of their ends; those that have not ended come last.
+        runs: The runs by end time. Runs that have not ended come last.
     """
 
     now: datetime
@@ -461,15 +461,15 @@ class ThreadPage(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A webhook that this process has claimed, to deliver it once.
+    """A webhook that this process has claimed for one attempt to deliver it.
 
     Attributes:
         thread_id: The thread.
         run_id: The run.
         ended_at: Time at which the run ended.
-        url: Where it is delivered to.
+        url: The URL to which it is delivered.
         attempts: Number of this attempt, from 1.
-        run: Columns of the run, as it ended.
+        run: Columns of the run at its end.
         sent_at: Time of the claim, by the database's clock.
     """
 
@@ -495,9 +495,9 @@ class Webhook:
         thread_id: The thread.
         run_id: The run.
         ended_at: Time at which the run ended.
-        url: Where it was to be delivered to.
+        url: The URL to which it should be delivered.
         attempts: Number of attempts.
-        last_error: Why the last one failed.
+        last_error: Error of the last attempt.
     """
 
     thread_id: str

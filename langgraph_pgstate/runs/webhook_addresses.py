@@ -1,4 +1,4 @@
-"""Rules for the addresses to which webhooks may be delivered: public ones, and those that the settings allow."""
+"""Rules for the addresses to which webhooks may be delivered: public ones, and those allowed by the settings."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Final
 
 from langgraph_pgstate.runs.options import WebhookSettings
 
-# Addresses of IPv6 that stand for one of IPv4, in their last 32 bits.
+# IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _NAT64: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
-# Assignments of IETF protocols, some of which count as global; and a service that each machine of Azure's reaches.
+# Networks of IETF protocols, some of which count as global, and a service of Azure's virtual machines.
 _REFUSED: Final = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "168.63.129.16/32")))
 
 
 class RefusedAddressError(Exception):
-    """A webhook's URL, or the address of its host, may not be connected to."""
+    """The error of a webhook whose URL, or whose host's address, is not allowed."""
 
 
 def refusal_of(scheme: str, host: str, port: int, settings: WebhookSettings) -> str | None:
-    """Return why the settings do not let webhooks be delivered to a URL, or `None`. Addresses are not looked up."""
+    """Return the reason why the settings refuse a URL, or `None`. Addresses are not looked up."""
     if settings.require_https and scheme != "https":
         return "the URL is not one of HTTPS"
     if settings.allowed_ports and port not in settings.allowed_ports:
@@ -39,11 +39,11 @@ def _is_host(host: str, allowed: str) -> bool:
 
 
 async def allowed_address(host: str, port: int, networks: Sequence[Any]) -> str:
-    """Return an address of a host to connect to: a public one, or one of some networks.
+    """Return an address of a host that is public or in an allowed network.
 
     Raises:
         RefusedAddressError: If it has no such address.
-        OSError: If the host is not known.
+        OSError: If the host is unknown.
     """
     found = await _resolve(host, port)
     for *_, place in found:
@@ -65,7 +65,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:
             failed = error
-        # The loop may be closed.
+        # The loop may be closed meanwhile.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end, found, failed)
 
@@ -77,7 +77,7 @@ async def _resolve(host: str, port: int) -> list[Any]:
         else:
             future.set_exception(failed)
 
-    # Not of a loop's executor, for whose threads the end of the loop and of the process waits.
+    # A thread of its own: loop and process wait for the threads of the executor at their end.
     threading.Thread(target=resolve, name="pgstate-resolver", daemon=True).start()
     return await future
 

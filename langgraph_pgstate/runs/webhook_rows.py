@@ -1,4 +1,4 @@
-"""Webhooks: URLs to which ends of runs are sent, and the rows that are to be delivered."""
+"""Rows of webhooks, and their URLs and bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KIND: Final = "webhooks"
 _MAX_URL: Final = 2048
 _FIRST_DELAY: Final = 5.0
 _LONGEST_DELAY: Final = 3600.0
-# LangGraph's own, so that a graph's assistant has the same id on all servers.
+# LangGraph's own namespace, so that a graph's assistant has the same id on all servers.
 _NAMESPACE: Final = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -55,7 +55,7 @@ def assistant_id_of(graph: str) -> str:
 
 
 def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run as clients of LangGraph's protocol know it, from columns of its row."""
+    """Return a run in the form of LangGraph's protocol, from columns of its row."""
     metadata = dict(run["metadata"] or {})
     created_at = run["enqueued_at"] or run["started_at"]
     return {
@@ -64,7 +64,7 @@ def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
         "assistant_id": metadata.get("assistant_id") or assistant_id_of(run["agent"] or ""),
         "created_at": created_at,
         "updated_at": max(created_at, run["ended_at"] or run["started_at"]),
-        # Its clients know no other word for a run that was stopped.
+        # The protocol has no other status for a run that was stopped.
         "status": "interrupted" if run["status"] == "cancelled" else run["status"],
         "metadata": metadata,
         "multitask_strategy": run["multitask_strategy"] or "enqueue",
@@ -72,7 +72,7 @@ def describe_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_of(delivery: Delivery) -> bytes:
-    """Return the body of a webhook, as JSON: the run, its times, and its error if it has failed."""
+    """Return the body of a webhook as JSON: the run, its times, and its error if it failed."""
     times = ("enqueued_at", "started_at", "ended_at")
     run = {**delivery.run, **{name: datetime.fromisoformat(delivery.run[name]) for name in times if delivery.run[name]}}
     told = {
@@ -88,14 +88,14 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Return the seconds until the next attempt after some have failed, or `None` if there is none: about 4 hours."""
+    """Return the seconds until the attempt after some failed ones; `None` after the last, about 4 hours later."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1)))
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, with the port if it names one, as `claim` knows it; the URL if it has none."""
+    """Return the host of a URL, with its port if it has one, as `claim` takes it; without a host, the URL."""
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:
@@ -105,14 +105,14 @@ def host_of(url: str) -> str:
 async def claim(
     db: Connection, queries: Queries, limit: int, seconds: float, busy: Sequence[str] = ()
 ) -> list[Delivery]:
-    """Claim webhooks that are due, so that no other process delivers them for some seconds. One transaction.
+    """Claim due webhooks, so that no other process delivers them for some seconds. One transaction.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        limit: Number of webhooks at most.
-        seconds: The seconds.
-        busy: Hosts whose webhooks are left.
+        limit: Maximum number of webhooks.
+        seconds: Duration of the claim.
+        busy: Hosts whose webhooks are left out.
     """
     parameters = {"limit": limit, "seconds": repr(seconds), "busy": [*busy]}
     if db.keys is None:
@@ -127,16 +127,16 @@ async def claim(
 async def end(
     db: Connection, queries: Queries, delivery: Delivery, error: str | None = None, *, is_final: bool = False
 ) -> None:
-    """Delete a webhook that was delivered, or note why it was not. One statement; safe to repeat.
+    """Delete a delivered webhook, or store the error of an attempt. One statement; safe to repeat.
 
-    Nothing is done if another process has claimed it since.
+    If another process has claimed the webhook meanwhile, nothing is changed.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         delivery: The webhook.
-        error: Why it was not delivered.
-        is_final: Whether it is not tried again.
+        error: Error of the attempt; `None` if it was delivered.
+        is_final: Whether this was the last attempt.
     """
     key = {
         "thread_id": delivery.thread_id,
@@ -154,17 +154,17 @@ async def end(
 
 
 async def retry(db: Connection, queries: Queries, webhook: Webhook) -> bool:
-    """Let a webhook that has failed be tried again, and return whether it was there. One statement; safe to repeat."""
+    """Make a failed webhook due again, and return whether it exists. One statement; safe to repeat."""
     return await db.execute(queries.retry_webhook, _key(webhook)) > 0
 
 
 async def discard(db: Connection, queries: Queries, webhook: Webhook) -> bool:
-    """Delete a webhook, and return whether it was there. One statement; safe to repeat."""
+    """Delete a webhook, and return whether it existed. One statement; safe to repeat."""
     return await db.execute(queries.delete_webhook, {**_key(webhook), "attempts": None}) > 0
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Delete webhooks that failed 30 days ago, and return their number. One statement; for `maintain`."""
+    """Delete webhooks that failed 30 days ago, and return their number. One statement. `maintain` calls it."""
     return await db.execute(queries.sweep_webhooks, {"seconds": repr(KEPT_FOR.total_seconds())})
 
 

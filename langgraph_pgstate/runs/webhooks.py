@@ -1,4 +1,4 @@
-"""Webhooks: delivery of the ends of runs to the URLs that want to know them."""
+"""Delivery of webhooks, which send the ends of runs to URLs."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class AsyncWebhooks:
     Args:
         database: The database.
         queries: The queries of its schema.
-        settings: Their secret, and where they may be delivered to.
+        settings: The secret, and the addresses to which they may be delivered.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, settings: WebhookSettings) -> None:
         self._database, self._queries, self.settings = database, queries, settings
 
     async def deliver(self) -> int:
-        """Deliver the webhooks that are due, and return the number of those that were taken.
+        """Deliver the due webhooks, and return the number of attempts.
 
-        Up to 20 at once, and 4 of one host, so that a slow receiver keeps none of another host waiting. Safe in many
-        processes at once. A webhook is delivered at least once, and each time with the same id.
+        Up to 20 are delivered at the same time, at most 4 to one host, so that a slow host does not delay others. Safe
+        in many processes at once. A webhook is delivered at least once, each time with the same id.
 
         Raises:
-            PGStateError: If the database cannot be used. What was not stored is delivered again.
+            PGStateError: If the database is not available. Webhooks without a stored outcome are delivered again.
         """
         return await _deliver_due(self._database.run, self._queries, self.settings)
 
@@ -74,7 +74,7 @@ class AsyncWebhooks:
         return await self._database.read(self._queries, webhooks.list_failed(limit, cursor))
 
     async def retry(self, webhook: Webhook) -> bool:
-        """Let a webhook that has failed be tried again, as often as the first time. Safe to repeat.
+        """Make a failed webhook due again, with all its attempts. Safe to repeat.
 
         Returns:
             Whether it was there.
@@ -99,7 +99,7 @@ class Webhooks:
 
     def deliver(self) -> int:
         """Blocking twin of `AsyncWebhooks.deliver`."""
-        # A thread of its own, because the caller's thread may have a running event loop.
+        # Run in another thread, because the caller's thread may have a running event loop.
         with ThreadPoolExecutor(1) as executor:
             due = _deliver_due(self._run, self._queries, self.settings)
             return executor.submit(asyncio.run, due).result()
@@ -110,10 +110,10 @@ class Webhooks:
 
 
 class WebhookThread:
-    """A thread of a worker that delivers webhooks, so that no slow receiver keeps the worker from its runs.
+    """A worker's thread that delivers webhooks, so that slow receivers do not delay its runs.
 
     Args:
-        database: The database, of which the thread may hold all connections.
+        database: The database. The thread may use all its connections.
         queries: The queries of its schema.
         settings: Settings of the webhooks.
     """
@@ -127,15 +127,15 @@ class WebhookThread:
         self._thread = threading.Thread(target=self._work, name="pgstate-webhooks", daemon=True)
 
     def start(self) -> None:
-        """Start."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for webhooks at once: a run that has one has ended."""
+        """Search for webhooks at once. Call it when a run with a webhook has ended."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop, and wait for deliveries that go on, but not long: other processes deliver what is not stored."""
+        """Stop the thread. Wait a short time for deliveries in progress; other processes repeat unfinished ones."""
         self._until = min(self._until, time.monotonic() + _STOP_SECONDS)
         self._is_stopped = True
         self._wake.set()
@@ -145,7 +145,7 @@ class WebhookThread:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            # Read first, so that what was stored before the stop is delivered.
+            # Read the flag first, so that webhooks stored before the stop are delivered.
             is_last = self._is_stopped
             try:
                 asyncio.run(_deliver_due(self._run, self._queries, self.settings, lambda: self._until))
@@ -159,14 +159,14 @@ class WebhookThread:
 
 
 def _runner(database: Database) -> Callable[..., Awaitable[Any]]:
-    """Return a function that runs operations in threads, so that an event loop goes on."""
+    """Return a function that runs operations in threads, so that the event loop is not blocked."""
     run: Callable[..., Any] = database.run
     return partial(asyncio.to_thread, run)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the settings of TLS, of which reading the certificates takes as long as twenty deliveries."""
+    """Return the cached settings of TLS. Reading the certificates takes as long as twenty deliveries."""
     import httpx
 
     return httpx.create_ssl_context(trust_env=False)
@@ -178,13 +178,13 @@ async def _deliver_due(
     settings: WebhookSettings,
     until: Callable[[], float] = lambda: float("inf"),
 ) -> int:
-    """Deliver webhooks, storing each outcome as it comes, until none is due, and return how many were taken.
+    """Deliver webhooks until none is due. Store each outcome at once. Return the number of attempts.
 
     Args:
         run: Runs an operation on the database.
         queries: The queries of its schema.
         settings: Settings of the webhooks.
-        until: Returns the time, of the monotonic clock, from which none is claimed.
+        until: Returns the time, by the monotonic clock, after which no webhook is claimed.
     """
     import httpx
 
@@ -198,19 +198,19 @@ async def _deliver_due(
         except PGStateError as refused:
             if error is None or refused.retryable:
                 raise
-            # The encoding of the database may not have all of its characters.
+            # The database's encoding may lack some characters of the error.
             plain = error.encode("ascii", "backslashreplace").decode()
             await run(webhooks.end, queries, one, plain, is_final=is_final)
         return error is None
 
-    # Without the environment's proxies, which would connect to what is refused here.
+    # Ignore the environment's proxies: they could connect to refused addresses.
     async with httpx.AsyncClient(trust_env=False, timeout=settings.timeout, verify=_tls()) as client:
         try:
             while True:
                 while len(tasks) < _AT_ONCE and time.monotonic() < until():
                     counts = Counter(tasks.values())
                     busy = [host for host, count in counts.items() if count >= _PER_HOST]
-                    # Few enough that one host gets no more than its share, even if all are for it.
+                    # Claim so few that one host gets no more than its share, even if all are for it.
                     most = _PER_HOST - max((count for count in counts.values() if count < _PER_HOST), default=0)
                     limit = min(most, _AT_ONCE - len(tasks))
                     due = await run(webhooks.claim, queries, limit, settings.claim_seconds, busy)
@@ -242,16 +242,16 @@ async def _try_to_post(
     except RefusedAddressError as error:
         return str(error), True
     except Exception as error:
-        # The resolver, TLS and HTTP raise errors of different types.
+        # The resolver, TLS and HTTP raise errors of different classes.
         return f"{type(error).__name__}: {error}"[:_MAX_ERROR].replace("\0", ""), False
     return (None, False) if 200 <= status < 300 else (f"it answered {status}", False)
 
 
 async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: Delivery) -> int:
-    """Post a webhook to an address that was checked, and return the status of the response, whose body is not read."""
+    """Post a webhook to a checked address, and return the status of the response. Its body is not read."""
     import httpx
 
-    # Parsed as the connection parses it, so that both have the same host.
+    # Parse the URL as the connection does, so that both have the same host.
     url = httpx.URL(delivery.url)
     port = url.port or (443 if url.scheme == "https" else 80)
     if reason := refusal_of(url.scheme, url.raw_host.decode(), port, settings):
@@ -274,10 +274,10 @@ async def _post(client: httpx.AsyncClient, settings: WebhookSettings, delivery: 
 
 
 def signed_headers(secret: str | None, id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a webhook, as the specification "Standard Webhooks" has them; without a secret, unsigned.
+    """Return the headers of a webhook by the specification "Standard Webhooks". Without a secret, it is not signed.
 
     Args:
-        secret: The secret; what follows `whsec_` is base64.
+        secret: The secret. The part after `whsec_` is base64.
         id: The id of the delivery.
         timestamp: Seconds since 1970.
         body: The body.

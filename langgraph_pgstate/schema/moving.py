@@ -1,10 +1,10 @@
-"""The move of a schema with rows to tenants that are kept apart, while the application goes on.
+"""The move of a schema with rows to separate tenants, while the application runs.
 
-Each table gets a tenant column, whose default all rows have at once: the tenant of all rows, or `*`, which is none.
-Then rows get their tenants in batches, and the keys that begin with the tenant are built beside the others. Until the
-switch, nothing of this is seen by the application, which names no tenant. The switch is one transaction: it gives the
-last rows their tenants, exchanges the keys and forces the policies. All that was done is in the tables, so that a move
-which was stopped goes on where it was.
+First, each table gets a tenant column. Its default is the tenant of all rows, or `*`, which stands for no tenant. Then
+rows get their tenants in batches, and keys that begin with the tenant are built beside the old ones. The application
+names no tenant and sees none of this. Last, the switch is one transaction: it gives the remaining rows their tenants,
+exchanges the keys and forces the policies. The state of the move is stored in the tables, so a move that was stopped
+continues there.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from langgraph_pgstate.schema.types import TenancyMove, TenancyProgress
 
 OnProgress = Callable[[TenancyProgress], None]
 
-# Pages of eight kilobytes: a batch takes milliseconds, and others wait for its rows no longer.
+# Pages of 8 kB in a batch: it takes milliseconds, in which others may wait for its rows.
 _BLOCKS: Final = 64
-# Others wait for the switch so long at each attempt, and not longer than for the whole statement.
+# Limits of the switch: other transactions wait for it at most this long at each attempt.
 _LOCK_TIMEOUT: Final = "300ms"
 _STATEMENT_TIMEOUT: Final = "1s"
 _ATTEMPTS: Final = 120
 _MAX_DELAY: Final = 5.0
-# An index of a partition of this size is built within the switch.
+# Indexes of partitions up to this size are built within the switch.
 _SMALL_BYTES: Final = 8_000_000
-# Number of times that rows without a tenant are read again.
+# Maximum number of times that rows without a tenant are read again.
 _LOOKS: Final = 3
-# Not available at once; the statement took too long.
+# The SQLSTATEs of a lock that is not available, and of a statement that took too long.
 _TIMEOUTS: Final = ("55P03", "57014")
 
 
@@ -44,8 +44,8 @@ class Rule:
     """The rule by which a row gets its tenant.
 
     Attributes:
-        tenant: That of all rows.
-        tenant_from: `tenant_id`, `user_id` or `metadata.KEY` of the thread, or of the row itself if it is of none.
+        tenant: The tenant of all rows.
+        tenant_from: `tenant_id`, `user_id` or `metadata.KEY` of the thread, or of the row itself if it has no thread.
         namespace_part: Number of the label in namespaces of memories and files that is the tenant, from 1.
     """
 
@@ -55,12 +55,12 @@ class Rule:
 
     @property
     def words(self) -> str:
-        """The arguments of `move_to_tenants` that make the rule."""
+        """The rule as arguments of `move_to_tenants`."""
         return ", ".join(f"{name}={value!r}" for name, value in asdict(self).items() if value is not None)
 
 
 class _Place(NamedTuple):
-    """The rows that a script works on.
+    """The rows that a script changes.
 
     Attributes:
         relation: The table or partition; empty for all.
@@ -74,20 +74,20 @@ class _Place(NamedTuple):
 
 
 def rule_of(tenant: str | None, tenant_from: str | None, namespace_part: int | None) -> Rule | None:
-    """Return the rule of a move; `None` for that of the one that was begun.
+    """Return the rule of a move; `None` stands for the rule of a move that was begun.
 
     Raises:
-        ConfigurationError: If it is not usable.
+        ConfigurationError: If an argument is invalid.
     """
     if tenant is not None:
         if tenant_from is not None or namespace_part is not None:
-            raise ConfigurationError("tenant is that of all rows: leave out tenant_from and namespace_part")
+            raise ConfigurationError("tenant must be given alone: it is the tenant of all rows")
         return Rule(tenant_of(tenant))
     if namespace_part is not None and (type(namespace_part) is not int or namespace_part < 1):
         raise ConfigurationError(f"namespace_part must be a number from 1, got {namespace_part!r}")
     if tenant_from is None:
         if namespace_part is not None:
-            raise ConfigurationError("namespace_part is for memories and files: give tenant_from for threads as well")
+            raise ConfigurationError("namespace_part requires tenant_from, which is the tenant of threads")
         return None
     if not isinstance(tenant_from, str):
         raise ArgumentTypeError(f"tenant_from must be a string, not {type(tenant_from).__name__}")
@@ -107,21 +107,21 @@ async def move_to_tenants(
     switch: bool,
     progress: OnProgress | None,
 ) -> TenancyMove:
-    """Move the rows of a schema to tenants. Safe to stop, to repeat, and while the application goes on.
+    """Move the rows of a schema to tenants. Safe to stop, to repeat, and while the application runs.
 
     Args:
-        runner: The database, of no tenant.
+        runner: The database, without a tenant.
         queries: The queries of its schema.
-        rule: Which tenant a row gets; `None` for the rule of the move that was begun.
-        otherwise: The tenant of rows for which the rule has none; `None` to leave them without one.
+        rule: The rule by which a row gets its tenant; `None` for the rule of the move that was begun.
+        otherwise: The tenant of rows for which the rule finds none; `None` leaves them without one.
         roles: Roles that see more than one tenant.
-        switch: Whether tenants are kept apart at the end; else all is made ready for it.
+        switch: Whether to make the switch at the end. If not, the move is only prepared.
         progress: Called after each batch.
 
     Raises:
         ConfigurationError: If there is no rule, another move was begun, or a transaction is open.
         TenantError: If rows have no tenant, or the server is too old.
-        ConflictError: If transactions of others lock tables at each attempt to switch.
+        ConflictError: If other transactions lock tables during each attempt to switch.
     """
     rest = None if otherwise is None else tenant_of(otherwise)
     if await runner.run(has_walls, queries):
@@ -147,7 +147,7 @@ async def move_to_tenants(
     for _ in range(_LOOKS):
         if not left or rest is not None:
             break
-        # A row that is written just now may get its tenant a moment later.
+        # A row that is being written may get its tenant a moment later.
         await runner.sleep(1)
         left = await _move_rest(runner, queries, given)
     if rest is not None:
@@ -158,7 +158,7 @@ async def move_to_tenants(
     if left:
         raise _without_tenant(left)
     for turn in range(_ATTEMPTS):
-        # Tables and partitions that were made meanwhile.
+        # Read the tables again: partitions may have been made meanwhile.
         await prepare()
         await _build_keys(runner, queries, progress)
         await _move_rest(runner, queries, given)
@@ -170,13 +170,13 @@ async def move_to_tenants(
 
 
 async def undo_move(runner: Runner, queries: Queries) -> bool:
-    """Take back a move that has not ended, and return whether there was one. No row is lost.
+    """Undo a move that has not ended, and return whether there was one. No row is lost.
 
     Raises:
-        TenantError: If it has ended.
+        TenantError: If the move has ended.
     """
     if await runner.run(has_walls, queries):
-        raise TenantError("the move has ended, and tenants are kept apart: it cannot be taken back")
+        raise TenantError("the move has ended, and cannot be undone")
     if await runner.run(_get_rule, queries) is None:
         return False
     await _run_when_unlocked(runner, _undo, queries)
@@ -184,10 +184,10 @@ async def undo_move(runner: Runner, queries: Queries) -> bool:
 
 
 async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> None:
-    """Run an operation, again and again while other transactions lock a table that it needs.
+    """Run an operation. Repeat it while other transactions lock a table that it needs.
 
     Raises:
-        ConflictError: If they do at each of `_ATTEMPTS` attempts.
+        ConflictError: If they lock one during each of `_ATTEMPTS` attempts.
     """
     for turn in range(_ATTEMPTS):
         if await _run_unless_locked(runner, operation, *args):
@@ -197,7 +197,7 @@ async def _run_when_unlocked(runner: Runner, operation: Callable[..., Awaitable[
 
 
 async def _run_unless_locked(runner: Runner, operation: Callable[..., Awaitable[bool]], /, *args: object) -> bool:
-    """Run an operation and return its result; return false if other transactions lock a table that it needs."""
+    """Run an operation and return its result, or false if other transactions lock a table that it needs."""
     try:
         return await runner.run(operation, *args)
     except DatabaseError as error:
@@ -211,16 +211,16 @@ def _delay(turn: int) -> float:
 
 
 async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Roles) -> Rule:
-    """Return the rule of the move, which must be that of the one that was begun."""
+    """Begin a move, or check that the rule is that of the move that was begun. Return the rule."""
     if db.is_in_transaction:
-        raise ConfigurationError("a move takes many transactions: call it outside of one")
+        raise ConfigurationError("a move must be called outside of a transaction, because it takes many")
     await check_server(db, queries)
     names = [*roles.operators, *roles.workers]
     if missing := [row[0] for row in await db.fetch(queries.find_missing_roles, {"names": names})]:
         raise ConfigurationError(f"there is no role {', '.join(missing)}")
     begun = await _get_rule(db, queries)
     if begun is None and rule is None:
-        raise ConfigurationError("whose are the rows? Give tenant or tenant_from")
+        raise ConfigurationError("tenant or tenant_from must be given: no move was begun")
     if rule is not None:
         _check_begun(begun, asdict(rule))
     found = begun or rule
@@ -235,14 +235,14 @@ async def _begin(db: Connection, queries: Queries, rule: Rule | None, roles: Rol
 
 def _check_begun(begun: Rule | None, rule: Mapping[str, object]) -> None:
     if begun is not None and not asdict(begun).items() <= rule.items():
-        raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or take it back first")
+        raise ConfigurationError(f"another move was begun, by {begun.words}: repeat that one, or undo it first")
 
 
 async def _refuse_shared(db: Connection, queries: Queries, tenant: str | None) -> None:
-    """Refuse to divide rows among tenants while tables have rows that serve threads of all tenants.
+    """Check that no table has rows that serve threads of all tenants.
 
     Raises:
-        TenantError: If there are such rows.
+        TenantError: If there are such rows, which cannot be divided among tenants.
     """
     if tenant is None and (shared := [row[0] for row in await db.fetch(queries.find_shared_rows, {})]):
         raise TenantError(
@@ -264,10 +264,10 @@ async def _list_unprepared(db: Connection, queries: Queries) -> list[str]:
 async def _plan(
     db: Connection, queries: Queries, rule: dict[str, object], place: _Place, *, is_last: bool = False
 ) -> None:
-    """Set what the next script of a move works on, within its transaction.
+    """Set the rule and the rows of the next script of a move, within its transaction.
 
     Raises:
-        ConfigurationError: If another move was begun meanwhile, after this one was taken back.
+        ConfigurationError: If this move was undone meanwhile, and another was begun.
     """
     _check_begun(await _get_rule(db, queries), rule)
     parameters = {**place._asdict(), "rule": json.dumps(rule), "is_last": is_last, "of_no_tenant": [*OF_NO_TENANT]}
@@ -276,7 +276,7 @@ async def _plan(
 
 async def _prepare(db: Connection, queries: Queries, rule: dict[str, object], relation: str) -> bool:
     """Add the tenant column to a table. One transaction."""
-    # The rest may differ when the move goes on.
+    # The other arguments may differ when a move is continued.
     kept = {name: value for name, value in rule.items() if name != "otherwise"}
     async with db.transaction():
         await db.fetch(queries.limit_wait, {"lock": _LOCK_TIMEOUT, "statement": "0"})
@@ -293,7 +293,7 @@ async def _list_tables(db: Connection, queries: Queries) -> list[tuple[str, int]
 
 
 async def _move_blocks(runner: Runner, queries: Queries, rule: dict[str, object], progress: OnProgress | None) -> int:
-    """Give rows their tenants, block after block of all tables, and return their number."""
+    """Set the tenants of rows, block by block of all tables, and return the number of rows."""
     moved = 0
     for relation, blocks in await runner.run(_list_tables, queries):
         for first in range(0, blocks, _BLOCKS):
@@ -305,7 +305,7 @@ async def _move_blocks(runner: Runner, queries: Queries, rule: dict[str, object]
 
 
 async def _move_rest(runner: Runner, queries: Queries, rule: dict[str, object]) -> dict[str, int]:
-    """Give rows their tenants that were written meanwhile, and return how many of each table have none by the rule."""
+    """Set the tenants of rows that were written meanwhile. Return the number of rows without a tenant by table."""
     left = {}
     if rule["tenant"] is None:
         for relation, _ in await runner.run(_list_tables, queries):
@@ -318,7 +318,7 @@ async def _move_rest(runner: Runner, queries: Queries, rule: dict[str, object]) 
 async def _move_rows(
     db: Connection, queries: Queries, rule: dict[str, object], place: _Place, is_last: bool = False
 ) -> tuple[int, int]:
-    """Give rows their tenants, and return their number, and that of rows without. One transaction."""
+    """Set the tenants of rows. Return how many rows got a tenant, and how many have none. One transaction."""
     async with db.transaction():
         await _plan(db, queries, rule, place, is_last=is_last)
         await db.script(move(queries.schema, "rows"))
@@ -327,14 +327,14 @@ async def _move_rows(
 
 
 class _BuiltKey(NamedTuple):
-    """A key that is built beside those of a table.
+    """A key that is built beside the keys of a table.
 
     Attributes:
         name: Name of its index, until the switch.
         making: The statement that builds it.
         size: Bytes of the table.
-        is_complete: Whether it is built.
-        is_in_work: Whether a process builds it now.
+        is_complete: Whether its build has ended.
+        is_in_work: Whether a process is building it.
     """
 
     name: str
@@ -358,7 +358,7 @@ async def _build_keys(runner: Runner, queries: Queries, progress: OnProgress | N
     """Build the keys that begin with the tenant beside the others.
 
     Raises:
-        TenantError: If another process does.
+        TenantError: If another process builds them.
     """
     keys = await runner.run(_list_built_keys, queries)
     for done, key in enumerate(keys, 1):
@@ -371,7 +371,7 @@ async def _build_keys(runner: Runner, queries: Queries, progress: OnProgress | N
 
 
 async def _build_key(db: Connection, queries: Queries, key: _BuiltKey) -> None:
-    # One that was stopped is there, and incomplete.
+    # A build that was stopped has left an incomplete index.
     await db.script(drop_built_key(queries.schema, key.name))
     await db.script(key.making)
 
@@ -385,7 +385,7 @@ async def _count_tenants(db: Connection, queries: Queries) -> int:
 
 
 async def _switch(db: Connection, queries: Queries, rule: dict[str, object], roles: Roles) -> bool:
-    """Keep tenants apart from now on, and return whether all was ready for it. One transaction.
+    """Make the switch, and return whether it was possible. One transaction.
 
     Raises:
         TenantError: If rows have no tenant.
@@ -413,7 +413,7 @@ async def _switch(db: Connection, queries: Queries, rule: dict[str, object], rol
 
 
 async def _end(db: Connection, queries: Queries) -> None:
-    """Check what the switch has left unchecked. Safe to repeat."""
+    """Validate the constraints that the switch did not validate. Safe to repeat."""
     async with db.transaction():
         await db.script(move(queries.schema, "end"))
 

@@ -34,9 +34,9 @@ class Partitions(NamedTuple):
 
     Attributes:
         table: The table.
-        column: The time.
-        missing: Name of the query for periods without a partition: this one and the next ones.
-        strayed: Name of the query for periods of rows in the default partition.
+        column: The column with the time.
+        missing: Name of the query that lists the periods without a partition, from this one on.
+        strayed: Name of the query that lists the periods of rows in the default partition.
     """
 
     table: str
@@ -58,9 +58,9 @@ async def make_months(
         db: The connection.
         queries: The queries of the schema.
         ahead: Number of months after this one.
-        strayed: Also create those of months whose spans are in the default partition.
-        lock_timeout: Limit of waits for locks, by default none. After it the remaining partitions are left to the next
-            call, and the default partition takes the spans.
+        strayed: Also create partitions of months whose spans are in the default partition.
+        lock_timeout: Maximum wait for a lock, by default unlimited. After it, the next call makes the remaining
+            partitions; until then the default partition stores the spans.
 
     Returns:
         The created months, as `2026_01`.
@@ -94,7 +94,7 @@ async def _make(
         except Exception as error:
             if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
                 break
-            # A partition created concurrently may become visible only after it caused the conflict.
+            # A partition that another session creates may become visible only after the conflict.
             if not await _has_partition(db, queries, kind.table, period):
                 raise
     return made
@@ -138,7 +138,7 @@ async def _make_one(
             if is_walled:
                 await make_walls(db, queries)
         if lock_timeout is not None:
-            # The setting would stay in a transaction of the caller.
+            # In a transaction of the caller, the setting would stay.
             await db.fetch(queries.set_lock_timeout, {"timeout": before})
     return is_missing
 
@@ -180,22 +180,22 @@ async def drop_months(
 ) -> list[str]:
     """Drop the spans of some months. One transaction each; safe to repeat.
 
-    A month stays, with a warning, if one of its threads is under a hold by now, of any tenant.
+    A month is kept, with a warning, if a thread in it, of any tenant, was put under a hold meanwhile.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         months: The months, as `2026_01`.
-        expected: What `digest_month` returned, by month. A month with other spans stays, with a warning.
+        expected: Result of `digest_month` by month. A month with other spans is kept, with a warning.
 
     Returns:
-        The dropped months, but for those that another call has dropped.
+        The dropped months, except those that another call has dropped.
     """
     dropped = []
     is_walled = bool(months) and await has_walls(db, queries)
     for month in months:
         async with db.transaction():
-            # Whoever holds a thread meanwhile waits, and is too late for the spans of this month.
+            # A hold that is made meanwhile waits, and does not keep the spans of this month.
             await db.fetch(queries.lock_action, {"key": HOLDS_KEY})
             if not await _has_partition(db, queries, "spans", month):
                 continue
@@ -224,13 +224,13 @@ async def _is_held(db: Connection, queries: Queries, month: str, *, of_all_tenan
 
 
 async def list_old_days(db: Connection, queries: Queries, ttl: timedelta) -> list[str]:
-    """Return the days that ended at least `ttl` ago, as `2026_01_31`, but those with events of a run in the queue.
+    """Return the days that ended at least `ttl` ago, as `2026_01_31`, except those with events of a run in the queue.
 
     Raises:
         ConfigurationError: If `ttl` is negative.
     """
     if ttl < timedelta(0):
-        raise ConfigurationError(f"stream_ttl must not be negative, but is {ttl}")
+        raise ConfigurationError(f"stream_ttl must not be negative, got {ttl}")
     table = f'"{queries.schema}".stream_batches'
     rows = await db.fetch(queries.list_old_days, {"table": table, "seconds": repr(ttl.total_seconds())})
     return [name.removeprefix("stream_batches_") for (name,) in rows]

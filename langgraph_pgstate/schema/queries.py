@@ -7,19 +7,19 @@ A query file holds statements like
     DELETE FROM /*schema*/checkpoints WHERE thread_id = :thread_id;
 
 `/*schema*/` precedes every table and leaves the file valid SQL. `:parameter` names become `$1 … $n` in the order of
-their first use. A statement is parsed when it is used first, and once for all schemas.
+their first use. A statement is parsed at its first use, once for all schemas.
 
-Functions are called by their plain names, directly before the parenthesis. Before these, and before operators,
-`pg_catalog.` is put: a function or operator that another role has made in a schema of the `search_path` would be
-preferred if its types fit better.
+Functions are called by their plain names, directly before the parenthesis. The loader puts `pg_catalog.` before them
+and before operators. Without it, PostgreSQL may prefer a function or operator that another role has made in a schema of
+the `search_path`, if its types fit better.
 
-A line `-- plan: at each call` below the purpose of a list with conditions like `:name IS NULL OR name = :name` has the
-server plan it for its arguments each time, so that an index serves the conditions that are given.
+A line `-- plan: at each call` below the purpose makes the server plan the statement for its arguments each time. Lists
+with conditions like `:name IS NULL OR name = :name` need it, so that an index serves the given conditions.
 
 Lines below the purpose that begin with `-- seals: `, `-- opens: `, `-- matches: `, `-- searches: ` or `-- leaves: ` say
 what the statement does with content that may be encrypted; see `db/contents.py`.
 
-A condition that several statements have is written once, as that of a statement in a file of conditions:
+A condition of several statements is written once, as the condition of a statement in a file of conditions:
 
     -- condition: is_wanted
     -- Whether …
@@ -58,15 +58,14 @@ _PERIOD = re.compile(r"[0-9]{4,}_[0-9]{2}(_[0-9]{2})?")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-# Comments and strings, which stay as they are; calls; and operators whose precedence stays the same if qualified.
-# Arithmetic and comparisons need operands of types for which `pg_catalog` has the operator. Of several arrays, `unnest`
-# is PostgreSQL's own.
+# Comments and strings, which are not changed; calls; and operators that keep their precedence if qualified. For other
+# operators, `pg_catalog` has the operator for the operands' types. `unnest` of several arrays is PostgreSQL's syntax.
 _QUALIFIED = re.compile(
     r"--[^\n]*|'[^']*'|(?<![\w.\"])unnest\((?=(?:[^(),[]|\([^()]*\)|\[[^]]*\])*\))"
     r"|(?<![\w.\"])(?<!\*/)(?!unnest\()[a-z_]\w*\("
     r"|(?=[-|@&?!~])(?:->>|->|\|\||@>|@@|&&|\?|!?~\*?)"
 )
-# Calls of the grammar itself, which lead to no other schema.
+# Calls that are PostgreSQL's syntax, not functions of a schema.
 GRAMMAR: Final = ("coalesce(", "extract(", "greatest(", "grouping(", "least(", "nullif(", "position(", "substring(")
 
 
@@ -78,8 +77,8 @@ class NamedQuery(NamedTuple):
         purpose: The sentences below the name.
         text: The statement with `$n` placeholders.
         parameters: Parameter names in placeholder order.
-        is_planned_each_time: Whether it is never prepared, so that each plan is made for its arguments.
-        contents: What it does with content that may be encrypted; `None` if it has to do with none.
+        is_planned_each_time: Whether it is never prepared, so that it is planned for its arguments each time.
+        contents: Its use of content that may be encrypted; `None` if it uses none.
     """
 
     name: str
@@ -95,7 +94,7 @@ Statement = tuple[NamedQuery, Mapping[str, Any]]
 
 
 class Queries:
-    """The named queries of one schema, as attributes; those of all packages, or of one folder within a package.
+    """The named queries of one schema, as attributes: of all packages, or of one folder within a package.
 
     Raises:
         AttributeError: On access to a name that no file defines.
@@ -115,7 +114,7 @@ class Queries:
 
     @cached_property
     def all(self) -> dict[str, NamedQuery]:
-        """All of them, by name."""
+        """All queries by name."""
         return {name: getattr(self, name) for name in _sources(self._folder)}
 
 
@@ -128,8 +127,8 @@ class Migration(NamedTuple):
         up: SQL with the schema marker, one transaction.
         down: SQL that reverts it.
         checksum: SHA-256 of `up`, to detect a changed migration.
-        is_additive: Whether programs of the version before work with the result, because it only adds what they need
-            not know. Its `up` begins with the line `-- additive`.
+        is_additive: Whether programs of the version before work with the result. Its `up` begins with the line
+            `-- additive`.
     """
 
     version: int
@@ -159,7 +158,7 @@ def langgraph_queries(schema: str) -> Queries:
 
 @cache
 def extension_queries(schema: str) -> Queries:
-    """Return the queries on views of extensions, which are in `schema`."""
+    """Return the queries on views of extensions that are in `schema`."""
     return Queries(schema, "schema/extensions")
 
 
@@ -179,7 +178,7 @@ def langgraph_vectors_table(schema: str, extension: str, vector_type: str, dims:
     Args:
         schema: The schema.
         extension: Schema of pgvector.
-        vector_type: Its type of the embeddings.
+        vector_type: The type of the embeddings.
         dims: Number of dimensions.
     """
     type = f'"{extension}".{vector_type} ({dims:d})'
@@ -187,7 +186,7 @@ def langgraph_vectors_table(schema: str, extension: str, vector_type: str, dims:
 
 
 def snapshot() -> str:
-    """Return SQL that makes the transaction read-only with a single snapshot."""
+    """Return SQL that makes the transaction read-only, with a single snapshot."""
     return _read("snapshot.sql")
 
 
@@ -203,7 +202,7 @@ def preload(schema: str) -> None:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return all migrations of this package, in order. The first one makes what `schema.sql` describes."""
+    """Return all migrations of this package, in order. The first one creates the tables of `schema.sql`."""
     folder = resources.files(__package__).joinpath("migrations")
     found = []
     for name in sorted(entry.name.removesuffix(".down.sql") for entry in folder.iterdir() if ".down." in entry.name):
@@ -230,7 +229,7 @@ def metadata_index(schema: str) -> str:
 
 
 def walls(schema: str) -> str:
-    """Return SQL that keeps tenants apart; idempotent."""
+    """Return SQL that adds row-level security for tenants; idempotent."""
     return wall_tenants(schema) + _in_schema(_read("wall.sql"), schema)
 
 
@@ -240,7 +239,7 @@ def wall_tenants(schema: str) -> str:
 
 
 def move(schema: str, step: Literal["prepare", "rows", "lock", "end", "undo"]) -> str:
-    """Return SQL of a step of the move of rows to tenants."""
+    """Return the SQL of one step of the move of rows to tenants."""
     return _in_schema(_read(f"move_{step}.sql"), schema)
 
 
@@ -255,7 +254,7 @@ def drop_built_key(schema: str, name: str) -> str:
 
 
 def partition(schema: str, table: str, column: str, period: str, first: str, following: str) -> list[str]:
-    """Return the statements that create a partition for a month or a day. Citus accepts them one by one only.
+    """Return the statements that create a partition for a month or a day. Citus requires that each is sent alone.
 
     Args:
         schema: The schema.
@@ -272,12 +271,12 @@ def partition(schema: str, table: str, column: str, period: str, first: str, fol
 
 
 def open_default(schema: str, table: str) -> str:
-    """Return SQL that opens a default partition to the owner, who moves rows of all tenants out of it."""
+    """Return SQL that lets the owner see all tenants' rows in a default partition, to move them out of it."""
     return _in_schema(_read("open_default.sql").replace("spans_default", f"{table}_default"), schema)
 
 
 def open_holds(schema: str) -> str:
-    """Return SQL that opens holds and spans to the owner, who asks whether any tenant holds a month."""
+    """Return SQL that lets the owner see all tenants' holds and spans, to find holds of a month."""
     return _in_schema(_read("open_holds.sql"), schema)
 
 
@@ -287,7 +286,7 @@ def drop_partition(schema: str, table: str, period: str) -> str:
 
 
 def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
-    """Return SQL that reads a page of a thread's rows of a table, by key, after a cursor of all but the thread."""
+    """Return SQL that reads a page of a thread's rows of a table, by key, after a cursor without the thread."""
     text = _without_comments("read_contents.sql")
     listed, after = ", ".join([*keys, *columns]), ", ".join(keys[1:])
     places = ", ".join(f"${number}" for number in range(2, len(keys) + 1))
@@ -297,7 +296,7 @@ def read_contents(schema: str, table: str, keys: Sequence[str], columns: Sequenc
 
 
 def write_content(schema: str, table: str, keys: Sequence[str], column: str) -> str:
-    """Return SQL that stores a value of one row again."""
+    """Return SQL that replaces a value in one row."""
     text = _without_comments("write_content.sql")
     named = " AND ".join(f"{name} = ${number}" for number, name in enumerate(keys, 2))
     text = text.replace("thread_id = $2 AND title = $3", f"{named} AND {column} = ${len(keys) + 2}")
@@ -305,14 +304,14 @@ def write_content(schema: str, table: str, keys: Sequence[str], column: str) -> 
 
 
 def scan_contents(schema: str, table: str, keys: Sequence[str], heads: Sequence[str], *, is_first: bool) -> str:
-    """Return SQL that reads keys, and beginnings and sizes of contents, of a page of a table after a cursor."""
+    """Return SQL that reads a page of a table after a cursor: keys, and beginnings and sizes of contents."""
     text = _without_comments("scan_contents.sql")
     text = text.replace("thread_id, title", ", ".join([*keys, *map(_qualify, heads)]))
     return _in_schema(_after(text, keys, is_first).replace("threads", table), schema)
 
 
 def range_contents(schema: str, table: str, keys: Sequence[str], columns: Sequence[str], *, is_first: bool) -> str:
-    """Return SQL that reads the contents of a table after a key, up to another one."""
+    """Return SQL that reads contents of a table between two keys."""
     text = _without_comments("range_contents.sql")
     text = text.replace("thread_id, title", ", ".join([*keys, *columns]))
     start = 1 if is_first else len(keys) + 1
@@ -354,7 +353,7 @@ def recording(schema: str, migration: Migration) -> str:
 
 def _partition(table: str, period: str) -> str:
     if not _PERIOD.fullmatch(period):
-        raise ValueError(f"not a month or day: {period!r}")
+        raise ValueError(f"period must be a month or a day, got {period!r}")
     return f"{table}_{period}"
 
 
@@ -371,7 +370,7 @@ def _read(name: str) -> str:
 
 @cache
 def _sources(folder: str) -> dict[str, NamedQuery]:
-    """Return the statements of all files of a folder by name, as they are in their files."""
+    """Return the statements of all files of a folder by name, unchanged."""
     found: dict[str, NamedQuery] = {}
     for entry in _files(folder):
         text = entry.read_text("utf-8")

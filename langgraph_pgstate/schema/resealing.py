@@ -1,4 +1,4 @@
-"""Encrypting again what is stored: for the rows of copies, under newer data keys, and what was stored in plain text."""
+"""Encryption of stored content again: for the rows of copies, under newer data keys, or of plain text."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ COPIED: Final = (
 """The tables whose rows forks and copies of a thread bring along."""
 
 _PAGE: Final = 100
-# Rows of `scan_contents.sql`, and bytes of values that are stored again together.
+# Rows in a page of `scan_contents.sql`, and bytes of values that one transaction stores again.
 _SCANNED: Final = 500
 _RUN_BYTES: Final = 4_000_000
-# As many characters as a put takes.
+# Maximum number of characters, as in a put.
 _MAX_WORDS: Final = 200_000
-# What of a value says under which key it is: as many bytes or characters as `key_id_at` takes.
+# The bytes or characters at the beginning of a value that `key_id_at` needs to find its key.
 _HEADS: Final[dict[Kind, str]] = {
     "bytes": "substr({}, 1, 12)",
     "text": "left({}, 17)",
@@ -59,7 +59,7 @@ _LEAST: Final = {"idx": -(2**31), "segment_id": -(2**31), "started_at": "-infini
 
 
 async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id: str) -> None:
-    """Bind the content of a copied thread to the copy, under the data key of its owner. In the copy's transaction.
+    """Encrypt the content of a copied thread for the copy, under its owner's data key. Call it in the transaction.
 
     Args:
         db: The connection.
@@ -68,7 +68,7 @@ async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id:
         target_id: The copy.
 
     Raises:
-        EncryptedError: If it is encrypted, and there are no keys.
+        EncryptedError: If the content is encrypted and there are no keys.
         EncryptionError: If content does not decrypt.
     """
     if db.keys is not None:
@@ -81,9 +81,9 @@ async def bind_copy(db: Connection, queries: Queries, source_id: str, target_id:
 async def reseal_rows(
     db: Connection, keys: KeyRing, schema: str, table: str, thread_id: str, source_id: str | None = None
 ) -> int:
-    """Encrypt the content of a thread in one table as it is to be stored, where it is not. Return the values changed.
+    """Encrypt the content of a thread in one table under its current key. Return the number of changed values.
 
-    A page of rows is read, and its values are stored again in one transaction. A value that is changed meanwhile stays.
+    Rows are read page by page. One transaction stores the values of a page again, except those changed meanwhile.
     """
     reading, rest = _reading(schema, table), KEYS[table][1:]
     changed = 0
@@ -111,7 +111,7 @@ def _again(
     """Return the statements that store the values of a page again.
 
     Raises:
-        MissingKeysError: If data keys have to be loaded first: all that the page needs and are known by then.
+        MissingKeysError: If data keys must be loaded first. It names all that are known to be needed.
         EncryptionError: If a value does not decrypt, and there is no list of problems for it.
     """
     names = KEYS[table]
@@ -161,19 +161,19 @@ def _words_of(at: Mapping[str, Any], pair: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sealed(table: str) -> dict[str, Content]:
-    """Return the columns of a table whose values are encrypted, each for itself."""
+    """Return the columns of a table whose values are encrypted one by one."""
     return {name: content for name, content in contents_of(table).items() if content.kind != "words"}
 
 
 class Reached(NamedTuple):
-    """What was done with a page of a table.
+    """The result of encrypting a page of a table again.
 
     Attributes:
         cursor: The key of its last row; `None` if there are no rows after it.
-        rows: Rows that were looked at.
-        found: Values that had to be encrypted again.
-        changed: Values that were. Those that were changed by others meanwhile were not.
-        problems: Values that do not decrypt: thread, place and why.
+        rows: Number of rows in the page.
+        found: Number of values to encrypt again.
+        changed: Number of values that were encrypted again. Values that others changed meanwhile were not.
+        problems: Values that do not decrypt: thread, place and reason.
     """
 
     cursor: tuple[Any, ...] | None
@@ -191,9 +191,9 @@ async def reseal_page(
     cursor: tuple[Any, ...] | None,
     wanted: Set[str | None],
 ) -> Reached:
-    """Encrypt values of a page of a table again, of all threads. Safe beside whatever else is written, and to repeat.
+    """Encrypt values of a page of a table again, of all threads. Safe during other writes, and to repeat.
 
-    Only beginnings of values are read to find those that are wanted. These are stored again in transactions of a few
+    The beginnings of values are read to find the wanted ones. These are stored again in transactions of a few
     megabytes, unless they were changed meanwhile.
 
     Args:
@@ -202,7 +202,7 @@ async def reseal_page(
         schema: The schema.
         table: The table.
         cursor: The key after which the page begins; `None` for the first page.
-        wanted: Ids of data keys whose values are; `None` for what is not encrypted.
+        wanted: Ids of the data keys of wanted values; `None` for values that are not encrypted.
     """
     names, kinds = KEYS[table], [content.kind for content in _sealed(table).values()]
     rows = await db.fetch(_scanning(schema, table, cursor is None), _after(names, cursor))
@@ -241,7 +241,7 @@ def _after(names: Sequence[str], cursor: tuple[Any, ...] | None) -> dict[str, An
 
 
 def _read_columns(table: str) -> list[str]:
-    """Return the columns of a table that are read besides its key: content, and what it is bound to."""
+    """Return the columns of a table that are read besides its key: content, and the columns it is bound to."""
     contents = _sealed(table)
     bound = {name: None for content in contents.values() for name in content.key}
     return [*contents, *(name for name in bound if name not in KEYS[table])]

@@ -51,28 +51,28 @@ async def setup(
 ) -> list[str]:
     """Apply the missing migrations, all in one transaction, and create the partitions of the next months and days.
 
-    Safe from several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If
-    no migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end,
-    also while their indexes are built, and reads and writes of them wait. Without a `lock_timeout`, setup
-    waits for every transaction that uses them.
+    Safe in several processes at once, inside a caller's transaction, and while other sessions are idle in theirs. If no
+    migration is missing, nothing is locked or written. Otherwise the tables that change are locked until the end, so
+    that reads and writes of them wait, also while their indexes are built. Without a `lock_timeout`, setup waits for
+    every transaction that uses them.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
         with_metadata_index: Also index all metadata, if it is not indexed yet.
-        tenancy: `"rls"` to keep tenants apart, in tables that are empty; where they are kept apart, they stay so.
+        tenancy: `"rls"` to keep tenants apart, in empty tables. It is never turned off by leaving it out.
         operators: Roles that see the rows of all tenants.
         workers: Roles that may list the names of the tenants, besides the owner of the tables.
-        audit: Whether events are chained by hashes from now on; where they are, they stay so.
+        audit: Whether to chain events by hashes from now on. It is never turned off by leaving it out.
 
     Returns:
         Names of the migrations applied.
 
     Raises:
         MigrationConflictError: If an applied migration differs from the one this package ships.
-        SchemaOutdatedError: If the schema is newer than this package, by a migration that does more than add.
+        SchemaOutdatedError: If the schema is newer than this package, by a migration that is not additive.
         ConfigurationError: If the schema has tables of another program with these names.
-        TenantError: If the tables have rows of no tenant, or the server is too old or has Citus.
+        TenantError: If the tables have rows without a tenant, or the server is too old or has Citus.
     """
     roles = roles_of(tenancy, operators, workers)
     status = await get_status(db, queries)
@@ -99,7 +99,7 @@ async def _apply_missing(db: Connection, queries: Queries) -> list[str]:
     try:
         return await _apply_in_turn(db, queries)
     except Exception:
-        # Under REPEATABLE READ, the migrations of a concurrent setup are invisible until a new transaction.
+        # Under REPEATABLE READ, only a new transaction sees the migrations of a concurrent setup.
         if (await get_status(db, queries)).pending:
             raise
         return []
@@ -151,7 +151,7 @@ async def check_version(db: Connection, queries: Queries) -> None:
 
     Raises:
         SchemaMissingError: If the tables are missing.
-        SchemaOutdatedError: If the schema is older than this package, or newer by a migration that does more than add.
+        SchemaOutdatedError: If the schema is older than this package, or newer by a migration that is not additive.
     """
     status = await get_status(db, queries)
     if status.version == 0:
@@ -193,7 +193,7 @@ async def _exists(db: Connection, queries: Queries) -> tuple[bool, bool]:
 
 
 async def _applied(db: Connection, queries: Queries) -> dict[int, bool]:
-    """Return the numbers of the applied migrations, and whether each only adds.
+    """Return the numbers of the applied migrations, and whether each is additive.
 
     Raises:
         MigrationConflictError: If one differs from the one this package ships.

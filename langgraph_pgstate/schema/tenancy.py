@@ -1,4 +1,4 @@
-"""Tenants that are walled off from each other by row-level security: making the walls, and finding out about them."""
+"""Separation of tenants by row-level security: its setup and its checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tenancy = Literal["rls"]
 """How tenants are kept apart: by row-level security."""
 
 _PAGE: Final = 1000
-# Views see as their reader does from this version on.
+# From this version on, a view can have its reader's privileges.
 _OLDEST: Final = 150_000
 
 
@@ -30,7 +30,7 @@ class Roles(NamedTuple):
     """Roles that see more than one tenant.
 
     Attributes:
-        operators: Roles that see all rows, and are no tenant's.
+        operators: Roles that see the rows of all tenants.
         workers: Roles that may list the names of tenants, besides the owner of the tables.
     """
 
@@ -42,10 +42,10 @@ NO_ROLES: Final = Roles()
 
 
 def roles_of(tenancy: str | None, operators: Sequence[str], workers: Sequence[str]) -> Roles:
-    """Return the roles that are to see more than one tenant.
+    """Return the roles that may see more than one tenant.
 
     Raises:
-        ConfigurationError: If there is no such tenancy, or no tenancy but roles.
+        ConfigurationError: If the tenancy is unknown, or roles are given without a tenancy.
     """
     if tenancy not in (None, "rls"):
         raise ConfigurationError(f"tenancy must be 'rls' or None, got {tenancy!r}")
@@ -54,13 +54,13 @@ def roles_of(tenancy: str | None, operators: Sequence[str], workers: Sequence[st
         tuple(identifier("workers", one) for one in several("workers", workers)),
     )
     if (found.operators or found.workers) and tenancy is None:
-        raise ConfigurationError("operators and workers are roles of a schema with tenants: give tenancy='rls' as well")
+        raise ConfigurationError("operators and workers require tenancy='rls'")
     return found
 
 
 @cache
 def tenant_queries(schema: str) -> Queries:
-    """Return the queries on the table of tenants, which is in a schema that keeps them apart only."""
+    """Return the queries on the table of tenants. Only a schema that keeps tenants apart has it."""
     return Queries(schema, "schema/walled")
 
 
@@ -70,11 +70,11 @@ async def has_walls(db: Connection, queries: Queries) -> bool:
 
 
 class Key(NamedTuple):
-    """An index as it will be when tables keep tenants apart.
+    """An index as it must be if tables keep tenants apart.
 
     Attributes:
         table_name: Its table.
-        index_name: Its name, which stays.
+        index_name: Its name, which does not change.
         conname: The constraint that it serves.
         definition: Definition of the constraint.
         making: The statement that makes the index.
@@ -88,13 +88,13 @@ class Key(NamedTuple):
 
 
 async def list_keys(db: Connection, queries: Queries) -> list[Key]:
-    """Return the indexes of tables that do not keep tenants apart yet, as they will be."""
+    """Return the indexes of tables that do not keep tenants apart yet, as they must be then."""
     parameters = {"schema": f'"{queries.schema}"', "of_no_tenant": [*OF_NO_TENANT]}
     return [Key(*row) for row in await db.fetch(queries.list_keys, parameters)]
 
 
 async def check_server(db: Connection, queries: Queries) -> None:
-    """Raise unless the server can keep tenants apart.
+    """Check that the server can keep tenants apart.
 
     Raises:
         TenantError: If it is too old, or has Citus.
@@ -110,13 +110,13 @@ async def check_server(db: Connection, queries: Queries) -> None:
 
 
 async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, *, is_moving: bool = False) -> None:
-    """Keep the tenants of all tables apart, also of those that were made since. Safe to repeat; within a transaction.
+    """Add row-level security to all tables that lack it. Safe to repeat. Call it in a transaction.
 
     Args:
         db: The connection.
         queries: The queries of the schema.
-        roles: Roles that see more than one tenant, besides those that do already.
-        is_moving: Whether all rows have a tenant already, and what was built for the keys is taken.
+        roles: Further roles that may see more than one tenant.
+        is_moving: Whether this is a move, in which all rows have tenants and the new indexes were built before.
     """
     await db.fetch(queries.take_turns, {"key": f"langgraph_pgstate.setup.{queries.schema}"})
     keys = [key._asdict() for key in await list_keys(db, queries)]
@@ -132,16 +132,16 @@ async def make_walls(db: Connection, queries: Queries, roles: Roles = NO_ROLES, 
 
 
 async def make_walls_of_new(db: Connection, queries: Queries) -> None:
-    """Keep tenants apart in tables that this transaction has made, if the others do."""
+    """Add row-level security to tables that this transaction has made, if the other tables have it."""
     if await has_walls(db, queries):
         await make_walls(db, queries)
 
 
 def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
-    """Return the database of a tenant over the connections of another; the same for `None`.
+    """Return the database of a tenant, over the connections of the given one. For `None`, return the given one.
 
     Raises:
-        ConfigurationError: If the name of the tenant is not usable.
+        ConfigurationError: If the name of the tenant is invalid.
     """
     if tenant is None:
         return database
@@ -154,14 +154,14 @@ def of_tenant(database: D, tenant: str | None, queries: Queries) -> D:
 def open_database(
     dsn: str, queries: Queries, tenant: str | None, keys: KeyRing | None, **options: Any
 ) -> Iterator[Database]:
-    """Connect as `Database.open` does, for one tenant if it is given, and disconnect at the end of the block.
+    """Connect as `Database.open` does, for a tenant if one is given. Disconnect at the end of the block.
 
     Args:
         dsn: The server.
         queries: The queries of the schema.
         tenant: The tenant.
-        keys: Data keys, which are shared with the database that has loaded them; `None` without encryption.
-        options: Those of `Database.open`.
+        keys: Data keys, shared with the database that has loaded them; `None` without encryption.
+        options: Options of `Database.open`.
     """
     with Database.open(dsn, schema=queries.schema, **options) as database:
         found = of_tenant(database, tenant, queries)
@@ -170,10 +170,10 @@ def open_database(
 
 
 async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> None:
-    """Raise if the tables keep tenants apart, for what works for one tenant and has none.
+    """Check that the tables do not keep tenants apart. Call it where an object that needs a tenant has none.
 
     Raises:
-        TenantError: If they do.
+        TenantError: If they keep tenants apart.
     """
     if db.tenant is None and await has_walls(db, queries):
         raise TenantError(
@@ -183,10 +183,10 @@ async def refuse_without_tenant(db: Connection, queries: Queries, what: str) -> 
 
 
 async def admit(db: Connection, queries: Queries, tenant: str) -> None:
-    """Raise unless the tables keep tenants apart, also from this role. Store the name of a new tenant.
+    """Check that row-level security separates tenants for this role. Store the name of a new tenant.
 
     Raises:
-        TenantError: If they do not.
+        TenantError: If it does not.
     """
     walls = await _get(db, queries)
     if not walls.exist:
@@ -205,7 +205,7 @@ async def admit(db: Connection, queries: Queries, tenant: str) -> None:
 
 
 async def list_tenants(db: Connection, queries: Queries) -> list[str]:
-    """Return the names of all tenants, for a role that may list them; else none."""
+    """Return the names of all tenants, or none if the role may not list them."""
     found: list[str] = []
     db.tenant = NO_TENANT
     known = tenant_queries(queries.schema)
@@ -218,12 +218,12 @@ async def list_tenants(db: Connection, queries: Queries) -> list[str]:
 
 
 class _Walls(NamedTuple):
-    """What the database says of walls.
+    """The state of row-level security in a database.
 
     Attributes:
         exist: Whether the tables keep tenants apart.
-        are_passed: Whether the role sees all tenants nevertheless.
-        version: The version of the server.
+        are_passed: Whether the role sees all tenants despite row-level security.
+        version: The server's version.
         may_write: Whether this transaction may write.
         has_citus: Whether the database has the extension Citus.
     """

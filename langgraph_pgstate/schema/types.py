@@ -1,4 +1,4 @@
-"""Version and migrations of a schema."""
+"""Types of the schema: its status, applied migrations, and moves to tenants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SchemaStatus:
         version: Number of the newest applied migration, 0 if there is none.
         expected: Number of the newest migration of this package.
         pending: Names of the migrations still to apply.
-        is_usable: Whether this package works with it: no migration is pending, and unknown ones only add.
+        is_usable: Whether this package works with it: no migration is pending, and unknown ones are additive.
     """
 
     schema: str
@@ -61,13 +61,13 @@ class TenancyProgress:
 
 @dataclass(frozen=True, slots=True)
 class TenancyMove:
-    """What a move to tenants has done.
+    """The result of a move to tenants.
 
     Attributes:
-        is_switched: Whether tenants are kept apart by now.
-        rows: Rows that got their tenants one by one, in this call.
+        is_switched: Whether tenants are kept apart now.
+        rows: Number of rows whose tenant this call has set.
         tenants: Number of tenants.
-        left: By table, the number of rows that have no tenant by the rule.
+        left: Number of rows without a tenant, by table.
     """
 
     is_switched: bool

@@ -133,7 +133,7 @@ def test_a_moved_schema_is_like_one_that_kept_tenants_apart_from_the_beginning(w
         assert seen
         # What has ended stays.
         assert state.move_to_tenants().is_switched
-        with pytest.raises(TenantError, match="cannot be taken back"):
+        with pytest.raises(TenantError, match="cannot be undone"):
             state.undo_move_to_tenants()
     assert catalogue(plain) == catalogue(walled)
     assert plain.rows("SELECT pgstate_tenant FROM {}.tenants") == [("acme",)]
@@ -245,13 +245,13 @@ def test_before_the_switch_nothing_changes_for_the_application(plain: Walled) ->
 def test_a_rule_must_be_usable(plain: Walled) -> None:
     with PGState.open(plain.owner, schema=plain.schema) as state:
         for given, reason in (
-            ({}, "whose are the rows"),
+            ({}, "must be given: no move"),
             ({"tenant": "*"}, "tenant must be"),
-            ({"tenant": "a", "tenant_from": "user_id"}, "leave out"),
+            ({"tenant": "a", "tenant_from": "user_id"}, "must be given alone"),
             ({"tenant_from": "title"}, "tenant_from must be"),
             ({"tenant_from": "metadata."}, "tenant_from must be"),
             ({"tenant_from": "user_id", "namespace_part": 0}, "a number from 1"),
-            ({"namespace_part": 1}, "give tenant_from"),
+            ({"namespace_part": 1}, "requires tenant_from"),
             ({"tenant": "a", "operators": ["no_role"]}, "no role no_role"),
         ):
             with pytest.raises(ConfigurationError, match=reason):
@@ -339,7 +339,7 @@ def test_the_command_moves_and_takes_back(plain: Walled) -> None:
         return words(result)
 
     assert "repeat the command without --prepare" in run("tenancy", "--from", "tenant_id", "--prepare")
-    assert "is taken back" in run("tenancy", "--undo")
+    assert "is undone" in run("tenancy", "--undo")
     assert "takes no other options" in run("tenancy", "--undo", "--prepare", code=1)
     assert "leave out --tenant" in run("--tenant", "acme", "tenancy", code=1)
     printed = run("--json", "tenancy", "--from", "tenant_id")
