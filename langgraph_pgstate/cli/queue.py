@@ -456,7 +456,7 @@ def _serve_metrics(state: AsyncPGState, host: str, port: int) -> None:
     """Serve the metrics of a state, in daemon threads.
 
     Raises:
-        ConfigurationError: If the address cannot be listened on, or a package is missing.
+        ConfigurationError: If it cannot listen on the address, or a package is missing.
     """
     try:
         from prometheus_client import start_http_server

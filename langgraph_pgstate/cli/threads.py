@@ -217,7 +217,7 @@ def hold(
     reason: Annotated[str, typer.Argument(metavar="REASON", help="The reason, like the number of a case.")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who holds it; by default the shell's user.")] = None,
 ) -> None:
-    """Hold a thread, so that nothing of it is deleted until its release."""
+    """Hold a thread against any deletion until its release."""
     target: Target = ctx.obj
     with target.connect() as state:
         found = state.threads.hold(thread, reason, by=person(by))

@@ -1,4 +1,4 @@
-"""Counts of reads of items. They are written together a second later, so that a read itself writes nothing."""
+"""Counts of reads of items. They are written together a second later, so that a read writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 1000
 _READ_ONLY: Final = "25006"
-# Most items whose reads are counted. While the server is unavailable, reads of further items are not counted.
+# Maximum number of items with waiting counts. If the server is unavailable, reads of others are not counted.
 _MAX_WAITING: Final = 100_000
 
 Reads = list[tuple[tuple[Namespace, str], list[int]]]
@@ -57,7 +57,7 @@ class Accesses:
     def give_back(self, batches: list[Reads], error: BaseException) -> None:
         """Put back counts that could not be written, because a time to live may depend on them.
 
-        A standby never writes.
+        On a standby they are dropped, because it never writes.
         """
         _log.debug("reads of memories were not counted: %r", error)
         if getattr(error, "sqlstate", None) != _READ_ONLY:

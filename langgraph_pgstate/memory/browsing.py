@@ -1,4 +1,4 @@
-"""Items as they are stored, for display to persons. These reads are not counted."""
+"""Stored items, for display to persons. These reads are not counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_pgstate.memory.types import Cause, Caused, StoredItem
 from langgraph_pgstate.paging import LAST, Page, decode_cursor, page_size, read_page
 
 _KIND: Final = "items"
-# Before the first item of a page: no namespace sorts after it.
+# The cursor of the first page: no namespace sorts after it.
 _NO_NAMESPACE: Final = "\U0010ffff"
 
 
@@ -31,7 +31,7 @@ def read_items(
     """Return a `Read` of a page of items, the last stored first.
 
     Raises:
-        ConfigurationError: If an argument is not usable, or neither a user nor a namespace is given.
+        ConfigurationError: If an argument is invalid, or neither a user nor a namespace is given.
     """
     if user_id is None and namespace is None:
         raise ConfigurationError("browse must be given a user_id or a namespace")
@@ -80,7 +80,7 @@ def read_caused(
     """Return a `Read` of the versions that were stored in a thread, newest first.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
     """
 
     def make(namespace: list[str], *columns: Any) -> Caused:

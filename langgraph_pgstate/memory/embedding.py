@@ -25,7 +25,7 @@ Vector = Sequence[float]
 
 
 class Embedder(Protocol):
-    """Requests embeddings from a model."""
+    """An object that requests embeddings from a model."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Return the embedding of each text."""

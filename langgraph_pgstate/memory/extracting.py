@@ -55,22 +55,22 @@ class _Extraction(TypedDict, total=False):
 def extraction(state: Any, extract: Extractor, **options: Unpack[WindowOptions]) -> Pregel[Any, Any, Any, Any]:
     """Return a graph that extracts the memories of a run that has ended.
 
-    Run it by a worker after each run of a graph: `Worker(state, {"chat": chat, "extract": extraction(state, extract)},
-    followed_by={"chat": "extract"})`. Extracted memories are in a checkpoint before they are stored, so that a worker
-    that takes over does not call the model again. A run whose memories are stored is not extracted again.
+    A worker runs it after each run of a graph: `Worker(state, {"chat": chat, "extract": extraction(state, extract)},
+    followed_by={"chat": "extract"})`. A checkpoint holds the extracted memories before they are stored, so that another
+    worker does not call the model again. A run whose memories are stored is not extracted again.
 
     The memories are about the run's user and tenant, and have the thread, the run and its last checkpoint as their
     origin.
 
     Args:
         state: The state. With an `AsyncPGState`, `extract` may be a coroutine function.
-        extract: Called with the messages of the thread as of the end of the run; returns what to remember: texts, or
-            dicts of `content`, `kind`, `key`, `importance`, `expires_at`, `metadata` and `message_id`, as `remember`
-            takes them.
-        **options: Which messages it gets; all by default. See `WindowOptions`.
+        extract: Called with the messages of the thread at the end of the run. Returns the memories: texts, or dicts
+            of `content`, `kind`, `key`, `importance`, `expires_at`, `metadata` and `message_id`, as `remember` takes
+            them.
+        **options: The messages that it gets; all by default. See `WindowOptions`.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
     """
     store = getattr(state, "memory", None)
     if not isinstance(store, PGMemoryStore | AsyncPGMemoryStore):
@@ -96,7 +96,7 @@ class _Run(NamedTuple):
         run_id: Its id.
         user_id: Its user.
         tenant_id: Its tenant.
-        checkpoint_id: Its last checkpoint, if that still exists.
+        checkpoint_id: Its last checkpoint, if it still exists.
     """
 
     thread_id: str
@@ -113,7 +113,7 @@ class _Steps:
     async def extract(self, given: _Extraction) -> _Extraction:
         """Extract the memories of a run, unless some of them are stored.
 
-        If the call is cancelled while `extract` runs in an OS thread, the function goes on. Its result is dropped.
+        If the call is cancelled while `extract` runs in an OS thread, the function continues. Its result is dropped.
         """
         run = await self._run(given)
         if await self._stored(run):

@@ -1,4 +1,4 @@
-"""Gathering of calls on an event loop: many small calls are run together as few large ones."""
+"""Gathering of calls on an event loop: many small calls become a few large ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ R = TypeVar("R")
 
 
 class Gathering(Generic[C, R]):
-    """Runner of calls. Calls that come at once are run together, other calls alone.
+    """A runner of calls. It runs simultaneous calls together, and other calls alone.
 
-    A caller that is cancelled before its call runs withdraws the call. Later, the call goes on.
+    If a caller is cancelled before its call runs, the call is dropped. If it is cancelled later, the call continues.
 
     Args:
-        run: Runs calls, and returns the result of each. If it fails, each of several calls is run alone, unless every
-            call would get the error.
+        run: Runs calls, and returns the result of each. If it fails for several calls, each is run alone, unless the
+            error concerns every call.
         names: Returns the names of a call. Calls with a common name are run one after another, in their order. The
             number of names is the size of a call.
         most: Greatest total size of calls that are run together. A larger call is run alone.
-        patience: Seconds that calls wait for the end of calls in progress, to be run together. With 0, only calls of
-            one turn of the event loop are.
+        patience: Seconds that calls wait for the end of calls in progress, to be run together. With 0, only calls in
+            the same iteration of the event loop run together.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Gathering(Generic[C, R]):
         self._run, self._names, self._most, self._patience = run, names, most, patience
         self._waiting: list[tuple[C, asyncio.Future[R]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        # The end of the run that calls wait for, unless it takes too long.
+        # The end of the calls in progress, for which new calls wait up to `patience`.
         self._waited_for: asyncio.TimerHandle | None = None
         self._is_beginning = False
 
@@ -86,7 +86,7 @@ class Gathering(Generic[C, R]):
                 await self._run_all(taken)
 
     def _take(self) -> list[tuple[C, asyncio.Future[R]]]:
-        """Return the longest waiting calls that may be run together."""
+        """Return the longest-waiting calls that may be run together."""
         taken: list[tuple[C, asyncio.Future[R]]] = []
         left: list[tuple[C, asyncio.Future[R]]] = []
         named: set[Hashable] = set()

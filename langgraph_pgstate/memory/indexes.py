@@ -22,7 +22,7 @@ _INLINE_BYTES = 7_600
 
 @dataclass(frozen=True)
 class OpenIndex:
-    """An index that is in the database.
+    """An index in the database.
 
     Attributes:
         index: The options.
@@ -52,7 +52,7 @@ class OpenIndex:
 
 @cache
 def statements_of(schema: str) -> Queries:
-    """Return the statements on tables of vectors, and the statements that are not queries."""
+    """Return the queries on tables of vectors, and the statements that create and drop them."""
     return Queries(schema, "memory/vectors")
 
 
@@ -73,7 +73,7 @@ def _on_index(query: NamedQuery, index: Index, number: int, extension: str) -> N
 
 
 async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Register indexes and make their tables. One transaction; safe to repeat, and from several processes.
+    """Register indexes and make their tables. One transaction; safe to repeat, and in several processes at once.
 
     Without pgvector, a warning is logged, and items are found only by words.
 
@@ -112,7 +112,7 @@ async def setup_indexes(db: Connection, queries: Queries, indexes: Sequence[Inde
 
 
 async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[Index]) -> None:
-    """Refuse new indexes if tenants are kept apart and a tenant has memories, which the index would lack.
+    """Check that no index is new if tenants are kept apart and a tenant has memories, which the index would lack.
 
     Raises:
         TenantError: If a tenant has memories.
@@ -132,7 +132,7 @@ async def _prepare_tenants(db: Connection, queries: Queries, indexes: Sequence[I
 
 
 async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index]) -> tuple[OpenIndex, ...]:
-    """Return the indexes as they are in the database; none without pgvector. Two round trips.
+    """Return the indexes of the options as the database has them; none without pgvector. Two round trips.
 
     Raises:
         ConfigurationError: If an index is not set up, or has other options in the database.
@@ -169,7 +169,7 @@ async def open_indexes(db: Connection, queries: Queries, indexes: Sequence[Index
 
 
 async def stored_indexes(db: Connection, queries: Queries) -> tuple[OpenIndex, ...]:
-    """Return all indexes in the database, whoever created them. Their models are unknown. Two round trips."""
+    """Return all indexes in the database, also those of other programs. Their models are unknown. Two round trips."""
     types = await db.fetch(queries.find_vector_type, {})
     if not types:
         return ()

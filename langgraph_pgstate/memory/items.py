@@ -1,4 +1,4 @@
-"""Storing, reading and searching items."""
+"""Storage, reading and search of items."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from langgraph_pgstate.schema.queries import Queries, Statement
 
 Mode = Literal["hybrid", "vector", "words"]
 
-# Most attempts of a put while other calls store the same items at the same time.
+# Maximum number of attempts of a put while other calls store the same items.
 _ATTEMPTS: Final = 50
 MAX_LIMIT: Final = 10_000
 _SWEPT: Final = 1000
-# Embeddings that are checked together for a missing item.
+# Number of embeddings in a page of the search for embeddings without an item.
 _PAGE: Final = 10_000
 FEW: Final = 20
 """Items up to which a put is planned without regard to their number."""
-# pgvector's greatest `hnsw.ef_search`.
+# Maximum of pgvector's `hnsw.ef_search`.
 _MAX_REACH: Final = 1000
-# From this number of items and embeddings on, making the parameters of a put takes milliseconds.
+# From this number of items and embeddings, making the parameters of a put takes milliseconds.
 _MANY: Final = 100
 _GENERIC: Final = {"mode": "force_generic_plan"}
 
 
 @dataclass(slots=True)
 class Put:
-    """An item to store, validated.
+    """A validated item to store.
 
     Attributes:
         namespace: Namespace of the item.
@@ -123,7 +123,7 @@ def joined(batches: Sequence[Batch]) -> tuple[list[Put], list[Embedded], list[Or
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of a memory beside its value. An item of the store has none."""
+    """The properties of a memory besides its value. An item of the store has none."""
 
     kind: str | None = None
     user_id: str | None = None
@@ -151,7 +151,7 @@ async def put(
     is_unindexed: bool,
     expected_version: int | None = None,
 ) -> bool:
-    """Store items with their embeddings. One transaction, one round trip; storing the same again makes no version.
+    """Store items with their embeddings. One transaction, one round trip. An unchanged item gets no new version.
 
     Args:
         db: The connection.
@@ -161,7 +161,7 @@ async def put(
         language: Configuration of PostgreSQL's full text.
         history: Number of earlier versions kept.
         origin: The origin of all items, or of each item.
-        traits: The items' properties beside their values.
+        traits: The items' properties besides their values.
         is_unindexed: Whether embeddings are missing because a model failed. They are also missing if another process
             with other options has an index that is not in `embedded`.
         expected_version: The version that the items must have, 0 for no item. Otherwise no item is stored, and the
@@ -245,7 +245,7 @@ async def delete(
     purges: bool = False,
     deleted_by: str | None = None,
 ) -> int:
-    """Delete items, and return how many there were. One transaction, one round trip; safe to repeat."""
+    """Delete items, and return the number of deleted ones. One transaction, one round trip; safe to repeat."""
     named = {"namespaces": [literal(namespace) for namespace, _ in keys], "keys": [key for _, key in keys]}
     parameters = {**named, "history": history, "purges": purges, "deleted_by": deleted_by}
     if not indexes:
@@ -270,7 +270,7 @@ async def get(db: Connection, queries: Queries, keys: Sequence[tuple[Namespace, 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search, validated.
+    """A validated search.
 
     Attributes:
         prefix: Labels with which namespaces begin.
@@ -279,7 +279,7 @@ class Search:
         offset: Number of items to skip.
         query: The text to search for; `None` for the newest items.
         kinds: Kinds of memories; `None` for all.
-        importance_weight: How much importance counts, from 0 to 1.
+        importance_weight: Weight of the importance, from 0 to 1.
         half_lives: By kind, the seconds in which the rank score halves.
     """
 
@@ -297,7 +297,7 @@ def search_parameters(search: Search) -> dict[str, Any]:
     """Return the parameters of a search, without its query.
 
     Raises:
-        ConfigurationError: If the filter is not usable.
+        ConfigurationError: If the filter is invalid.
     """
     return {
         **range_of(search.prefix)._asdict(),
@@ -407,12 +407,12 @@ async def list_namespaces(db: Connection, queries: Queries, parameters: Mapping[
 
 
 async def count_reads(db: Connection, queries: Queries, parameters: Mapping[str, Any]) -> None:
-    """Store how often items were read. One statement. If it is repeated after a lost connection, reads count twice."""
+    """Add counts of reads to items. One statement. If it is repeated after a lost connection, reads count twice."""
     await db.execute(queries.touch_memories, parameters)
 
 
 async def sweep(db: Connection, queries: Queries) -> int:
-    """Delete items that have expired, with their versions, in small transactions; return the number."""
+    """Delete expired items, with their versions, in small transactions. Return their number."""
     total = 0
     while count := await sweep_some(db, queries):
         total += count
@@ -420,7 +420,7 @@ async def sweep(db: Connection, queries: Queries) -> int:
 
 
 async def sweep_some(db: Connection, queries: Queries) -> int:
-    """Delete some items that have expired, with their versions and embeddings; return the number. One transaction."""
+    """Delete some expired items, with their versions and embeddings. Return their number. One transaction."""
     async with db.transaction():
         rows = await db.fetch(queries.sweep_memories, {"count": _SWEPT})
         if rows:
@@ -431,9 +431,9 @@ async def sweep_some(db: Connection, queries: Queries) -> int:
 
 
 async def sweep_vectors(runner: Runner, queries: Queries) -> int:
-    """Delete embeddings whose items are gone, in small transactions; return the number.
+    """Delete embeddings without an item, in small transactions. Return their number.
 
-    Processes with other options delete items without knowing all indexes.
+    Processes with other options delete items from the indexes that they know only.
     """
     deleted = 0
     for index in await runner.run(stored_indexes, queries):
@@ -459,5 +459,5 @@ async def _sweep_page(db: Connection, index: OpenIndex, after: Row) -> tuple[int
             "keys": [row[1] for row in orphaned],
             "fields": [row[2] for row in orphaned],
         }
-        # This statement sees items that were stored before their embeddings were locked.
+        # This statement also sees items that were stored while it waited for locks of embeddings.
         return await db.execute(index.query("delete_orphaned_vectors"), named), rows[-1]

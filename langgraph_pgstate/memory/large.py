@@ -1,4 +1,4 @@
-"""Large namespaces, whose items are in approximate indexes. Other namespaces are searched exactly."""
+"""Large namespaces, whose items are put into approximate indexes. Other namespaces are searched exactly."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LOCK_TIMEOUT: Final = "500ms"
 
 
 async def move_large_namespaces(runner: Runner, queries: Queries, size: int = LARGE_SIZE) -> int:
-    """Put the items of namespaces that have become large into the approximate indexes, and return their number.
+    """Put the items of namespaces that have become large into the approximate indexes. Return their number.
 
-    Uses small transactions, beside puts and searches. Searches of a namespace are exact until all its items are in the
-    indexes. Later items are searched exactly until the next call moves them. Safe to stop and to repeat.
+    Transactions are small, so puts and searches continue. Searches of a namespace are exact until all its items are in
+    the indexes. Later items are searched exactly until the next call moves them. Safe to stop and to repeat.
     """
     await runner.run(find_large, queries, size)
     return await move_waiting(runner, queries)
 
 
 async def move_waiting(runner: Runner, queries: Queries) -> int:
-    """Put the items of large namespaces that are not in the approximate indexes there, and return their number.
+    """Put waiting items of known large namespaces into the approximate indexes. Return their number.
 
-    As `move_large_namespaces`, which also looks for namespaces that have become large; that reads all items.
+    Unlike `move_large_namespaces`, it does not search for new large namespaces, which reads all items.
     """
     run, moved = runner.run, 0
     for namespace, is_ready in await run(list_unmoved, queries):
@@ -48,18 +48,18 @@ async def move_waiting(runner: Runner, queries: Queries) -> int:
         except PGStateError as error:
             if not error.retryable:
                 raise
-            # Another transaction holds the rows. The next turn tries again.
+            # Another transaction has locked the rows. The next iteration tries again.
             _log.info("namespace %s is searched exactly for now: %s", ".".join(namespace), error)
     return moved
 
 
 async def find_large(db: Connection, queries: Queries, size: int) -> None:
-    """Register namespaces that have become large: from now on their new items wait for the indexes. One statement."""
+    """Register namespaces that have become large. Their later items are marked as waiting. One statement."""
     await db.execute(queries.find_large_namespaces, {"large_size": size})
 
 
 async def list_unmoved(db: Connection, queries: Queries) -> list[tuple[tuple[str, ...], bool]]:
-    """Return large namespaces whose items are not all in the indexes, and whether they are searched approximately."""
+    """Return large namespaces with items outside the indexes, and whether each is searched approximately."""
     return [(tuple(row[0]), row[1]) for row in await db.fetch(queries.list_unmoved_namespaces, {})]
 
 

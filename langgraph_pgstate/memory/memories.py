@@ -126,7 +126,7 @@ def told_of(
     """Validate the arguments of `remember`.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
         SerializationError: If the metadata cannot be stored.
     """
     if not isinstance(content, str) or not content.strip():
@@ -309,7 +309,7 @@ def recall_of(
     """Validate the arguments of `recall`.
 
     Raises:
-        ConfigurationError: If an argument is not usable.
+        ConfigurationError: If an argument is invalid.
     """
     if query is not None:
         identifier("query", query)

@@ -16,14 +16,14 @@ Namespace = tuple[str, ...]
 
 # No label begins with this noncharacter, so an array with it sorts after all namespaces.
 _LAST: Final = "\U0010ffff"
-# What an array and each of its elements take in an index entry, beside the labels.
+# Bytes of an array and of each of its elements in an index entry, besides the labels.
 _ARRAY_BYTES, _LABEL_BYTES = 24, 8
 
 
 class Range(NamedTuple):
     """The namespaces that begin with some labels: from `lower`, before `upper`, as array literals.
 
-    In the order of bytes nothing but NUL, which no label has, lies between a label and the label with `\\x01` added.
+    In byte order, only texts with NUL, which no label has, lie between a label and the same label with `\\x01` added.
     """
 
     lower: str
@@ -34,8 +34,8 @@ def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: b
     """Return validated labels.
 
     Raises:
-        InvalidNamespaceError: If there is none, or one is empty, no string, or cannot be stored.
-        ConfigurationError: If they do not fit into an index entry.
+        InvalidNamespaceError: If there is no label, or a label is empty, no string, or cannot be stored.
+        ConfigurationError: If the labels do not fit into an index entry.
     """
     if isinstance(labels, str) or not isinstance(labels, Sequence):
         raise InvalidNamespaceError(f"{what} must be a sequence of labels, not {labels!r}")
@@ -53,7 +53,7 @@ def labels_of(labels: Sequence[str], *, what: str = "namespace", can_be_empty: b
 
 
 def check_size(namespace: Namespace, key: str) -> None:
-    """Refuse a namespace and a key that do not fit into an index entry.
+    """Check that a namespace and a key fit into an index entry.
 
     Raises:
         ConfigurationError: If they are too long.

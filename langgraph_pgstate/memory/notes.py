@@ -1,4 +1,4 @@
-"""Progress notes: what a task is for, what is done, what is in its way, and what comes next."""
+"""Progress notes of a task: its goal, finished steps, blockers and next action."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTS: Final = ("completed", "blockers")
 
 
 class _Notes:
-    """Progress notes of a task, as they were read last: the part without a connection."""
+    """The part of progress notes that needs no connection."""
 
     def __init__(self, store: Any, task_id: str, owner: Owner) -> None:
         self._store, self._owner, self.task_id = store, owner, identifier("task_id", task_id)
@@ -54,7 +54,7 @@ class _Notes:
         }
 
     def render(self) -> str:
-        """Return the notes as Markdown, for the first message of a new session."""
+        """Return the notes as Markdown, such as for the first message of a new session."""
         return markdown_of(self.task_id, self._value)
 
 
@@ -77,20 +77,21 @@ class AsyncNotes(_Notes):
         expected_version: int | None = None,
         by: str | None = None,
     ) -> None:
-        """Store a new version; what is not given stays as it was read. Each version is kept.
+        """Store a new version of the notes. Fields that are not given keep their values. Each version is kept.
 
         Args:
-            goal: What the task is for.
-            completed: Steps that are done: all of them.
-            blockers: What is in the way.
-            next_action: What is to be done next.
-            context: What else the next session has to know.
-            expected_version: The version that the change was made for; by default the one that was read.
-            by: Who saves them; by default the user of the running graph.
+            goal: Goal of the task.
+            completed: All steps that are done.
+            blockers: Obstacles.
+            next_action: The next step.
+            context: Other facts that the next session needs.
+            expected_version: The version that must be current; by default the one that was read.
+            by: Name of the person or service that saves them; by default the user of the running graph.
 
         Raises:
-            StaleMemoryError: If another writer has changed them since: who and when. Call `read` and try again.
-            ConfigurationError: If an argument is not usable.
+            StaleMemoryError: If another writer has changed them meanwhile. It names writer and time. Call `read` and
+                try again.
+            ConfigurationError: If an argument is invalid.
             SerializationError: If a text cannot be stored.
         """
         value = self._value
@@ -119,17 +120,17 @@ class AsyncNotes(_Notes):
         """Return the versions, newest first.
 
         Args:
-            limit: Number of versions at most.
+            limit: Maximum number of versions.
             before: Only versions before this one.
 
         Raises:
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         oldest = None if before is None else memories.version_of(before, name="before")
         return await self._versions(limit=limit_of(limit), before=oldest)
 
     async def diff(self, a: int, b: int | None = None) -> str:
-        """Return how two versions differ, as a unified diff of their Markdown.
+        """Return the difference between two versions, as a unified diff of their Markdown.
 
         Args:
             a: Number of the earlier version.
@@ -137,7 +138,7 @@ class AsyncNotes(_Notes):
 
         Raises:
             NotFoundError: If there is no such version.
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         texts = []
         for version in (a, self.version if b is None else b):
@@ -174,13 +175,13 @@ class Notes(_Notes):
     Attributes:
         task_id: The task.
         version: Number of the version; 0 if there are no notes yet.
-        goal: What the task is for.
+        goal: Goal of the task.
         completed: Steps that are done.
-        blockers: What is in the way.
-        next_action: What is to be done next.
-        context: What else the next session has to know.
+        blockers: Obstacles.
+        next_action: The next step.
+        context: Other facts that the next session needs.
         changed_by: User or service that saved this version.
-        changed_at: Time it was saved; `None` if there are no notes yet.
+        changed_at: Time at which it was saved; `None` if there are no notes yet.
     """
 
     read = blocking(AsyncNotes.read)

@@ -1,4 +1,4 @@
-"""Options of a store: indexes, times to live, versions. Of LangGraph's names and shapes where it has them."""
+"""Options of a store: indexes, times to live, versions. They have LangGraph's names and forms if it has them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VectorType = Literal["vector", "halfvec"]
 
 OPERATORS: Final[Mapping[str, str]] = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
 OPERATOR_CLASSES: Final[Mapping[str, str]] = {"cosine": "cosine_ops", "l2": "l2_ops", "inner_product": "ip_ops"}
-# Most dimensions that pgvector can index, and that fit into a page.
+# Maximum number of dimensions that pgvector can index and that fit into a page.
 _MAX_DIMS: Final = {"vector": 2000, "halfvec": 4000}
 _KEYS: Final = ("name", "dims", "embed", "fields", "distance_type", "ann_index_config")
 _TTL_KEYS: Final = ("default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes")
@@ -32,7 +32,7 @@ _ALL: Final = 2**30
 
 
 class IndexOptions(TypedDict, total=False):
-    """Options of embedding and indexing: those that LangGraph's `PostgresStore` takes as `index`, and a name.
+    """Options of an index of embeddings: the options `index` of LangGraph's `PostgresStore`, and a name.
 
     Attributes:
         name: Name of the index; `default` if left out. Give a new one to a new model.
@@ -40,10 +40,9 @@ class IndexOptions(TypedDict, total=False):
         embed: LangChain's embeddings, a function of texts (also an async one), or a name like `openai:…`.
         fields: Paths of the fields that are embedded; the whole value by default.
         distance_type: `cosine`, the default, `l2` or `inner_product`.
-        ann_index_config: `vector_type` (`vector`, the default of up to 2,000 dimensions, or `halfvec`, which takes
-            half the space, of up to 4,000), and `m` and
-            `ef_construction` of the approximate index that large namespaces have. `kind` may be `hnsw` or `flat`, which
-            never searches approximately.
+        ann_index_config: Options of the approximate index of large namespaces. `vector_type` is `vector`, the default,
+            for up to 2,000 dimensions, or `halfvec` for up to 4,000, which takes half the space. `kind` is `hnsw`, or
+            `flat` for exact searches only. `m` and `ef_construction` are those of `hnsw`.
     """
 
     name: str
@@ -55,11 +54,11 @@ class IndexOptions(TypedDict, total=False):
 
 
 class NamespaceOptions(TypedDict, total=False):
-    """What holds for the items of some namespaces, unless a put says otherwise.
+    """Options of the items of some namespaces. Arguments of a put take precedence.
 
     Attributes:
         index: Fields that are embedded and found by words; `False` for none.
-        ttl: Minutes they live; `None` for ever.
+        ttl: Minutes to live; `None` for ever.
     """
 
     index: Sequence[str] | Literal[False]
@@ -70,13 +69,14 @@ class MemoryOptions(TypedDict, total=False):
     """Options of a store.
 
     Attributes:
-        index: How memories are embedded; several for several models, the preferred one last. None: full text only.
+        index: Options of the index of embeddings, or a list with one for each model, the preferred one last. Without
+            it, search is by words only.
         ttl: Times to live, as `PostgresStore` takes them. Expired items are never returned.
-        namespaces: What holds instead in namespaces that begin with some labels, of which the most count.
-        language: Configuration of PostgreSQL's full text, which knows endings and stop words: `simple` by default.
+        namespaces: Options of namespaces that begin with some labels. If several match, the longest one applies.
+        language: Configuration of PostgreSQL's full-text search, such as `english`; `simple` by default.
         history: Number of earlier versions kept of each item, 20 by default; `None` for all, 0 for none.
-        merge_similarity: Similarity from which a memory replaces one of its namespace and kind, from 0 to 1: 0.95 by
-            default. It needs an index whose distance is `cosine`. `None`: only the same words are merged.
+        merge_similarity: Least similarity, from 0 to 1, at which a memory replaces another of its namespace and kind;
+            0.95 by default. It requires an index whose distance is `cosine`. `None` merges equal texts only.
     """
 
     index: IndexOptions | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -114,16 +114,16 @@ class Settings:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are indexed by words: those of the preferred index."""
+        """Fields that are indexed by words, which are those of the preferred index."""
         return self.indexes[-1].fields if self.indexes else (WHOLE,)
 
     def fields_in(self, namespace: Namespace) -> tuple[str, ...] | None:
-        """Return the fields that are indexed in a namespace; `None` for those of the store."""
+        """Return the fields that are indexed in a namespace; `None` stands for those of the store."""
         found = self._of("index", namespace, None)
         return () if found is False else found
 
     def default_ttl_in(self, namespace: Namespace) -> float | None:
-        """Return the minutes that items of a namespace live; `None` for ever."""
+        """Return the time to live of items of a namespace, in minutes; `None` for ever."""
         found: float | None = self._of("ttl", namespace, (self.ttl or {}).get("default_ttl"))
         return found
 
@@ -131,7 +131,7 @@ class Settings:
         found: tuple[Mapping[str, Any], ...] = tuple(
             given for labels, given in self.namespaces if namespace[: len(labels)] == labels
         )
-        # The longest ones are first.
+        # The longest labels are first.
         return next((given[name] for given in found if name in given), default)
 
 
@@ -139,7 +139,7 @@ def settings_of(options: MemoryOptions) -> Settings:
     """Validate the options of a store.
 
     Raises:
-        ConfigurationError: If one is not usable.
+        ConfigurationError: If an option is invalid.
     """
     if unknown := options.keys() - MemoryOptions.__annotations__.keys():
         raise ArgumentTypeError(
@@ -235,7 +235,7 @@ def minutes_of(ttl: Any) -> float:
     """Return a validated time to live in minutes.
 
     Raises:
-        ConfigurationError: If it is no positive number of less than 1,000 years.
+        ConfigurationError: If it is not a positive number of minutes in less than 1,000 years.
     """
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < 1000 * 366 * 24 * 60:
         raise ConfigurationError(f"ttl must be a positive number of minutes, of less than 1,000 years, not {ttl!r}")

@@ -1,4 +1,4 @@
-"""The origin of a memory: the thread, run and checkpoint in which it is stored, and whoever stores it."""
+"""The origin of a memory: the thread, run and checkpoint in which it is stored, and the person or service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
 
 
 def current_origin(run_of: RunOf | None) -> Origin:
-    """Return the origin of what the running task stores; nothing outside of a graph.
+    """Return the origin of memories that the running task stores; an empty one outside of a graph.
 
     Args:
         run_of: Returns the recorded run of a config.

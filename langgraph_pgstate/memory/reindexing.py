@@ -1,4 +1,4 @@
-"""Embedding what an index lacks: items of before it was made, and those whose model had failed."""
+"""Embedding of items that an index lacks: those stored before it was made, and those whose model failed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _BATCH: Final = 200
 
 
 async def begin(db: Connection, queries: Queries, names: Sequence[str]) -> Any | None:
-    """Return the time if an item waits for its embeddings or an index is not complete; else `None`."""
+    """Return the current time if an item waits for embeddings or an index is incomplete; else `None`."""
     if not await db.fetch(queries.is_indexing_needed, {"names": [*names]}):
         return None
     return (await db.fetch(queries.get_time, {}))[0][0]
 
 
 async def claim(db: Connection, queries: Queries, names: Sequence[str], indexer: str) -> bool:
-    """Return whether a call may embed what indexes lack, or may go on: one at a time does. One statement."""
+    """Return whether a call may begin or continue to embed missing items. Only one may at a time. One statement."""
     return await db.execute(queries.claim_indexing, {"names": [*names], "indexer": indexer}) == len(names)
 
 
 async def release(db: Connection, queries: Queries, indexer: str) -> None:
-    """Let other calls embed what indexes lack. One statement; safe to repeat."""
+    """Let other calls embed missing items. One statement; safe to repeat."""
     await db.execute(queries.release_indexing, {"indexer": indexer})
 
 

@@ -1,4 +1,4 @@
-"""`remember`, `recall`, `forget`, and the versions of all items: a part of both stores."""
+"""The part of both stores that remembers, recalls and forgets, and returns versions of items."""
 
 from __future__ import annotations
 
@@ -67,34 +67,34 @@ class AsyncMemories:
         namespace: Sequence[str] | None = None,
         by: str | None = None,
     ) -> Memory:
-        """Store a memory, unless it is known: then count that it was told again.
+        """Store a memory. If it is known, count it as a duplicate.
 
-        What differs from a memory of the same namespace and kind only in case, spaces and punctuation is counted, and
-        changes nothing else but that the greater importance and the later end hold. What is similar
-        (`merge_similarity`) replaces it. What it replaces stays as a version, which was valid until now. One
-        transaction, so of two calls at once one stores, and the other is counted. Embeddings are asked for before.
+        A content that differs from a memory of the same namespace and kind only in case, spaces and punctuation is a
+        duplicate. The memory then gets the greater importance and the later end. A similar content (`merge_similarity`)
+        replaces the memory, whose old version is kept. It is one transaction, so of two equal calls at once one stores
+        the memory and the other counts. Embeddings are requested before it.
 
         Args:
-            content: What is to be remembered.
+            content: The text of the memory.
             kind: `fact`, `preference`, `interaction`, `summary`, or a kind of your own.
-            key: A name, such as `diet`: a memory under it replaces the earlier one. By default made of the content.
-            user_id: User whom it is about.
-            agent: Agent that keeps it.
+            key: A name, such as `diet`. The memory replaces an earlier one of this name. By default a digest of the
+                content.
+            user_id: User whom the memory is about.
+            agent: Agent that stores it.
             tenant_id: Tenant.
             importance: From 0 to 1.
-            expires_at: Time it ends; by default after the `default_ttl` of the store, or never.
-            metadata: What is stored beside the content, as JSON.
-            thread_id: Thread it comes from; by default the one that is running.
-            run_id: Run it comes from; by default the one that is running on the thread.
-            checkpoint_id: Checkpoint it comes from; by default the one of the superstep that is running.
+            expires_at: Time at which it ends; by default after the `default_ttl` of the store, or never.
+            metadata: Further data, as JSON.
+            thread_id: Thread of its origin; by default the running one.
+            run_id: Run of its origin; by default the running one of the thread.
+            checkpoint_id: Checkpoint of its origin; by default that of the running superstep.
             message_id: Message that caused it.
-            namespace: Where it belongs; by default `("memories", "tenant", …, "user", …, "agent", …)` with the parts
-                that are given.
-            by: Who stores it; by default the user of the running graph.
+            namespace: The namespace; by default `("memories", "tenant", …, "user", …, "agent", …)`, of given parts.
+            by: Name of the person or service that stores it; by default the user of the running graph.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
-            ConfigurationError: If another argument is not usable.
+            ConfigurationError: If another argument is invalid.
             SerializationError: If the metadata cannot be stored.
         """
         owner, end = owner_of(tenant_id, user_id, agent), memories.end_of(expires_at)
@@ -115,7 +115,7 @@ class AsyncMemories:
         )
         origin = self.origin(by)
         if thread_id is not None and thread_id != origin.thread_id:
-            # The run and the checkpoint are those of another thread.
+            # The running run and checkpoint belong to another thread.
             origin = Origin(origin.changed_by, text_of("thread_id", thread_id))
         if run_id is not None:
             origin = origin._replace(run_id=text_of("run_id", run_id))
@@ -149,29 +149,29 @@ class AsyncMemories:
         importance_weight: float = 0.0,
         namespace: Sequence[str] | None = None,
     ) -> list[Memory]:
-        """Return memories: those that fit a query best first, else those told last first. Two round trips.
+        """Return memories, best match of a query first; without a query, last remembered first. Two round trips.
 
-        Only memories whose namespace begins with the parts that are given are read: with `user_id` those of the user,
-        of all agents; those stored with a tenant need it here, too.
+        Only memories are read whose namespace begins with the given parts. With `user_id` alone these are the user's
+        memories of all agents. Memories that were stored with a tenant require it here, too.
 
         Args:
-            query: What is looked for.
+            query: The text to search for.
             user_id: User whom they are about.
-            agent: Agent that keeps them.
+            agent: Agent that stored them.
             tenant_id: Tenant.
             kinds: Only these kinds.
-            limit: Number of memories at most.
-            as_of: Return what was valid at this time, as far as versions are kept, found by words alone. What has
-                expired or was purged since is left out.
-            half_lives: By kind, the time after which a memory that was not told again counts half. Kinds that are not
-                named do not age.
-            importance_weight: How much importance counts, from 0, the default, to 1: then a memory of importance 1
-                counts three times as much as one of 0.
+            limit: Maximum number of memories.
+            as_of: Return the versions that were valid at this time, as far as they are kept, found by words only.
+                Memories that have expired or were purged later are left out.
+            half_lives: By kind, the time after which a memory that was not repeated counts half. Other kinds do not
+                age.
+            importance_weight: Weight of the importance, from 0, the default, to 1. With 1, a memory of importance 1
+                counts three times as much as a memory of importance 0.
             namespace: Labels with which the namespaces begin, instead of those made of the ids.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
-            ConfigurationError: If another argument is not usable.
+            ConfigurationError: If another argument is invalid.
         """
         owner, moment = owner_of(tenant_id, user_id, agent), memories.as_of_of(as_of)
         asked = memories.recall_of(query, owner, namespace, kinds, limit, half_lives, importance_weight)
@@ -204,22 +204,22 @@ class AsyncMemories:
         purge: bool = False,
         by: str | None = None,
     ) -> int:
-        """Delete memories, and return the number. Items that are no memories stay. Safe to repeat.
+        """Delete memories, and return their number. Items that are no memories are kept. Safe to repeat.
 
         Args:
-            key: Only the memory with this key, in exactly the namespace that the other arguments make. Without it, all
-                memories whose namespace begins with it.
+            key: Only the memory with this key, in exactly the namespace of the other arguments. By default all memories
+                whose namespace begins with that namespace.
             user_id: User whom they are about.
-            agent: Agent that keeps them.
+            agent: Agent that stored them.
             tenant_id: Tenant.
             kinds: Only these kinds.
             namespace: The namespace, instead of the one made of the ids.
-            purge: Whether their versions are deleted, too, also those of memories that were forgotten before.
-                Otherwise `restore` brings them back.
-            by: Who deletes them; by default the user of the running graph.
+            purge: Whether to delete their versions, too, also those of memories that were forgotten earlier. If not,
+                `restore` stores them again.
+            by: Name of the person or service that deletes them; by default the user of the running graph.
 
-        Raises:
-            ConfigurationError: If an argument is not usable, or nothing says which memories.
+            Raises:
+                ConfigurationError: If an argument is invalid, or no key, owner or namespace is given.
         """
         owner = owner_of(tenant_id, user_id, agent)
         asked, total = memories.forgetting_of(owner, namespace, key, kinds, purge), 0
@@ -234,20 +234,20 @@ class AsyncMemories:
     async def history(
         self, namespace: Sequence[str], key: str, *, limit: int = 100, before: int | None = None
     ) -> list[MemoryVersion]:
-        """Return the versions of an item, newest first: who stored which value, when, and in which run.
+        """Return the versions of an item, newest first, each with its value, author, time and run.
 
-        As many earlier versions are kept as `history` of the store says; those of progress notes all. An item that has
-        expired has none.
+        `history` of the store limits the number of earlier versions. Those of progress notes are all kept. An expired
+        item has no versions.
 
         Args:
             namespace: Namespace of the item, or of the memory.
             key: Its key.
-            limit: Number of versions at most.
+            limit: Maximum number of versions.
             before: Only versions before this one.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
-            ConfigurationError: If another argument is not usable.
+            ConfigurationError: If another argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)
         oldest = None if before is None else memories.version_of(before, name="before")
@@ -263,21 +263,21 @@ class AsyncMemories:
         expected_version: int | None = None,
         by: str | None = None,
     ) -> MemoryVersion:
-        """Store an earlier version of an item again, as a new version, also after it was deleted.
+        """Store an earlier version of an item as a new version. The item may be deleted.
 
-        It ends when the current version ends.
+        The new version expires when the current one would.
 
         Args:
             namespace: Namespace of the item, or of the memory.
             key: Its key.
             version: Number of the version.
             expected_version: Restore only if this is the current version; 0 if the item is deleted. Any by default.
-            by: Who restores it; by default the user of the running graph.
+            by: Name of the person or service that restores it; by default the user of the running graph.
 
         Raises:
             NotFoundError: If there is no such version, or the item has expired.
             StaleMemoryError: If the item has another version than expected.
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)
         row = await self.runner.run(
@@ -299,18 +299,18 @@ class AsyncMemories:
         expected_version: int,
         by: str | None = None,
     ) -> MemoryVersion:
-        """Store another value of an item, which keeps its kind, owner, importance, indexed fields and end.
+        """Replace the value of an item. It keeps its kind, owner, importance, indexed fields and end.
 
         Args:
             namespace: Namespace of the item, or of the memory.
             key: Its key.
-            value: The value; of a memory, its text is `content`.
-            expected_version: The version that the change was made for.
-            by: Who changes it; by default the user of the running graph.
+            value: The value. The text of a memory is its `content`.
+            expected_version: The version that must be current.
+            by: Name of the person or service that changes it; by default the user of the running graph.
 
-        Raises:
-            StaleMemoryError: If another writer has changed or deleted it since: who and when.
-            ConfigurationError: If an argument is not usable.
+            Raises:
+                StaleMemoryError: If another writer has changed or deleted it meanwhile. It names writer and time.
+                ConfigurationError: If an argument is invalid.
             SerializationError: If the value cannot be stored.
         """
         labels, name = labels_of(namespace), identifier("key", key)
@@ -333,13 +333,13 @@ class AsyncMemories:
         Args:
             namespace: Its namespace.
             key: Its key.
-            expected_version: The version that was looked at.
-            purge: Whether its versions are deleted, too. Otherwise `restore` brings it back.
-            by: Who deletes it; by default the user of the running graph.
+            expected_version: The version that must be current.
+            purge: Whether to delete its versions, too. If not, `restore` stores it again.
+            by: Name of the person or service that deletes it; by default the user of the running graph.
 
-        Raises:
-            StaleMemoryError: If another writer has changed or deleted it since: who and when.
-            ConfigurationError: If an argument is not usable.
+            Raises:
+                StaleMemoryError: If another writer has changed or deleted it meanwhile. It names writer and time.
+                ConfigurationError: If an argument is invalid.
         """
         labels, name = labels_of(namespace), identifier("key", key)
         await self.runner.run(
@@ -381,22 +381,22 @@ class AsyncMemories:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[StoredItem]:
-        """Return items, memories and notes as they are stored, those stored last first. One round trip.
+        """Return a page of stored items, memories and notes, last stored first. One round trip.
 
-        Unlike a search, it counts as no read, and lets nothing live longer.
+        Unlike a search, it does not count reads and does not extend times to live.
 
         Args:
             user_id: Only those about this user.
             namespace: Only those whose namespace begins with these labels.
             kind: Only memories of this kind; `notes` for progress notes.
-            agent: Only those that this agent keeps.
+            agent: Only those that this agent stored.
             tenant_id: Only those of this tenant.
             text: Only those whose value contains this text, in any case.
             limit: Page size, 1,000 at most.
             cursor: `next` of the previous page.
 
         Raises:
-            ConfigurationError: If an argument is not usable, or neither a user nor a namespace is given.
+            ConfigurationError: If an argument is invalid, or neither a user nor a namespace is given.
         """
         return await self.runner.run(
             read,
@@ -405,7 +405,7 @@ class AsyncMemories:
         )
 
     async def inspect(self, namespace: Sequence[str], key: str) -> StoredItem | None:
-        """Return an item as it is stored, with the message that caused it, or `None`. One round trip; no read."""
+        """Return a stored item with the message that caused it, or `None`. One round trip; not counted as a read."""
         asked = browsing.read_item(labels_of(namespace), identifier("key", key))
         return await self.runner.run(read, self.queries, asked)
 
@@ -415,29 +415,29 @@ class AsyncMemories:
         """Return the versions of items that were stored in a thread, newest first. One round trip.
 
         Args:
-            thread_id: The thread. With `message_ids`, also those that are stored in the threads it was forked from.
-            run_id: Only what this run has stored.
-            message_ids: Only what these messages have caused.
-            limit: Number of versions at most.
+            thread_id: The thread. With `message_ids`, versions stored in threads from which it was forked are included.
+            run_id: Only versions that this run has stored.
+            message_ids: Only versions that these messages have caused.
+            limit: Maximum number of versions.
 
         Raises:
-            ConfigurationError: If an argument is not usable.
+            ConfigurationError: If an argument is invalid.
         """
         return await self.runner.run(read, self.queries, browsing.read_caused(thread_id, run_id, message_ids, limit))
 
     async def notes(
         self, task_id: str, *, user_id: str | None = None, agent: str | None = None, tenant_id: str | None = None
     ) -> AsyncNotes:
-        """Return the progress notes of a task, empty ones if there are none yet. One round trip.
+        """Return the progress notes of a task; empty ones if none are stored. One round trip.
 
         Args:
             task_id: The task.
             user_id: User whose task it is.
-            agent: Agent that does it.
+            agent: Agent of the task.
             tenant_id: Tenant.
 
         Raises:
-            ConfigurationError: If an id is not usable.
+            ConfigurationError: If an id is invalid.
         """
         notes = AsyncNotes(self, task_id, owner_of(tenant_id, user_id, agent))
         await notes.read()
@@ -456,7 +456,7 @@ class AsyncMemories:
         return put, Traits(kind, user_id, agent, tenant_id, importance, expires_at, digest)
 
     def origin(self, by: str | None) -> Origin:
-        """Return what stores a memory now: the running graph, and `by` in place of its user."""
+        """Return the origin of a memory that is stored now: the running graph, and `by` in place of its user."""
         origin = current_origin(self._run_of)
         return origin if by is None else origin._replace(changed_by=text_of("by", by))
 

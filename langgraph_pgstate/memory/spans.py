@@ -1,4 +1,4 @@
-"""Operations of memory as spans of the recorded run that calls them. Elsewhere they cost the look for one."""
+"""Spans of operations of memory, in the recorded run that calls them. Without a run, nothing is recorded."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def recorded(
 ) -> Callable[
     [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Make each call of a method of a store a span, if a recorder records the run in which it is called.
+    """Record each call of a method of a store as a span, if a recorder records the run that calls it.
 
     Args:
-        operation: What it does, by OpenTelemetry's names.
-        told: Returns the key of the one record and the query, of the method's arguments.
+        operation: Its operation, by OpenTelemetry's names.
+        told: Returns the key of the record and the query, from the method's arguments.
     """
 
     def decorate(

@@ -69,13 +69,13 @@ from langgraph_pgstate.schema.tenancy import of_tenant
 
 T = TypeVar("T")
 
-# Seconds that puts, or gets, wait for others that are being run, and gets of one statement.
+# Seconds that puts, or gets, wait for calls in progress; and the maximum of gets in one statement.
 _PATIENCE: Final = 0.02
 _GETS: Final = 100
 
 
 class _Sorted:
-    """Operations of a batch by kind, validated."""
+    """The validated operations of a batch, by kind."""
 
     def __init__(self) -> None:
         self.gets: list[tuple[int, GetOp]] = []
@@ -98,7 +98,7 @@ class _Store(BaseStore):
     _accesses: Accesses
     _run_of: RunOf | None = None
     _counts_reads: bool = True
-    # Puts and gets of several tasks at once; `None` if each is run alone.
+    # Gatherings of puts and gets of several tasks; `None` if each call is run alone.
     _puts: Gathering[Batch, None] | None = None
     _gets: Gathering[Sequence[tuple[Namespace, str]], list[Row | None]] | None = None
 
@@ -113,7 +113,7 @@ class _Store(BaseStore):
 
     @property
     def schema(self) -> str:
-        """The PostgreSQL schema the tables are in."""
+        """The PostgreSQL schema of the tables."""
         return self.queries.schema
 
     def _sort(self, ops: Iterable[Op]) -> _Sorted:
@@ -154,7 +154,7 @@ class _Store(BaseStore):
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
-        """Store an item, as `BaseStore.put` does; what is not given is what the options say for its namespace."""
+        """Store an item, as `BaseStore.put` does. Arguments that are left out follow the options of its namespace."""
         super().put(namespace, key, value, index, ttl=self._ttl_of(namespace, ttl))
 
     async def aput(
@@ -191,10 +191,10 @@ class _Store(BaseStore):
 
 
 class AsyncPGMemoryStore(AsyncMemories, _Store):
-    """Asynchronous twin of `PGMemoryStore`, bound to the event loop it was made in.
+    """Async twin of `PGMemoryStore`, bound to the event loop that created it.
 
-    Its blocking methods answer when they are called from another thread; on the loop's own thread they would wait for
-    themselves, and are refused.
+    Its blocking methods can be called from other threads. On the loop's own thread they raise an error, because they
+    would never return.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             queries: The queries of its schema.
             options: Options of the store.
             run_of: Returns the recorded run of a config.
-            counts_reads: Whether reads are counted and let items live longer; else they write nothing at all.
+            counts_reads: Whether reads are counted and extend times to live. If not, reads write nothing.
         """
         store = cls.__new__(cls)
         store._use(database, queries, options)
@@ -269,7 +269,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                 await store.close()
 
     async def setup(self) -> None:
-        """Apply missing migrations, and make the indexes. Safe to repeat, and from several processes at once.
+        """Apply missing migrations, and make the indexes. Safe to repeat, and in several processes at once.
 
         Raises:
             ConfigurationError: If an index of the name exists with other options.
@@ -333,23 +333,23 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         refresh_ttl: bool | None = None,
         mode: Mode = "hybrid",
     ) -> list[FoundItem]:
-        """Return items below a namespace; with a query those that fit it best first, else those stored last first.
+        """Return items below a namespace, best match of a query first; without a query, last stored first.
 
         `limit` items are returned if they exist, at any offset, with any filter. One round trip.
 
         Args:
             namespace_prefix: Labels with which the namespaces begin; none for all.
-            query: What is looked for. It orders items and leaves none out but, where there are embeddings, those that
-                have neither an embedding nor a word of it.
-            filter: Fields of the value and what they equal, or operators: `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`.
-            limit: Number of items at most, 10,000 at most.
-            offset: Number of items left out.
-            refresh_ttl: Whether the items that are found live longer; by default what `ttl` says.
-            mode: `hybrid` fuses the ranks by embedding and by words, `vector` and `words` take one of them.
+            query: The text to search for. It sorts the items. With embeddings, items that have neither an embedding nor
+                a word of the query are left out.
+            filter: Values of fields, or operators: `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`.
+            limit: Maximum number of items, up to 10,000.
+            offset: Number of items to skip.
+            refresh_ttl: Whether to extend the found items' times to live; by default as in the option `ttl`.
+            mode: `hybrid` fuses the ranks by embedding and by words; `vector` and `words` use one of them.
 
         Raises:
             InvalidNamespaceError: If the namespace is invalid.
-            ConfigurationError: If another argument is not usable.
+            ConfigurationError: If another argument is invalid.
         """
         _check(SearchOp(namespace_prefix))
         refreshes = (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
@@ -365,7 +365,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         if search.query is not None and mode != "words":
             index = next((one for one in reversed(await self._indexes()) if one.is_complete), None)
             if index is None and mode == "vector":
-                raise ConfigurationError("mode 'vector' needs an index of embeddings that is complete")
+                raise ConfigurationError("mode 'vector' requires a complete index of embeddings")
             if index is not None:
                 embedding = await self._embed_query(index, search.query, mode)
         run, settings = self.runner.run, self.settings
@@ -385,7 +385,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return found
 
     async def _embed_query(self, index: OpenIndex, query: str, mode: Mode) -> Vector | None:
-        """Return the embedding of a query; `None` if the model fails and words will do."""
+        """Return the embedding of a query; `None` if the model fails and the search can use words alone."""
         try:
             return (await self._embedders[index.index.name].embed([query]))[0]
         except Exception as error:
@@ -403,7 +403,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
             await self._puts(batch)
 
     async def _store(self, batches: Sequence[Batch], traits: Traits = NO_TRAITS) -> list[None]:
-        """Store items: those that fit each other together."""
+        """Store batches of items. Batches that fit each other are stored together."""
         left = [*batches]
         while left:
             together = [one for one in left if one.fits(left[0])]
@@ -423,7 +423,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return [None] * len(batches)
 
     async def _get(self, calls: Sequence[Sequence[tuple[Namespace, str]]]) -> list[list[Row | None]]:
-        """Return the rows of items, each where it was asked for."""
+        """Return the rows of items, in the order of the requests."""
         rows = iter(await self.runner.run(items.get, self.queries, [*chain.from_iterable(calls)]))
         return [[*islice(rows, len(keys))] for keys in calls]
 
@@ -444,34 +444,34 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                 except Exception as error:
                     if not is_model_error(error):
                         raise
-                    # Nothing is lost: the item is found by words, and indexed later.
+                    # The item is stored without embeddings: it is found by words, and indexed later.
                     report_failure(error, len(texts))
                     one, is_unindexed = Embedded(index), True
             found.append(one)
         return found, is_unindexed
 
     async def _indexes(self) -> tuple[OpenIndex, ...]:
-        # One that is not complete may be so by now.
+        # An incomplete index may be complete now.
         if self._open is None or not all(one.is_complete for one in self._open):
             self._open = await self.runner.run(open_indexes, self.queries, self.settings.indexes)
         return self._open
 
     async def sweep_ttl(self) -> int:
-        """Delete items that have expired, and return the number. `maintain` and workers do it, too."""
+        """Delete expired items, and return their number. `maintain` and workers do it, too."""
         return await self.runner.run(items.sweep, self.queries)
 
     async def reindex(self) -> int:
-        """Embed what the indexes lack: items of before an index was made, and those whose model had failed.
+        """Embed items that the indexes lack: those stored before an index was made, and those whose model failed.
 
-        Also puts new items of large namespaces into the approximate indexes. Searches use a new index from then on. In
-        batches, beside puts and searches; safe to stop and to repeat. Servers and workers do it every minute. One call
-        embeds at a time, of all processes.
+        Also put new items of large namespaces into the approximate indexes. Afterwards, searches use a new index. It
+        works in batches, so puts and searches continue; safe to stop and to repeat. Servers and workers do it every
+        minute. Only one call of all processes embeds at a time.
 
         Returns:
             The number of items that were embedded; 0 if another call is embedding.
 
         Raises:
-            Exception: What the model raises. What was embedded before is stored.
+            Exception: The error that the model raises. Earlier embeddings are stored.
         """
         run, indexer = self.runner.run, uuid4().hex
         await large.move_waiting(self.runner, self.queries)
@@ -502,7 +502,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
                     await run(reindexing.add, self.queries, index, rows, numbers, fields, vectors)
                 count, after = count + len({*numbers}), rows[-1]
                 if not await run(reindexing.claim, self.queries, names, indexer):
-                    # The model took so long that another call goes on.
+                    # The model took so long that another call has continued.
                     return count
         await run(reindexing.finish, self.queries, names, begun)
         self._open = None
@@ -514,9 +514,9 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return {one.index.name: one.is_complete for one in found}
 
     async def drop_index(self, name: str) -> None:
-        """Delete an index of embeddings that is not used any more, with its embeddings. Items stay.
+        """Delete an unused index of embeddings, with its embeddings. Items are kept.
 
-        Other processes must not have it among their options any more.
+        Remove it from the options of all processes first.
 
         Raises:
             NotFoundError: If there is no such index.
@@ -527,7 +527,7 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         await self.runner.run(drop_index, self.queries, name)
 
     async def move_large_namespaces(self) -> int:
-        """Put the items of namespaces that have become large into the approximate indexes; `maintain` does it, too.
+        """Put the items of namespaces that have become large into the approximate indexes. `maintain` does it, too.
 
         Returns:
             The number of items.
@@ -535,14 +535,14 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
         return await large.move_large_namespaces(self.runner, self.queries)
 
     async def flush(self) -> None:
-        """Write reads that wait to be counted. What cannot be written goes on waiting; on a standby it is ignored."""
+        """Write waiting counts of reads. Counts that cannot be written wait further; on a standby they are dropped."""
         others = {task for task in self._flushing if task is not asyncio.current_task()}
         if others:
             await asyncio.wait(others)
         await self._write_reads()
 
     async def close(self) -> None:
-        """Write reads that wait to be counted, and count no more. Safe to repeat."""
+        """Write waiting counts of reads, and stop counting. Safe to repeat."""
         await self.flush()
         self._accesses.close()
 
@@ -579,18 +579,18 @@ class AsyncPGMemoryStore(AsyncMemories, _Store):
 class PGMemoryStore(Memories, _Store):
     """LangGraph's store on PostgreSQL: `graph.compile(checkpointer=state.saver, store=state.memory)`.
 
-    Items are found by embeddings and by words. Each change keeps the version before it. Expired items are never
-    returned; `maintain` and workers delete them.
+    Items are found by embeddings and by words. Each change keeps the earlier version. Expired items are never
+    returned. `maintain` and workers delete them.
 
     Args:
-        connection: A psycopg `ConnectionPool`, or a `Connection`, that the caller owns and closes.
+        connection: A psycopg `ConnectionPool` or `Connection`, which the caller closes.
         schema: The PostgreSQL schema the tables are in.
         tenant: See `SaverOptions`.
         encryption: See `SaverOptions`.
         options: See `MemoryOptions`.
 
     Raises:
-        ConfigurationError: If an option is not usable.
+        ConfigurationError: If an option is invalid.
     """
 
     def __init__(
@@ -713,11 +713,11 @@ def texts_of_index(put: Put, index: OpenIndex, settings: Settings) -> list[Any]:
 
 
 def _check(op: Op) -> None:
-    """Refuse namespaces and keys that cannot be stored.
+    """Check that namespaces and keys can be stored.
 
     Raises:
-        InvalidNamespaceError: If a label is not usable.
-        ConfigurationError: If a key is not.
+        InvalidNamespaceError: If a label is invalid.
+        ConfigurationError: If a key is invalid.
     """
     validate_op_namespace(op)
     match op:

@@ -1,4 +1,4 @@
-"""The texts of a value that are embedded and searched."""
+"""The texts of a value, for embeddings and searches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from langgraph_pgstate.heavy import has_many_values
 WHOLE: Final = "$"
 """The path of the whole value."""
 
-# `tsvector` takes words of 1 MB in all; the beginning of a long text is what is found by words.
+# `tsvector` holds at most 1 MB of words, so only the beginning of a long text is found by words.
 _MAX_WORDS_BYTES: Final = 200_000
 _dumps: Final = partial(json.dumps, allow_nan=False, ensure_ascii=False)
-# Items of lists and objects that are encoded by one call, and levels of those that are encoded by several.
+# Maximum number of values that one call encodes, and of levels that are divided into several calls.
 _PART: Final = 500
 _MAX_PARTED: Final = 100
 
@@ -29,7 +29,7 @@ class Text(NamedTuple):
     """One text of a value.
 
     Attributes:
-        field: Its path; of several at one path, with a number.
+        field: Its path, with a number if one path has several texts.
         text: The text.
     """
 
@@ -41,7 +41,7 @@ def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
     """Return validated paths of fields.
 
     Raises:
-        ConfigurationError: If they are none.
+        ConfigurationError: If they are not a list of paths.
     """
     found = (fields,) if isinstance(fields, str) else fields
     if not isinstance(found, Sequence) or not all(isinstance(one, str) and one for one in found):
@@ -52,7 +52,7 @@ def fields_of(fields: Any, *, name: str) -> tuple[str, ...]:
 
 
 def texts_of(value: Mapping[str, Any], fields: Sequence[str]) -> list[Text]:
-    """Return the texts of some fields of a value; a field that it lacks has none."""
+    """Return the texts of some fields of a value. Missing fields have none."""
     return [*_texts(value, fields)]
 
 
@@ -69,12 +69,12 @@ def words_of(texts: Sequence[Text]) -> str:
 
 
 def _json(value: Any, depth: int = 0) -> str:
-    """Return a value as JSON, by several calls if it has many values: none holds the interpreter for long.
+    """Return a value as JSON. Many values are encoded by several calls, so that none holds the GIL for long.
 
     Raises:
-        TypeError: If it has other types than JSON, as have the other two.
-        ValueError: If it has a number that is not finite, or is in itself.
-        RecursionError: If it is too deep.
+        TypeError: If it holds a type that JSON cannot represent.
+        ValueError: If it holds a number that is not finite, or contains itself.
+        RecursionError: If it is nested too deeply.
     """
     kind = type(value)
     if kind not in (dict, list, tuple) or depth > _MAX_PARTED or not has_many_values(value):
@@ -84,7 +84,7 @@ def _json(value: Any, depth: int = 0) -> str:
         if not has_many_values(some):
             parts.append(_dumps(dict(some) if kind is dict else some)[1:-1])
         elif kind is dict:
-            # The key with its colon.
+            # The encoded key with its colon.
             parts += [_dumps({key: 0})[1:-2] + _json(item, depth + 1) for key, item in some]
         else:
             parts += [_json(item, depth + 1) for item in some]
@@ -95,7 +95,7 @@ def json_value(value: Any) -> str:
     """Return the value of an item as JSON.
 
     Raises:
-        ConfigurationError: If it is no mapping.
+        ConfigurationError: If it is not a mapping.
         SerializationError: If it cannot be represented as JSON, or PostgreSQL cannot store it.
     """
     if not isinstance(value, Mapping):

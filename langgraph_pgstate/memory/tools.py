@@ -29,17 +29,16 @@ def memory_tools(
 ) -> list[BaseTool]:
     """Return the tools `remember`, `recall` and `forget`, for `ToolNode` and `create_agent`.
 
-    They work on the memories of the user of the run, who is none of their arguments: a model cannot name another one,
-    whatever its prompt says. Memories have the message that the user sent last as their origin; where there is
-    none, the one that requested the call.
+    They use the memories of the run's user. The user is no argument, so no prompt can make the model name another user.
+    The origin of a memory is the user's last message; if there is none, the message that requested the call.
 
     Args:
         memory: A state, or its store.
-        agent: Agent that keeps the memories, if they are not for all agents of the user.
-        user: Returns the user of a run; by default the one whom the server has authenticated, else
+        agent: Agent that stores the memories; by default they are for all agents of the user.
+        user: Returns the user of a run; by default the user that the server has authenticated, else
             `configurable.user_id` of the config.
-        tenant: Returns the tenant of a run; by default the `tenant_id` of the user whom the server has authenticated,
-            else `configurable.tenant_id` of the config.
+        tenant: Returns the tenant of a run; by default the `tenant_id` of the authenticated user, else
+            `configurable.tenant_id` of the config.
 
     Raises:
         ConfigurationError: If the first argument has no memory.
@@ -60,7 +59,7 @@ def _tenant_of(runtime: ToolRuntime) -> str | None:
     configurable: Mapping[str, Any] = runtime.config.get("configurable") or {}
     if not configurable.get("langgraph_auth_user_id"):
         return _text(configurable.get("tenant_id"))
-    # What else is in the config may be the client's.
+    # A client may have set other values in the config.
     user = configurable.get("langgraph_auth_user")
     return _text(user.get("tenant_id") if isinstance(user, Mapping) else getattr(user, "tenant_id", None))
 
@@ -143,10 +142,10 @@ class _Tools:
 
 
 async def _told(call: Awaitable[Any]) -> Any:
-    """Return the result of a call; tell the model what it must change in its arguments.
+    """Return the result of a call.
 
     Raises:
-        ToolException: If an argument is not usable.
+        ToolException: If an argument is invalid. The model gets its message.
     """
     try:
         return await call
@@ -155,9 +154,9 @@ async def _told(call: Awaitable[Any]) -> Any:
 
 
 def _cause(runtime: ToolRuntime) -> str | None:
-    """Return the id of the message that the user sent last, or else of the one that requested the call.
+    """Return the id of the user's last message, or else of the message that requested the call.
 
-    What a node was given by a `Send` may have neither: then those of its graph.
+    The input of a node that a `Send` starts may have neither. Then the messages of its graph are searched.
     """
     states = (runtime.state, channels_of(configurable_of(runtime.config)))
     for state in states:

@@ -1,4 +1,4 @@
-"""Items and memories, as they are returned."""
+"""Types of items and memories that are returned."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from langgraph.store.base import SearchItem
 
 
 class FoundItem(SearchItem):
-    """An item that a search found, with what ranked it.
+    """An item that a search found, with its ranks.
 
     Attributes:
         score: Similarity to the query by the index's distance; `None` if it was found by words alone.
-        vector_rank: Its place by similarity, from 1; `None` if it has no embedding.
-        words_rank: Its place by words, from 1; `None` if it has no word of the query.
+        vector_rank: Its rank by similarity, from 1; `None` if it has no embedding.
+        words_rank: Its rank by words, from 1; `None` if it has no word of the query.
         kind: Kind of the memory; `None` for an item of the store.
         importance: Importance of the memory, if it was given.
-        rank_score: What the order follows: the ranks fused, importance and age included.
+        rank_score: The score by which items are sorted: the fused ranks, with importance and age.
         is_tracked: Whether reads of it are counted.
     """
 
@@ -54,7 +54,7 @@ class MemoryVersion:
         namespace: Its namespace.
         key: Its key.
         version: Its number, from 1.
-        value: What was stored.
+        value: The stored value.
         kind: Kind of the memory.
         importance: Importance it had.
         valid_from: Time from which it was valid.
@@ -90,31 +90,31 @@ class Memory:
     """A memory: a text that an agent keeps beyond a conversation.
 
     Attributes:
-        namespace: Where it belongs.
+        namespace: Its namespace.
         key: Its key within the namespace.
         version: Number of the version, from 1.
-        content: What is remembered.
-        metadata: What the application stored beside it.
+        content: The remembered text.
+        metadata: Further data of the application.
         kind: `fact`, `preference`, `interaction`, `summary`, or the application's own.
         user_id: User whom it is about.
-        agent: Agent that keeps it.
+        agent: Agent that stored it.
         tenant_id: Tenant.
         importance: From 0 to 1; `None` if it was not given.
-        duplicates: Number of times it was told again.
-        created_at: Time it was told first; of an earlier version, when that became valid.
-        updated_at: Time it was told last; of an earlier version, when that became valid.
+        duplicates: Number of times it was remembered again.
+        created_at: Time at which it was first remembered; for an earlier version, its `valid_from`.
+        updated_at: Time at which it was last remembered; for an earlier version, its `valid_from`.
         valid_from: Time from which this version is valid.
         valid_to: Time until which it was valid; `None` for the current version.
-        expires_at: Time it ends; `None` for never.
+        expires_at: Time at which it ends; `None` for never.
         changed_by: User or service that stored this version.
         thread_id: Thread in which this version was stored.
         run_id: Run that stored it.
         checkpoint_id: Checkpoint of the superstep that stored it.
         message_id: Message that caused it.
         score: Similarity to the query; `None` without embeddings.
-        vector_rank: Its place by similarity, from 1.
-        words_rank: Its place by words, from 1.
-        rank_score: What the order follows: relevance, importance and age.
+        vector_rank: Its rank by similarity, from 1.
+        words_rank: Its rank by words, from 1.
+        rank_score: The score by which memories are sorted: relevance, importance and age.
     """
 
     namespace: tuple[str, ...]
@@ -146,31 +146,31 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item, memory or progress notes, as it is stored.
+    """A stored item, memory or progress notes.
 
     Attributes:
         namespace: Its namespace.
         key: Its key.
         version: Number of the version, from 1.
-        value: What was stored.
+        value: The stored value.
         kind: Kind of the memory; `notes` of progress notes, `None` of an item of the store.
         user_id: User whom it is about.
-        agent: Agent that keeps it.
+        agent: Agent that stored it.
         tenant_id: Tenant.
         importance: From 0 to 1; `None` if it was not given.
-        duplicates: Number of times it was told again.
-        created_at: Time it was stored first.
-        updated_at: Time it was stored last.
+        duplicates: Number of times it was remembered again.
+        created_at: Time at which it was first stored.
+        updated_at: Time at which it was last stored.
         valid_from: Time from which this version is valid.
-        expires_at: Time it ends; `None` for never.
+        expires_at: Time at which it ends; `None` for never.
         changed_by: User or service that stored this version.
         thread_id: Thread in which this version was stored.
         run_id: Run that stored it.
         checkpoint_id: Checkpoint of the superstep that stored it.
         message_id: Message that caused it.
-        accessed_at: Time it was read last.
+        accessed_at: Time at which it was last read.
         access_count: Number of reads.
-        message: The beginning of the message, if it is recorded and was asked for.
+        message: The beginning of the message, if it is recorded and was requested.
     """
 
     namespace: tuple[str, ...]
@@ -206,7 +206,7 @@ class Cause:
         text: The beginning of its text.
         checkpoint_ns: Namespace of the checkpoint that added it.
         checkpoint_id: That checkpoint.
-        channel: Channel it is in.
+        channel: Its channel.
     """
 
     role: str | None
@@ -218,13 +218,13 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Caused:
-    """A version of an item, and what has caused it.
+    """A version of an item, with its cause.
 
     Attributes:
         namespace: Namespace of the item.
         key: Its key.
         version: Number of the version.
-        value: What was stored.
+        value: The stored value.
         kind: Kind of the memory.
         valid_from: Time from which it was valid.
         valid_to: Time at which it was replaced or deleted; `None` for the current version.

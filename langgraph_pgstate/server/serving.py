@@ -65,7 +65,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=is_shared)
     except OSError as error:
         raise UnavailableError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}; choose another --port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
         ) from error
     # Connections inherit the option. asyncio sets it only on sockets that it has made. Without it, a response's body
     # waits 40 ms for the client to acknowledge the head.

@@ -47,7 +47,7 @@ def test_an_index_that_no_program_uses_is_dropped(run: Run, dsn: str, saver: PGS
         if not store.list_indexes():
             pytest.skip("the server has no pgvector")
     assert "complete" in words(run("memory", "indexes"))
-    assert "takes the name" in words(run("memory", "drop-index", code=1))
+    assert "requires the name" in words(run("memory", "drop-index", code=1))
     run("memory", "drop-index", "old", input="n\n", code=1)
     assert json.loads(run("--json", "memory", "indexes").output) == {"old": True}
     assert "dropped the index old" in words(run("memory", "drop-index", "old", "--yes"))
@@ -80,8 +80,8 @@ def test_items_move_from_langgraphs_store_and_back(
     theirs = make_conninfo(dsn, options=f"-csearch_path={upstream_schema}")
     there = ("--from", dsn, "--from-schema", upstream_schema)
     assert "there are no LangGraph tables (store)" in words(run("memory", "import-langgraph", *there, code=1))
-    assert "takes --from" in words(run("memory", "import-langgraph", code=1))
-    assert "takes --to" in words(run("memory", "export-langgraph", code=1))
+    assert "requires --from" in words(run("memory", "import-langgraph", code=1))
+    assert "requires --to" in words(run("memory", "export-langgraph", code=1))
     with PostgresStore.from_conn_string(theirs) as store:
         store.setup()
         store.put(("users", "ann"), "k", {"n": 1})

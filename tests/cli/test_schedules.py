@@ -36,7 +36,7 @@ def test_a_schedule_is_added_listed_paused_resumed_triggered_and_deleted(run: Ru
         (("pause",), "schedule takes"),
         (("list", "brief"), "schedule takes"),
         (("add", "brief", "agent", "0 9 * *"), "not 5"),
-        (("add", "brief", "agent", "0 9 * * *", "{"), "not JSON"),
+        (("add", "brief", "agent", "0 9 * * *", "{"), "must be JSON"),
         (("add", "brief", "agent", "0 9 * * *", "--timezone", "Mars"), "time zone must be"),
         (("resume", "brief"), "no schedule 'brief'"),
     ],

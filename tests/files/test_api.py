@@ -336,7 +336,7 @@ def test_a_serializer_of_the_application_encodes_contents(
         ]
         assert files.grep(ADA, "secret", limit=2).is_truncated
         assert len(files.grep(ADA, "secret", glob="*.md").lines) == 1
-        with pytest.raises(ConfigurationError, match="regex=False"):
+        with pytest.raises(ConfigurationError, match="regex must be False"):
             files.grep(ADA, "s.cret", regex=True)
         assert "+more" in files.diff(ADA, PATH, 0)
     for table in ("files", "file_texts", "file_versions"):
