@@ -45,7 +45,7 @@ def test_other_machines_are_not_served_without_auth() -> None:
 
 
 def test_a_port_is_shared_only_if_that_is_wanted() -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(UnavailableError, match=r"cannot be listened on.*--port"):
+    with listen("127.0.0.1", 0) as first, pytest.raises(UnavailableError, match=r"cannot listen on.*--port"):
         listen("127.0.0.1", first.getsockname()[1])
     with listen("127.0.0.1", 0, is_shared=True) as first:
         listen("127.0.0.1", first.getsockname()[1], is_shared=True).close()
