@@ -1,4 +1,4 @@
-"""The archive: threads whose rows are outside of the database, and come back exactly."""
+"""The archive of threads, and policies of retention, for both APIs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Progress = Callable[[ArchiveReport | RestoreReport], None]
 class AsyncArchive:
     """The archive of a schema's threads.
 
-    An archived thread leaves its row in `threads` as a stub: lists, and searches by owner and metadata, find it, with
-    `archived_at`. Reading its state, running it, forking or deleting it raises `ThreadArchivedError` until it is
+    The row of an archived thread in `threads` stays as a stub: lists, and searches by owner and metadata, return it
+    with `archived_at`. Reading its state, running it, forking or deleting it raises `ThreadArchivedError` until it is
     restored.
 
     Args:
@@ -62,20 +62,21 @@ class AsyncArchive:
         progress: Progress | None = None,
         **filters: Unpack[ThreadSearch],
     ) -> ArchiveReport:
-        """Archive threads: given ones, or those that some filters select. Safe to repeat and to stop.
+        """Archive threads: given ones, or those that filters select. Safe to repeat and to stop.
 
-        The rows of a thread are stored in an archive, read back from it and verified; then they are deleted from the
-        database, if nothing of the thread has changed since. A process that is killed leaves each thread in the
-        database, in the archive, or in both. Threads in use, or that another process is changing, stay, and are named.
+        The rows of a thread are stored in an archive, read back from it and verified. Then they are deleted from the
+        database, unless the thread has changed meanwhile. If the process is killed, each thread is in the database, in
+        the archive, or in both. Threads in use, or changed by another process, are not archived; the report names them.
 
         Args:
             thread_ids: The threads.
-            to: Where: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`;
-                credentials come from the environment. `memory://name` is one of this process, for tests.
-            idle_for: Time for which a thread must not have been active.
+            to: URL of the place: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+                `az://container/prefix`, with credentials from the environment. `memory://name` is in the memory of this
+                process, for tests.
+            idle_for: Only threads that were not active for this time.
             dry_run: Only count the threads and rows, and the bytes that they take in the database.
             progress: Called after each archive with the sum so far.
-            filters: See `ThreadSearch`; `limit` is the most threads, all by default.
+            filters: See `ThreadSearch`. `limit` is the maximum number of threads, all by default.
 
         Raises:
             ThreadHeldError: If a given thread is held. Nothing was archived.
@@ -88,7 +89,7 @@ class AsyncArchive:
         selection: Any = {**filters}
         limit: int | None = selection.pop("limit", None)
         if (thread_ids is None) == (not selection) or "cursor" in selection:
-            raise ConfigurationError("name threads, or filters that select some: one of both")
+            raise ConfigurationError("either threads or filters must be given")
         if not isinstance(idle_for, timedelta) or idle_for < timedelta(0):
             raise ConfigurationError(f"idle_for must be a timedelta that is not negative, got {idle_for!r}")
         if limit is not None and (type(limit) is not int or limit < 1):
@@ -131,13 +132,13 @@ class AsyncArchive:
         by: str | None = None,
         progress: Progress | None = None,
     ) -> RestoreReport:
-        """Restore threads: every row as it was. Safe to repeat, and to stop.
+        """Restore threads, with every row unchanged. Safe to repeat, and to stop.
 
-        All that is needed of an archive is verified before anything of it is written. The copy in the archive stays. A
-        time to live begins anew, and a fixed time of expiry is gone.
+        The needed parts of an archive are verified before they are written. The copy in the archive is kept. A time to
+        live starts again, and a fixed time of expiry is removed.
 
         Args:
-            thread_ids: The threads; with a `source` all of it by default.
+            thread_ids: The threads; with a `source`, by default all of its threads.
             source: URL below which the archives are, for threads of another database, schema or version; by default
                 that of the archives that the stubs name.
             dry_run: Only read and verify.
@@ -145,17 +146,17 @@ class AsyncArchive:
             progress: Called after each archive with the sum so far.
 
         Raises:
-            NotFoundError: If a thread is not archived, or is in no archive there.
-            ThreadExistsError: If a thread exists that is not the archived one.
+            NotFoundError: If a thread is not archived, or is in no archive of the source.
+            ThreadExistsError: If a thread exists with other rows.
             ArchiveError: If an archive is damaged. Nothing of it was written.
-            ArchiveUnavailableError: If it cannot be read.
+            ArchiveUnavailableError: If an archive cannot be read.
             TenantError: If an archive is another tenant's.
             SchemaOutdatedError: If an archive has columns that the tables lack.
             DataKeyError: If a data key that an archive needs is missing. Nothing of it was written.
             ConfigurationError: If an argument is invalid.
         """
         if thread_ids is None and source is None:
-            raise ConfigurationError("name the threads to restore, or the source, of which all are restored")
+            raise ConfigurationError("thread_ids or source must be given")
         name = None if by is None else identifier("by", by)
         tenant = self._runner.tenant
         ids = None if thread_ids is None else thread_ids_of(several("thread_ids", thread_ids))
@@ -171,9 +172,9 @@ class AsyncArchive:
         return report
 
     async def delete(self, thread_ids: Sequence[str], *, by: str | None = None) -> DeletionReport:
-        """Delete threads from all archives, and archived threads with their stubs: for good. Safe to repeat.
+        """Delete threads from all archives, and the stubs of archived threads, permanently. Safe to repeat.
 
-        Archives with other threads are written again without these. Threads that are in the database stay there.
+        Archives with other threads are written again without these. Rows of threads in the database are kept.
 
         Args:
             thread_ids: The threads.
@@ -194,11 +195,11 @@ class AsyncArchive:
         return report
 
     async def check(self, thread_ids: Sequence[str] | None = None) -> RestoreReport:
-        """Read archives, and verify them: those of given archived threads, or all that stubs name.
+        """Read and verify archives: those of given archived threads, or all that stubs name.
 
         Raises:
-            ArchiveError: If one is damaged.
-            ArchiveUnavailableError: If one cannot be read.
+            ArchiveError: If an archive is damaged.
+            ArchiveUnavailableError: If an archive cannot be read.
             NotFoundError: If a given thread is not archived.
         """
         if thread_ids is not None:
@@ -241,7 +242,7 @@ class AsyncArchive:
 
 
 class AsyncRetention:
-    """Policies of how long threads are kept; `maintain` and workers apply them.
+    """Policies of how long threads are kept. `maintain` and workers apply them.
 
     Args:
         database: The database.
@@ -257,17 +258,17 @@ class AsyncRetention:
     ) -> Policy:
         """Store a policy, or replace the one of its name. One transaction.
 
-        Of several policies that select a thread, each is applied.
+        If several policies select a thread, all of them are applied.
 
         Args:
             name: Its name.
             by: Name of the person who stores it, for an event of the kind `action` under `policy:NAME`.
             expected_version: The version that the caller saw; 0 if there was none.
-            fields: See `PolicyFields`: which threads, and what becomes of them.
+            fields: See `PolicyFields`.
 
         Raises:
             StalePolicyError: If the policy has another version than the expected one. Nothing was written.
-            ConfigurationError: If it is not usable. Nothing was written.
+            ConfigurationError: If the policy is invalid. Nothing was written.
         """
         check_options(type(self), fields, PolicyFields)
         row = retention.request_policy(name, fields)
@@ -297,12 +298,12 @@ class AsyncRetention:
     ) -> tuple[PolicyReport, ...]:
         """Apply all policies, or one, as `maintain` does. Safe to repeat, to stop, and to run concurrently.
 
-        Threads that are held or in use stay; those that are held are named.
+        Threads that are held or in use are not changed. The report names those that are held.
 
         Args:
             name: Only this policy.
             dry_run: Only count, and estimate the bytes.
-            within: Time after which no other batch of threads begins. The report then is not `is_whole`.
+            within: Time after which no further batch of threads begins. Then `is_whole` of the report is false.
 
         Raises:
             NotFoundError: If there is no such policy.

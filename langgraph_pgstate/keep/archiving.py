@@ -1,9 +1,8 @@
 """Archiving of threads: copying, verifying, and only then deleting.
 
-The rows of a thread are read, stored outside of the database, read back from there and verified. Then one transaction
-locks the thread's row, as all do who hold, fork, enqueue or delete a thread, deletes its rows, and compares the
-digest of what it deletes with that of what was read back. If anything differs, or is left, it is undone, and the
-thread stays.
+The rows of a thread are read, stored outside of the database, read back and verified. Then one transaction locks the
+thread's row, as do holding, forking, enqueueing and deleting. It deletes the thread's rows, and compares their digest
+with that of the rows that were read back. If they differ, or rows remain, it is rolled back, and the thread is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 class _ChangedError(Exception):
-    """Some threads are not as they were copied. Nothing was deleted."""
+    """The error of a deletion if some threads have changed since they were copied. Nothing was deleted."""
 
     def __init__(self, threads: Mapping[str, str]) -> None:
         super().__init__(f"{len(threads)} threads")
@@ -56,7 +55,7 @@ class _ChangedError(Exception):
 
 
 async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> None:
-    """Refuse threads that a person names if one of them is held or does not exist. One statement for each held thread.
+    """Check that threads exist and are not held. One statement, and one for each held thread.
 
     Raises:
         ThreadHeldError: If one is held.
@@ -73,7 +72,7 @@ async def check_held(db: Connection, queries: Queries, thread_ids: Sequence[str]
 async def explain(
     db: Connection, queries: Queries, thread_ids: Sequence[str], idle_for: timedelta
 ) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """Return by thread why it is not to be archived now, its archive, and its owner. One round trip."""
+    """Return by thread why it must not be archived now, its archive, and its owner. One round trip."""
     rows = await db.fetch(queries.explain_archivable, {"thread_ids": [*thread_ids], "idle_for": idle_for})
     found: dict[str, tuple[str | None, str | None, str | None]] = dict.fromkeys(thread_ids, ("missing", None, None))
     return found | {thread_id: (reason, archive_id, user_id) for thread_id, reason, archive_id, user_id in rows}
@@ -82,7 +81,7 @@ async def explain(
 async def inspect(
     db: Connection, queries: Queries, tables: Tables, thread_ids: Sequence[str], idle_for: timedelta
 ) -> tuple[dict[str, str], dict[str, tuple[int, int]], dict[str, str | None]]:
-    """Return by thread why it is not to be archived; of the others number and bytes of their rows; and all owners.
+    """Return by thread why it must not be archived; number and bytes of the rows of the others; and all owners.
 
     Two round trips.
     """
@@ -100,7 +99,7 @@ async def read_threads(
 ) -> tuple[dict[str, dict[str, list[bytes]]], datetime]:
     """Return all rows of some threads, by thread and table, and the time. One round trip for each table.
 
-    Not from one snapshot: if anything is changed meanwhile, the deletion finds it.
+    They are not one snapshot: the deletion finds later changes.
     """
     found: dict[str, dict[str, list[bytes]]] = {thread_id: {} for thread_id in thread_ids}
     for table in tables.all:
@@ -114,7 +113,7 @@ async def read_threads(
 async def begin_archive(
     db: Connection, queries: Queries, url: str, manifest: Manifest, size: int, owners: Mapping[str, str | None]
 ) -> None:
-    """Store that an archive is about to be made. One transaction; safe to repeat."""
+    """Store the row of an archive before its objects are stored. One transaction; safe to repeat."""
     key = {"archive_id": manifest.archive_id}
     archive = {
         "url": url,
@@ -136,12 +135,12 @@ async def begin_archive(
 async def delete_archived(
     db: Connection, queries: Queries, tables: Tables, manifest: Manifest, idle_for: timedelta
 ) -> dict[str, str]:
-    """Delete the rows of the threads of a verified archive, but their stubs. Safe to repeat.
+    """Delete the rows of the threads of a verified archive, except their stubs. Safe to repeat.
 
-    One transaction, which is begun again without those threads that are not as they were copied.
+    One transaction. If some threads have changed since they were copied, it is repeated without them.
 
     Returns:
-        By thread that stays why it does.
+        The reasons why threads were kept, by thread.
     """
     left: dict[str, str] = {}
     ids = [*manifest.frames]
@@ -156,7 +155,7 @@ async def delete_archived(
             if not is_locked(error):
                 raise
             if len(ids) > 1:
-                # Which of them is locked is not known.
+                # It is unknown which of the threads is locked.
                 for thread_id in ids:
                     alone = await _delete_one(db, queries, tables, manifest, thread_id, idle_for)
                     left.update({} if alone is None else {thread_id: alone})
@@ -187,16 +186,16 @@ async def _delete(
     """Delete the rows of some threads. Call it in a transaction.
 
     Raises:
-        _ChangedError: If some threads are not as they were copied, or not to be archived any more.
+        _ChangedError: If some threads have changed since they were copied, or must not be archived any more.
     """
     key = {"thread_ids": [*ids]}
     query, parameters = bounded_waits(queries)
     await db.fetch(query, parameters)
-    # Whoever deletes the archive waits for this transaction, or has claimed the archive before.
+    # A call that deletes the archive waits for this transaction, or has claimed the archive earlier.
     if not await db.fetch(queries.lock_archive, {"archive_id": manifest.archive_id, "deletion_id": None}):
         raise _ChangedError(dict.fromkeys(ids, _DELETED))
     locked = {row[0] for row in await db.fetch(queries.lock_threads_for_update, key)}
-    # Only the next statement sees what was committed while the lock was waited for.
+    # Only the next statement sees changes that were committed during the wait for the lock.
     reasons = await explain(db, queries, ids, idle_for)
     changed = {
         thread_id: _REASONS["locked" if reason is None else reason]
@@ -206,7 +205,7 @@ async def _delete(
     }
     if changed:
         raise _ChangedError(changed)
-    # After a lost connection, they may be deleted already.
+    # If the connection was lost, an earlier attempt may have deleted them.
     going = [thread_id for thread_id in ids if reasons[thread_id][0] is None]
     if not going:
         return
@@ -222,7 +221,7 @@ async def _delete(
         for thread_id in going
         for part in manifest.frames[thread_id].parts
     }
-    # Rows that refer to others first.
+    # Delete rows that refer to others first.
     for table in reversed(tables.all):
         found = await db.fetch(table.digest if table.name == THREADS else table.delete, key)
         told = {(thread_id, table.name): (rows, hash.hex()) for thread_id, rows, hash in found}
@@ -230,7 +229,7 @@ async def _delete(
             one = (thread_id, table.name)
             if told.get(one) != expected.get(one):
                 changed[thread_id] = _CHANGED
-    # What was inserted while a deletion waited.
+    # Find rows that were inserted while a deletion waited.
     changed |= {row[0]: _CHANGED for row in await db.fetch(tables.find, key)}
     if changed:
         raise _ChangedError(changed)
@@ -260,7 +259,7 @@ async def archive_threads(
         dry_run: Only count.
 
     Raises:
-        ArchiveError: If an object is damaged when it is read back. Nothing of its threads was deleted.
+        ArchiveError: If an object is damaged when it is read back. None of its threads was deleted.
     """
     tables = await runner.run(list_tables, queries)
     report = ArchiveReport(dry_run=dry_run)
@@ -268,7 +267,7 @@ async def archive_threads(
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
         if not dry_run:
-            # Rows of the journal belong to the tables.
+            # Move the journal's entries to the tables first.
             await runner.run(journal.write, queries, page)
         left, sizes, owners = await runner.run(inspect, queries, tables, page, idle_for)
         report += ArchiveReport(left=tuple(LeftThread(*one) for one in left.items()))
@@ -334,7 +333,7 @@ async def _archive_group(
 
 
 async def discard(runner: Runner, queries: Queries, objects: Objects, archive_id: str) -> None:
-    """Delete an archive to which no thread was left: its objects, then its rows. Safe to repeat."""
+    """Delete an archive without threads: its objects, then its rows. Safe to repeat."""
     await delete_objects(runner, objects, archive_id)
     await runner.run(delete_unused, queries, archive_id)
 
@@ -350,7 +349,7 @@ async def delete_objects(runner: Runner, objects: Objects, archive_id: str) -> N
 
 
 async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> None:
-    """Delete the rows of an archive, unless a call that deletes it does so. One transaction; safe to repeat."""
+    """Delete the rows of an archive, unless a call that has claimed it does so. One transaction; safe to repeat."""
     key = {"archive_id": archive_id}
     async with db.transaction():
         if await db.fetch(queries.lock_archive, {**key, "deletion_id": None}):
@@ -361,10 +360,10 @@ async def delete_unused(db: Connection, queries: Queries, archive_id: str) -> No
 async def store(runner: Runner, queries: Queries, objects: Objects, manifest: Manifest, data: bytes) -> None:
     """Store the two objects of an archive, read both back, and verify them.
 
-    If that fails or is cancelled, the archive is deleted. Its row names what could not be deleted.
+    If that fails or is cancelled, the archive is deleted. If objects cannot be deleted, its row is kept.
 
     Raises:
-        ArchiveError: If what is read is not what was stored.
+        ArchiveError: If the objects that are read differ from those that were stored.
         ArchiveUnavailableError: If they cannot be stored or read.
     """
     try:

@@ -1,8 +1,8 @@
 """Deletion of threads from archives.
 
-An archive with other threads is written again without those to delete, which needs no decompression. The stubs of the
-others name the new one before the old one is deleted. A process that is killed leaves rows that name what there is, so
-that the same call goes on.
+An archive with other threads is written again without those to delete, without decompression. The stubs of the others
+name the new archive before the old one is deleted. If the process is killed, rows name all remaining objects, so that
+the same call can continue.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Copies(NamedTuple):
 
     Attributes:
         archive_id: The archive.
-        url: Where its objects are.
+        url: URL of its objects.
         root: The digest of its manifest.
         thread_ids: The threads.
-        others: Other threads that it has, with their owners.
+        others: Other threads in it, with their owners.
     """
 
     archive_id: str
@@ -45,7 +45,7 @@ class Copies(NamedTuple):
 
 
 async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str]) -> list[Copies]:
-    """Return the archives that have copies of some threads, also unfinished ones. One round trip.
+    """Return the archives with copies of some threads, also unfinished archives. One round trip.
 
     Raises:
         ThreadHeldError: If a thread is held.
@@ -64,7 +64,7 @@ async def find_copies(db: Connection, queries: Queries, thread_ids: Sequence[str
 
 
 async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str]) -> AsyncIterator[Copies]:
-    """Return the archives that have copies of some threads, also those that are made while the first ones are deleted.
+    """Yield the archives with copies of some threads, also those that are made while the first ones are deleted.
 
     Raises:
         ThreadHeldError: If a thread is held.
@@ -79,13 +79,13 @@ async def copies_of(runner: Runner, queries: Queries, thread_ids: Sequence[str])
 async def delete_copies(
     runner: Runner, queries: Queries, copies: Copies, tenant: str | None, by: str | None
 ) -> DeletionReport:
-    """Delete threads from one archive, and their stubs if it is theirs. Safe to repeat.
+    """Delete threads from one archive, and the stubs that name it. Safe to repeat.
 
-    Of several calls that delete one archive, that which began last goes on.
+    If several calls delete from one archive, only the last to begin continues.
 
     Raises:
-        ArchiveError: If the archive is damaged, and other threads are in it. Nothing was deleted.
-        ArchiveUnavailableError: If it cannot be reached, or another call deletes it.
+        ArchiveError: If the archive is damaged and has other threads. Nothing was deleted.
+        ArchiveUnavailableError: If it cannot be reached, or another call has claimed it.
     """
     objects = open_objects(copies.url)
     deletion_id = new_entry_id()
@@ -111,7 +111,7 @@ async def delete_copies(
 
 
 async def _read(runner: Runner, objects: Objects, copies: Copies, tenant: str | None) -> tuple[Manifest, bytes] | None:
-    """Return an archive, verified; none if it was never stored whole, or is deleted already."""
+    """Return a verified archive, or nothing if it was never completely stored, or is deleted."""
     names = await runner.wait_for(objects.list, "")
     if copies.archive_id + MANIFEST not in names or copies.archive_id + PACK not in names:
         return None
@@ -144,16 +144,16 @@ def _repack(manifest: Manifest, data: bytes, kept: Sequence[str]) -> tuple[bytes
 async def claim_archive(db: Connection, queries: Queries, archive_id: str, deletion_id: str) -> None:
     """Claim an archive for a call that deletes it. One statement; safe to repeat.
 
-    From then on no thread is left to the archive, and an earlier call that deletes it fails.
+    Afterwards no thread is archived in it, and an earlier call that deletes it fails.
     """
     await db.execute(queries.claim_archive, {"archive_id": archive_id, "deletion_id": deletion_id})
 
 
 async def _lock_claimed(db: Connection, queries: Queries, copies: Copies, deletion_id: str) -> None:
-    """Lock an archive that a call deletes, until the transaction ends.
+    """Lock a claimed archive until the transaction ends.
 
     Raises:
-        ArchiveUnavailableError: If another call has claimed or deleted it since.
+        ArchiveUnavailableError: If another call has claimed or deleted it meanwhile.
     """
     if not await db.fetch(queries.lock_archive, {"archive_id": copies.archive_id, "deletion_id": deletion_id}):
         where = f"{copies.url}/{copies.archive_id}{PACK}"
@@ -168,14 +168,14 @@ async def move_stubs(
     new_archive_id: str,
     thread_ids: Sequence[str],
 ) -> None:
-    """Let stubs of one archive name another one. One transaction; safe to repeat.
+    """Change stubs of one archive to name another. One transaction; safe to repeat.
 
     Raises:
         ArchiveUnavailableError: If another call has claimed the archive. No stub names the new one.
     """
     archive_id = copies.archive_id
     async with db.transaction():
-        # After a lost connection, they may name it already.
+        # If the connection was lost, an earlier attempt may have changed them.
         if new_archive_id in {row[0] for row in await db.fetch(queries.find_archives, {"thread_ids": [*thread_ids]})}:
             return
         await _lock_claimed(db, queries, copies, deletion_id)
@@ -185,13 +185,13 @@ async def move_stubs(
 
 
 async def end_archive(db: Connection, queries: Queries, copies: Copies, deletion_id: str, by: str | None) -> int:
-    """Delete the rows of an archive whose objects are gone, and the stubs of its threads. One transaction.
+    """Delete the rows of an archive whose objects were deleted, and the stubs of its threads. One transaction.
 
     Returns:
-        The number of threads that are nowhere any more.
+        The number of threads of which neither rows nor copies remain.
 
     Raises:
-        ThreadHeldError: If a thread was held meanwhile. Its copy is gone, and its stub stays.
+        ThreadHeldError: If a thread was held meanwhile. Its copy is deleted, and its stub is kept.
         ArchiveUnavailableError: If another call has claimed the archive.
     """
     deleted = 0

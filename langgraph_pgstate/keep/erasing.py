@@ -1,7 +1,7 @@
 """Erasure of all that is stored about a user, of threads, and of single messages.
 
-Each thread is one transaction, which also counts what it has erased. So an erasure that is interrupted goes on when it
-is called again, and its receipt counts all. A dry run does the same, and rolls each transaction back.
+Each thread is one transaction, which also stores the counts of erased rows. So an interrupted erasure is continued by
+the next call, and its receipt counts all. A dry run does the same, and rolls each transaction back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 Counts = Counter[str]
 
 _PAGE: Final = 200
-# What is stored of a user while she is erased is found by another round.
+# Maximum number of rounds. Each finds rows that were stored during the one before.
 _ROUNDS: Final = 5
 
 BY_THREAD: Final = frozenset({
@@ -75,7 +75,7 @@ BY_USER: Final[Mapping[str, tuple[str, ...]]] = {
     "file_texts": ("erase_file_texts_of_user",),
     "file_versions": ("erase_file_versions_of_user", "erase_file_changes_by_user"),
     "schedules": ("erase_schedules_of_user",),
-    # Versions are found by their assistants.
+    # The statements find versions by their assistants.
     "assistant_versions": ("erase_assistant_versions_of_user",),
     "assistants": ("erase_assistants_of_user",),
     "budgets": ("erase_budgets_of_user",),
@@ -130,7 +130,7 @@ class EraseRequest:
 
 
 class _Undone(Exception):
-    """Rolls back a transaction of a dry run."""
+    """An exception that rolls back a transaction of a dry run."""
 
 
 async def in_erasure(
@@ -160,7 +160,7 @@ async def erase(
     dry_run: bool,
     tenant: str | None = None,
 ) -> Erasure:
-    """Erase what a request names. Safe to repeat: what an interrupted call has left is found by the next one.
+    """Erase the subject of a request. Safe to repeat: the next call erases what an interrupted one has left.
 
     Raises:
         NotFoundError: If there is no such thread or message. Nothing was written.
@@ -179,10 +179,10 @@ async def erase(
 
 
 async def begin(db: Connection, queries: Queries, new_id: str, request: EraseRequest) -> tuple[str, dict[str, int]]:
-    """Return the id of an erasure that is not finished, or begin one. One transaction; safe to repeat.
+    """Return the unfinished erasure of the same subject, or begin one. One transaction; safe to repeat.
 
     Returns:
-        The id, and what it has counted so far.
+        Its id, and its counts so far.
     """
     async with db.transaction():
         await db.fetch(queries.lock_action, {"key": f"erase {queries.schema}"})
@@ -222,7 +222,7 @@ async def finish(
 
 
 class _Work:
-    """An erasure in progress, and its report. Each part is a transaction of its own."""
+    """An erasure in progress, with its report. Each part is one transaction."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class _Work:
             self._counts.update(counts)
 
     async def user(self) -> None:
-        """Erase a user: her threads and their heirs, then what is of no thread or in threads of others."""
+        """Erase a user: the user's threads with forks and copies, then other rows, and content in threads of others."""
         user_id = self._request.id
         for _ in range(_ROUNDS):
             found = await self._threads("list_threads_of_user", user_id)
@@ -265,18 +265,18 @@ class _Work:
         await self._acts(user_id)
         await self._part(None, _erase_rows, user_id)
         if self.report.is_complete:
-            # A thread that stays is encrypted under them.
+            # Threads that were kept are encrypted under these keys.
             await self._part(None, _destroy_keys, user_id)
 
     async def single(self) -> None:
-        """Erase a thread with its heirs, or a message in all threads that have it."""
+        """Erase a thread with its forks and copies, or a message in all threads that have it."""
         request = self._request
         thread_id = request.thread_id or request.id
         if not await self._runner.run(_exists, self._queries, thread_id):
             await self._resume_or_refuse(f"there is no thread {thread_id!r}")
             return
         if request.kind == "thread":
-            # Refused before it is begun.
+            # Refuse it before the erasure is stored.
             await self._runner.run(_check_held, self._queries, thread_id)
             await self.begin()
             await self.tree(thread_id)
@@ -285,10 +285,10 @@ class _Work:
             await self._message(thread_id, request.id)
 
     async def _resume_or_refuse(self, why: str) -> None:
-        """Finish an erasure whose rows are all gone already; without one there is nothing to erase.
+        """Finish an unfinished erasure of a subject of which no rows remain.
 
         Raises:
-            NotFoundError: If there is none.
+            NotFoundError: If there is no such erasure.
         """
         found = await self._runner.run(find_open, self._queries, self._request)
         if found is None or self.report.dry_run:
@@ -298,9 +298,9 @@ class _Work:
         self.report.counts = dict(self._counts)
 
     async def tree(self, thread_id: str) -> None:
-        """Erase a thread, its forks and copies of the same user or of nobody, and redact those of other users.
+        """Erase a thread, and its forks and copies of the same user or of no user. Redact those of other users.
 
-        Those that are archived are restored first: what has been inherited is known by both.
+        Archived threads are restored first, because a redaction compares the inherited content of both threads.
         """
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
         for heir, source in others:
@@ -309,7 +309,7 @@ class _Work:
                 await self._heir(heir, _redact_heir, self._codec, heir, source)
         kept = {one.thread_id for one in self.report.kept}
         needed = {source: heir for heir, source in others if heir in kept}
-        # The thread itself last: by it the others are found again.
+        # Erase the thread itself last: a repeated call finds the others by it.
         for id in members:
             is_new = id not in self._done
             self._done.add(id)
@@ -329,7 +329,7 @@ class _Work:
         await self._runner.run(_check_unused, self._queries, thread_id)
         await self.begin()
         members, others = await self._runner.run(_find_tree, self._queries, thread_id)
-        # The thread itself last: in it the message is found again.
+        # Redact the thread itself last: a repeated call finds the message in it.
         for id in [*dict.fromkeys([*(heir for heir, _ in others), *members])]:
             if id == thread_id and self.report.kept:
                 self._keep(id, _needed_by(self.report.kept[0].thread_id))
@@ -337,7 +337,7 @@ class _Work:
                 await self._heir(id, _redact, id, what, message_id)
 
     async def _heir(self, thread_id: str, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Redact in a thread that stays. One that is archived is restored; its copies in archives are deleted."""
+        """Redact a thread that is kept. Restore it if it is archived, and delete its copies in archives."""
         if not await self._is_away(thread_id):
             await self._part(thread_id, work, *given)
         await self._archives([thread_id], None)
@@ -347,9 +347,9 @@ class _Work:
             self.report.kept.append(Kept(thread_id, why))
 
     async def _is_away(self, thread_id: str) -> bool:
-        """Restore a thread if it is archived, and return whether it still is.
+        """Restore a thread if it is archived, and return whether it is still archived.
 
-        A dry run counts it, and leaves it there. One whose archive cannot be read is named.
+        A dry run counts it and does not restore it. If its archive cannot be read, the report names it as kept.
         """
         if thread_id in self._away or not await self._runner.run(find_archives, self._queries, [thread_id]):
             return thread_id in self._away
@@ -366,7 +366,7 @@ class _Work:
         return thread_id in self._away
 
     async def _archives(self, thread_ids: Iterable[str], user_id: str | None) -> None:
-        """Erase what archives have of threads, but of those that stay; what they have of redacted ones is older."""
+        """Delete the copies of threads in archives, except those of threads that were kept."""
         given = {"thread_ids": [*thread_ids], "user_id": user_id}
         rows = await self._runner.run(_fetch, self._queries, "list_archived_copies", given)
         kept = {one.thread_id for one in self.report.kept}
@@ -409,7 +409,7 @@ class _Work:
                 return found
 
     async def _part(self, thread_id: str | None, work: Callable[..., Awaitable[Counts]], *given: Any) -> None:
-        """Do a part in a transaction of its own. A thread that is held or in use stays, and is named."""
+        """Run a part in its own transaction. If the thread is held or in use, the report names it as kept."""
         try:
             self._counts += await self._runner.run(in_erasure, self._queries, self.report.erasure_id, work, *given)
         except (ThreadHeldError, ThreadInUseError, ThreadArchivedError, _NotNative) as error:
@@ -424,7 +424,7 @@ def _needed_by(heir: str) -> str:
 
 
 class _NotNative(ConfigurationError):
-    """Values of the thread are of another serializer than LangGraph's."""
+    """The error of a thread whose values another serializer than LangGraph's has encoded."""
 
 
 def _need_native(codec: ValueCodec) -> None:
@@ -465,7 +465,7 @@ async def find_open(db: Connection, queries: Queries, request: EraseRequest) -> 
 
 
 async def _find_tree(db: Connection, queries: Queries, thread_id: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the threads that are erased with one, itself last, and those of others with the thread they come from."""
+    """Return the threads to erase with a thread, itself last, and threads of other users, each with its source."""
     owners = await db.fetch(queries.get_owner_of, {"thread_id": thread_id})
     owner = owners[0][0] if owners else None
     members, others = [thread_id], dict[tuple[str, str], None]()
@@ -506,7 +506,7 @@ async def _erase_memories(db: Connection, queries: Queries, query: str, paramete
 async def _redact_heir(
     db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, source_id: str
 ) -> Counts:
-    """Redact in a thread of another user what it has inherited: messages, and what tools and answers said."""
+    """Redact content that a thread of another user has inherited: messages, results of tools, and answers."""
     _need_native(codec)
     await lock_unused(db, queries, thread_id)
     ids = frozenset(await find_message_ids(db, queries, source_id))
@@ -523,11 +523,11 @@ async def _redact_heir(
 async def _clear_user(
     db: Connection, queries: Queries, erasure_id: str | None, codec: ValueCodec, thread_id: str, user_id: str
 ) -> Counts:
-    """Redact in a thread of others what a user's runs have brought into it, and what they were given and returned."""
+    """Redact content of a user's runs in a thread of others: its messages, inputs and outputs."""
     _need_native(codec)
     await refuse_held(db, queries, thread_id)
     key = {"thread_id": thread_id, "user_id": user_id}
-    # Her run that waits, or is running here, ends first: a worker's late writes are refused.
+    # End the user's pending or running run of this thread first, so that late writes of a worker are refused.
     mine = [row[0] for row in await db.fetch(queries.list_messages_of_user, key)]
     await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
     requests = await db.execute(queries.delete_queued, {"thread_id": thread_id, "run_ids": mine})
@@ -573,7 +573,7 @@ async def _destroy_keys(db: Connection, queries: Queries, erasure_id: str | None
 
 
 async def _erase_rows(db: Connection, queries: Queries, erasure_id: str | None, user_id: str) -> Counts:
-    """Delete what is stored of a user outside of threads, and her name where she has acted."""
+    """Delete a user's rows outside of threads, and the user's name in records of actions."""
     key = label_of(user_id)
     counts = await _erase_memories(db, queries, "erase_memories_of_user", key)
     for table, names in BY_USER.items():

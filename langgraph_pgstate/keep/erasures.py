@@ -13,11 +13,11 @@ Kind = Literal["user", "thread", "message"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A thread of which something stays.
+    """A thread that was not completely erased.
 
     Attributes:
         thread_id: The thread.
-        why: Why, like who holds it.
+        why: The reason, such as the person who holds it.
     """
 
     thread_id: str
@@ -30,11 +30,11 @@ class Erasure:
 
     Attributes:
         kind: `user`, `thread` or `message`.
-        erasure_id: Its id; `None` of a dry run.
+        erasure_id: Its id; `None` for a dry run.
         dry_run: Whether nothing was written.
-        counts: Rows that were deleted, by table; of those that were redacted, the name of the table with ` redacted`.
-        kept: Threads of which something stays: those that are held or in use. A later call erases them.
-        receipt: The receipt; `None` as long as something stays, and of a dry run.
+        counts: Number of deleted rows by table. Redacted rows are counted under the table's name with ` redacted`.
+        kept: Threads that were not completely erased, because they are held or in use. A later call erases them.
+        receipt: The receipt; `None` if threads were kept, and for a dry run.
     """
 
     kind: Kind
@@ -46,7 +46,7 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing stays."""
+        """Whether no thread was kept."""
         return not self.kept
 
     @property
@@ -62,10 +62,10 @@ class StoredErasure:
     Attributes:
         erasure_id: Its id.
         kind: `user`, `thread` or `message`.
-        started_at: When it began.
-        ended_at: When it ended; `None`: something stays, or its process died. The same call goes on with it.
-        counts: Rows that were deleted or redacted, by table.
-        receipt: The receipt, once it has ended.
+        started_at: Time at which it began.
+        ended_at: Time at which it ended; `None` if threads were kept or its process died. The same call continues it.
+        counts: Number of deleted or redacted rows, by table.
+        receipt: The receipt; `None` until the erasure has ended.
     """
 
     erasure_id: str

@@ -30,15 +30,15 @@ _WORDS: Final = frozenset({
 
 
 def label_of(user_id: str) -> dict[str, str | None]:
-    """Return the parameters by which namespaces of a user are found.
+    """Return the parameters of statements that find a user's namespaces.
 
-    An id that is a word of namespaces of all users is no label of hers.
+    An id that is also a fixed label, such as `memories`, finds no namespaces by their labels.
     """
     return {"user_id": user_id, "label": None if user_id in _WORDS else user_id}
 
 
 async def next_thread(db: Connection, queries: Queries, user_id: str, after: str) -> str | None:
-    """Return a user's next thread in order of ids; `None` at the end. What its journal has is moved to the tables."""
+    """Return a user's next thread by id, or `None` at the end. Its journal entries are moved to the tables."""
     rows = await db.fetch(queries.list_threads_of_user, {"user_id": user_id, "cursor_id": after, "page_size": 1})
     if not rows:
         return None
@@ -64,7 +64,7 @@ async def user_page(
 
 
 async def newest_state(db: Connection, queries: Queries, codec: ValueCodec, thread_id: str) -> list[bytes]:
-    """Return the newest state of a thread as a line: its channels as JSON. Types of the application are plain data."""
+    """Return the newest state of a thread as a line, with its channels as JSON. Custom types become plain data."""
     reader = codec.without_types()
     address = Address(thread_id, "", None)
     found = await get_tuple(db, queries, reader, address)

@@ -1,6 +1,6 @@
 """Places for the objects of archives: a folder, the memory of this process, or a bucket of S3, Google Cloud or Azure.
 
-All methods block. An object is stored whole or not at all, and counts only when it was read back.
+All methods block. An object is stored completely or not at all, and counts only after it was read back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMES: Final = ("file", "memory", *_BUCKETS)
 
 
 class Objects(Protocol):
-    """Objects by their names, below one URL."""
+    """The objects below one URL, by name."""
 
     @property
     def url(self) -> str:
@@ -31,7 +31,7 @@ class Objects(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Store an object, whole, in place of one of its name.
+        """Store an object completely. It replaces an object of the same name.
 
         Raises:
             ArchiveUnavailableError: If it could not be stored.
@@ -42,21 +42,21 @@ class Objects(Protocol):
         """Return an object.
 
         Raises:
-            ArchiveError: If there is none.
+            ArchiveError: If it does not exist.
             ArchiveUnavailableError: If it could not be read.
         """
         ...
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Return a part of an object, which is shorter if the object is. The errors are those of `get`."""
+        """Return a part of an object, up to its end. Raises the errors of `get`."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete an object if there is one. The errors are those of `put`."""
+        """Delete an object if it exists. Raises the errors of `put`."""
         ...
 
     def list(self, ending: str) -> list[str]:
-        """Return the names that have an ending, in their order. The errors are those of `put`."""
+        """Return the names with an ending, sorted. Raises the errors of `put`."""
         ...
 
 
@@ -64,7 +64,7 @@ def check_url(url: str) -> str:
     """Return a URL of objects without a slash at its end.
 
     Raises:
-        ConfigurationError: If it has not the form of one.
+        ConfigurationError: If it has another form.
     """
     text = identifier("url", url).rstrip("/")
     parts = urlsplit(text)
@@ -89,7 +89,7 @@ def open_objects(url: str) -> Objects:
     GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and so on, from the environment.
 
     Raises:
-        ConfigurationError: If it has not the form of one, or the extra `archive` is missing for it.
+        ConfigurationError: If it has another form, or requires the extra `archive`, which is not installed.
     """
     text = check_url(url)
     parts = urlsplit(text)
@@ -122,7 +122,7 @@ class _Folder:
         return self._call("", lambda path: sorted(one.name for one in path.iterdir() if one.name.endswith(ending)))
 
     def _delete(self, path: Path) -> None:
-        """Delete a file, and what processes that were killed have left of it."""
+        """Delete a file, and its temporary files that killed processes have left."""
         for one in (path, *path.parent.glob(f".{escape(path.name)}.*.part")):
             one.unlink(missing_ok=True)
 
@@ -215,7 +215,7 @@ class _Bucket:
         except ArchiveUnavailableError:
             raise
         except ArchiveError:
-            # Some servers answer so, and others do not.
+            # Some servers return an error for a missing object, and others do not.
             return
 
     def list(self, ending: str) -> list[str]:

@@ -2,12 +2,13 @@
 
 An archive is two objects. `ID.pack` has one zstd frame after the other. The frame of a thread has its rows, table by
 table, each row after its length (4 bytes, big-endian), in the binary format of PostgreSQL's records (`record_send`):
-the number of columns, and for each column the number of its type, its length and its value. `ID.json` is the
-manifest: the columns of each table, where the frame of each thread is, and SHA-256 of the pack, of each frame, and of
-each *part*, which is the rows of one thread in one table. The SHA-256 of a part is over those of its rows, sorted, so
-that the server computes it as well. `root` is that of the manifest itself, without `root`. `key_ids` are those of the
-data keys under which values are encrypted, of each thread and of all: the keys themselves are not in an archive, so
-that it cannot be read any more once they are destroyed.
+the number of columns, and for each column the number of its type, its length and its value.
+
+`ID.json` is the manifest. It has the columns of each table, the place of each thread's frame, and the SHA-256 of the
+pack, of each frame, and of each *part*, which is the rows of one thread in one table. The digest of a part is the
+SHA-256 of the sorted SHA-256 of its rows, so that the server can compute it, too. `root` is the SHA-256 of the manifest
+without `root`. `key_ids` are the ids of the data keys under which values are encrypted, for each thread and for all.
+The keys themselves are not in an archive, so destroying them makes the values unreadable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FIELD: Final = struct.Struct("!Ii")
 _ARRAY: Final = struct.Struct("!iiIii")
 _LEVEL: Final = 3
 _TEXT_MAGIC: Final = TEXT_MAGIC.encode()
-# A frame says how large its content is: no more is allocated than the manifest promises.
+# A frame states the size of its content. Allocate no more than the size in the manifest.
 _MOST_BYTES: Final = 2**31
 
 Columns = Mapping[str, Sequence[tuple[str, str]]]
@@ -49,8 +50,8 @@ class Part(NamedTuple):
 
     Attributes:
         table: The table.
-        rows: Their number.
-        bytes: Their bytes.
+        rows: Number of rows.
+        bytes: Bytes of the rows.
         sha256: Their digest, in hexadecimal digits.
     """
 
@@ -65,10 +66,10 @@ class Frame(NamedTuple):
 
     Attributes:
         thread_id: The thread.
-        offset: Where its frame begins in the pack.
+        offset: Position of its frame in the pack.
         bytes: Length of the frame.
         sha256: Digest of the frame, in hexadecimal digits.
-        parts: Its tables.
+        parts: Its rows, by table.
         key_ids: Data keys that its encrypted values need.
     """
 
@@ -81,7 +82,7 @@ class Frame(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows that the database has no more."""
+        """Number of rows that the archiving deleted from the database."""
         return sum(part.rows for part in self.parts if part.table != "threads")
 
     @property
@@ -92,13 +93,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest of an archive: its threads, and where and with which digests it has them.
+    """The manifest of an archive: its threads, with their positions and digests.
 
     Attributes:
         archive_id: Its id.
-        created_at: When it was made, as text.
-        schema_version: Version of the schema that the rows are of.
-        tenant: The tenant whose threads they are; `None` where tenants are not kept apart.
+        created_at: Time at which it was made, as text.
+        schema_version: Version of the rows' schema.
+        tenant: Tenant of the threads; `None` if tenants are not kept apart.
         columns: The columns of its tables.
         pack_bytes: Length of the pack.
         pack_sha256: Digest of the pack, in hexadecimal digits.
@@ -116,7 +117,7 @@ class Manifest:
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """Data keys that encrypted values in it need."""
+        """Ids of the data keys that its encrypted values need."""
         return tuple(sorted({key_id for frame in self.frames.values() for key_id in frame.key_ids}))
 
     def _plain(self) -> dict[str, Any]:
@@ -162,16 +163,16 @@ def _root(plain: Mapping[str, Any]) -> bytes:
 
 
 def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifest:
-    """Return a manifest, after its digest was checked.
+    """Return a manifest whose digest was checked.
 
     Args:
         data: The object.
         where: Its name, for errors.
-        root: The digest that it must have, if it is known.
+        root: The expected digest, if it is known.
 
     Raises:
-        ArchiveError: If it is damaged, or another one.
-        ConfigurationError: If it is of a later format.
+        ArchiveError: If it is damaged, or has another digest.
+        ConfigurationError: If its format is newer than this version.
     """
     try:
         plain = orjson.loads(data)
@@ -181,7 +182,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
         if found.hex() != told:
             raise ArchiveError(where, "is damaged: its SHA-256 is not the one that it names")
         if root is not None and found != root:
-            raise ArchiveError(where, "is another manifest than the one that the database names")
+            raise ArchiveError(where, "is not the manifest that the database names")
         if version != FORMAT:
             raise ConfigurationError(f"{where} is of format {version}, and this version reads {FORMAT}: upgrade it")
         manifest = Manifest(
@@ -214,7 +215,7 @@ def load_manifest(data: bytes, where: str, root: bytes | None = None) -> Manifes
 
 
 def digest(rows: Iterable[bytes]) -> str:
-    """Return the SHA-256 of rows, as `list_thread_tables` has the server compute it."""
+    """Return the SHA-256 of rows, as the statements of `list_thread_tables` compute it."""
     return hashlib.sha256(b"".join(sorted(hashlib.sha256(row).digest() for row in rows))).hexdigest()
 
 
@@ -260,7 +261,7 @@ def pack(
 
 
 def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
-    """Return the rows of a frame by table, after all its digests were checked.
+    """Return the rows of a frame by table. All digests are checked.
 
     Raises:
         ArchiveError: If it is damaged.
@@ -292,7 +293,7 @@ def unpack(frame: Frame, data: bytes, where: str) -> dict[str, list[bytes]]:
 
 
 def check_pack(manifest: Manifest, data: bytes, where: str) -> None:
-    """Check a pack whole: its digest, and all threads and parts in it.
+    """Check a whole pack: its digest, and those of all its threads and parts.
 
     Raises:
         ArchiveError: If it is damaged.
@@ -327,7 +328,7 @@ def _key_ids(table: str, columns: Sequence[tuple[str, str]], rows: Iterable[byte
 
 
 def _fields(row: bytes) -> Iterator[tuple[int, bytes]]:
-    """Return the columns of a row: the number of the type, and the length with the value, as in an array."""
+    """Return the columns of a row, each as the number of its type, and its length and value in the form of an array."""
     position = _COLUMNS.size
     while position < len(row):
         type_number, length = _FIELD.unpack_from(row, position)

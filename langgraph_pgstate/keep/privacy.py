@@ -1,4 +1,4 @@
-"""What is stored about a person: its export and its erasure, with receipts."""
+"""The export and erasure of personal data, with receipts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _KIND: Final = "erasures"
 
 
 def request_erasure(user_id: str | None, thread_id: str | None, message_id: str | None) -> EraseRequest:
-    """Validate what to erase.
+    """Validate the arguments of an erasure.
 
     Raises:
-        ConfigurationError: If it is not exactly one of the three, or a message without its thread.
+        ConfigurationError: If not exactly a user, a thread, or a message with its thread is given.
     """
     if message_id is not None and thread_id is not None and user_id is None:
         return EraseRequest("message", _named("message_id", message_id), thread_id_of(thread_id))
     if message_id is not None:
-        raise ConfigurationError("message_id goes with the thread_id of the message, in which alone its id is certain")
+        raise ConfigurationError("message_id requires thread_id, the thread of the message")
     if (user_id is None) == (thread_id is None):
         raise ConfigurationError("say what to erase: user_id, thread_id, or thread_id and message_id")
     if user_id is not None:
@@ -48,13 +48,13 @@ def _named(name: str, value: str) -> str:
 
 
 class AsyncPrivacy:
-    """Export and erasure of what is stored about a person, within one tenant where tenants are kept apart.
+    """The export and erasure of personal data, within one tenant if tenants are kept apart.
 
     Args:
         database: The database.
         queries: The queries of its schema.
         codec: Reads states for exports. Messages are redacted in values of LangGraph's own serializer only.
-        tenant: The tenant, where tenants are kept apart.
+        tenant: The tenant, if tenants are kept apart.
     """
 
     def __init__(self, database: AsyncDatabase, queries: Queries, codec: ValueCodec, tenant: str | None = None) -> None:
@@ -70,24 +70,24 @@ class AsyncPrivacy:
         key: bytes | str | None = None,
         dry_run: bool = False,
     ) -> Erasure:
-        """Erase a user, a thread, or one message, in all that is stored of them.
+        """Erase all stored data of a user, of a thread, or of one message.
 
-        Of a user: her threads, their forks and copies, and her memories, files, schedules and limits are deleted; in
-        forks and copies of other users and in threads that others own, what comes from her is redacted. Of a message:
-        its content is redacted in every state, write, span and event, also of forks and copies. What an interrupted
-        call has left is erased by the next one, whose receipt counts all. Each thread is one transaction. Programs may
-        go on meanwhile: her runs end, and late writes of workers are refused. The guide has the details.
+        For a user, threads with their forks and copies, memories, files, schedules and limits are deleted. In forks and
+        copies of other users, and in threads of others, content that comes from the user is redacted. For a message,
+        its content is redacted in every state, write, span and event, also of forks and copies. Each thread is one
+        transaction. The next call continues an interrupted one, and its receipt counts all. Programs may run meanwhile:
+        the user's runs are ended, and late writes of workers are refused. The guide to erasure has the details.
 
         Args:
             user_id: The user.
-            thread_id: The thread; with `message_id` that of the message.
-            message_id: The message, by its id in the state.
+            thread_id: The thread; with `message_id`, the thread of the message.
+            message_id: The id of the message in the state.
             key: Signs the receipt: a secret of at least 16 bytes, or a private key for Ed25519 as PEM.
-            dry_run: Only count: nothing is written.
+            dry_run: Whether to count only. Nothing is written.
 
-        Returns:
-            What was done. Threads of a user that are held or in use stay, and are named in `kept`; until another call
-            has erased them there is no receipt.
+            Returns:
+                The report. Its `kept` names threads of a user that were not erased because they are held or in use.
+                Until another call has erased them, there is no receipt.
 
         Raises:
             NotFoundError: If there is no such thread or message.
@@ -101,7 +101,7 @@ class AsyncPrivacy:
         return await erase(self._runner, self._queries, self._codec, request, signer, **given)
 
     async def receipts(self, *, limit: int = 20, cursor: str | None = None) -> Page[StoredErasure]:
-        """Return a page of erasures with their receipts, newest first; those that are not finished have none.
+        """Return a page of erasures with their receipts, newest first. Unfinished ones have no receipt.
 
         Args:
             limit: Page size, 1,000 at most.
@@ -140,19 +140,19 @@ class AsyncPrivacy:
         thread_id: str | None = None,
         message_id: str | None = None,
     ) -> Verdict:
-        """Return whether a receipt is as it was signed and, if one is given, whether it is about a user or thread.
+        """Return whether a receipt is unchanged since it was signed, and whether it is about a given user or thread.
 
-        It proves that the holder of the key has said so, not that nothing is left anywhere else.
+        It proves that the holder of the key has signed it, not that no other copies of the data exist.
 
         Args:
             receipt: The receipt.
-            key: The secret; or the private or public key. With a public one it is not known about whom it is.
+            key: The secret, or the private or public key. With a public key, the subject cannot be checked.
             user_id: The user.
             thread_id: The thread.
             message_id: The message of the thread.
 
         Raises:
-            ConfigurationError: If it is no receipt, or the key is unusable.
+            ConfigurationError: If it is no receipt, or the key is invalid.
         """
         subject = None
         if (user_id, thread_id, message_id) != (None, None, None):
@@ -160,11 +160,11 @@ class AsyncPrivacy:
         return verify_receipt(receipt, key, subject)
 
     async def export(self, *, user_id: str) -> AsyncIterator[bytes]:
-        """Return all that is stored about a user as JSON lines, page by page, in constant memory.
+        """Return all stored data of a user as JSON lines, page by page, in constant memory.
 
-        Each line has the name of a table and a row: those of her threads, with their newest states, and her memories,
-        files, schedules, limits, feedback, and what she did in threads of others. Encoded values other than the newest
-        states are left out; the recorded messages, inputs and outputs have what they say.
+        Each line has the name of a table and a row. The rows are those of the user's threads with their newest states,
+        and of memories, files, schedules, limits, feedback, and actions in threads of others. Other encoded values are
+        left out: the recorded messages, inputs and outputs have the same content.
 
         Args:
             user_id: The user.

@@ -1,7 +1,7 @@
-"""Receipts of erasures: what they say, how they are signed, and what a signature proves. No I/O.
+"""Receipts of erasures: their content, signatures and verification. No I/O.
 
-A receipt says when an erasure began and ended, and how many rows of which tables it erased or redacted. It names no
-person: the subject is a code that only who has the key can make of an id.
+A receipt has the start and end of an erasure, and the number of rows that it erased or redacted in each table. It names
+no person: the subject is a code that can be computed from an id only with the key.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PEM: Final = b"-----BEGIN "
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a receipt.
+    """The result of verifying a receipt.
 
     Attributes:
-        is_signed: Whether it is as the holder of the key has signed it.
+        is_signed: Whether the holder of the key has signed it as it is.
         is_of: Whether it is about the given user, thread or message; `None` if none was given, or the key is public.
         why: What is wrong; empty if nothing is.
     """
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def subject_of(kind: str, id: str, thread_id: str | None = None) -> bytes:
-    """Return what is erased as bytes: `kind` is `user`, `thread` or `message`."""
+    """Return the subject of an erasure as bytes. `kind` is `user`, `thread` or `message`."""
     return json.dumps([kind, id, thread_id], ensure_ascii=True).encode()
 
 
@@ -47,11 +47,11 @@ class Signer:
     """A key for receipts.
 
     Args:
-        key: A secret of at least 16 bytes, for HMAC; or a private key for Ed25519 in the PEM form, or to verify also a
-            public one.
+        key: A secret of at least 16 bytes, for HMAC; or an Ed25519 key as PEM, which is private, or public to verify
+            only.
 
-    Raises:
-        ConfigurationError: If it is neither.
+        Raises:
+            ConfigurationError: If the key is neither.
     """
 
     def __init__(self, key: bytes | str) -> None:
@@ -71,7 +71,7 @@ class Signer:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
         except ImportError:
-            raise ConfigurationError("a key for Ed25519 needs the package cryptography") from None
+            raise ConfigurationError("a key for Ed25519 requires the package cryptography") from None
         try:
             if b"PUBLIC KEY" in pem:
                 self._public = load_pem_public_key(pem)
@@ -81,23 +81,23 @@ class Signer:
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the key of receipts cannot be read: {error}") from error
         if not isinstance(self._public, Ed25519PublicKey) or not isinstance(self._private, Ed25519PrivateKey | None):
-            raise ConfigurationError("the key of receipts must be one for Ed25519")
+            raise ConfigurationError("the key of receipts must be a key for Ed25519")
 
     @property
     def algorithm(self) -> str:
-        """How it signs."""
+        """The name of the signature's algorithm."""
         return HMAC if self._public is None else ED25519
 
     @property
     def can_sign(self) -> bool:
-        """Whether it is not a public key alone."""
+        """Whether the key can sign, so is not a public key."""
         return self._public is None or self._private is not None
 
     def code_of(self, subject: bytes) -> str:
-        """Return the code of a subject, which nobody can make, or find out by trying, without the key."""
+        """Return the code of a subject. Without the key it cannot be computed, nor guessed by trying ids."""
         if self._public is None:
             return hmac.new(self._secret, b"subject\0" + subject, hashlib.sha256).hexdigest()
-        # Signatures of Ed25519 are the same each time.
+        # Signatures of Ed25519 are deterministic.
         return hashlib.sha256(self._private.sign(b"subject\0" + subject)).hexdigest()
 
     def sign(self, content: bytes) -> str:
@@ -108,28 +108,28 @@ class Signer:
         return signature.hex()
 
     def is_signature(self, content: bytes, signature: str) -> bool:
-        """Return whether the holder of the key has signed a content."""
+        """Return whether a signature of a content was made with the key."""
         if self._public is None:
             return hmac.compare_digest(self.sign(content).encode(), signature.encode())
         try:
             self._public.verify(bytes.fromhex(signature), content)
         except Exception:
-            # Its class is of a package that may be missing here.
+            # Its class is in a package that may be missing.
             return False
         return True
 
 
 def signer_of(key: bytes | str | None) -> Signer | None:
-    """Return the key of receipts, if it is given.
+    """Return the signer of a key, or `None` if no key is given.
 
     Raises:
-        ConfigurationError: If it cannot be used to sign.
+        ConfigurationError: If the key cannot sign.
     """
     if key is None:
         return None
     signer = Signer(key)
     if not signer.can_sign:
-        raise ConfigurationError("a public key verifies receipts; to sign them give the private key")
+        raise ConfigurationError("key must be a private key to sign receipts, got a public key")
     return signer
 
 
@@ -137,9 +137,9 @@ def make_receipt(facts: Mapping[str, Any], subject: bytes, signer: Signer | None
     """Return the receipt of an erasure.
 
     Args:
-        facts: What was done; without personal data.
-        subject: What was erased, by `subject_of`.
-        signer: Signs it; without a key it has no signature, and does not say about whom it is.
+        facts: Facts about the erasure, without personal data.
+        subject: The subject, as `subject_of` returns it.
+        signer: Signs the receipt. Without it, the receipt has no signature and no subject.
     """
     receipt = {
         "format": _FORMAT,
@@ -151,7 +151,7 @@ def make_receipt(facts: Mapping[str, Any], subject: bytes, signer: Signer | None
 
 
 def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, subject: bytes | None = None) -> Verdict:
-    """Return whether a receipt is as it was signed, and whether it is about somebody.
+    """Return whether a receipt is unchanged since it was signed, and whether it is about a given subject.
 
     Raises:
         ConfigurationError: If it is no receipt, or the key is unusable.
@@ -161,7 +161,7 @@ def verify_receipt(receipt: Mapping[str, Any] | str | bytes, key: bytes | str, s
         signature, algorithm = found.pop("signature"), found["algorithm"]
         code = found["subject"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError("this is no receipt of an erasure") from error
+        raise ConfigurationError("receipt must be a receipt of an erasure") from error
     signer = Signer(key)
     if algorithm == NONE or signature is None:
         return Verdict(False, None, "it was not signed")

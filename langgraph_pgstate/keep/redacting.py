@@ -1,8 +1,8 @@
-"""Redaction of messages and texts in stored values, without building any of their objects. No I/O.
+"""Redaction of messages and texts in stored values, without building their objects. No I/O.
 
-A redacted value has as many bytes as before: so what refers to it by its position stays right. Of a message the
-content, arguments, artifacts and the name of a person go; its id, its type and the names and ids of tool calls stay, so
-that a model still accepts the conversation.
+A redacted value has as many bytes as before, so that references to positions stay valid. A message loses its content,
+arguments, artifacts and the name of a person. It keeps its id, its type and the names and ids of tool calls, so that a
+model still accepts the conversation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from langgraph_pgstate.codec.messages import UNPACK_OPTIONS
 ERASED: Final = "[erased]"
 _MARK: Final = ERASED.encode()
 _SHORTEST: Final = 12
-# Of a text that was cut off, so many characters tell whose it is.
+# Number of characters by which the beginning of a truncated text is recognized.
 _PREFIX: Final = 16
-# Fields of a message: whether the keys within stay.
+# Redacted fields of a message, and whether keys within them are kept.
 _FIELDS: Final[Mapping[str, bool]] = {
     "content": True,
     "tool_calls": True,
@@ -32,20 +32,19 @@ _FIELDS: Final[Mapping[str, bool]] = {
     "artifact": False,
 }
 _STRUCTURE: Final = frozenset({"type", "id", "name", "index", "tool_call_id"})
-# Values of these keys within a kept structure go with their keys.
+# Keys within a kept structure that are redacted with their values.
 _LOOSE: Final = frozenset({"args", "arguments", "input"})
 _PERSONS: Final = frozenset({"human", "user"})
 
 
 @dataclass(slots=True)
 class Redaction:
-    """What is redacted.
+    """The messages, texts and names to redact.
 
     Attributes:
-        message_ids: Messages, by their ids.
-        texts: Texts, wherever they stand; of less than twelve characters they are not looked for, as they may be
-            anything.
-        names: Names of persons, where they are a whole value in JSON.
+        message_ids: Ids of messages.
+        texts: Texts, at any place. Texts of less than twelve characters would match too much and are left out.
+        names: Names of persons, if they are a whole value in JSON.
     """
 
     message_ids: frozenset[str]
@@ -57,17 +56,17 @@ class Redaction:
         found = set()
         for text in self.texts:
             if len(text.strip()) >= _SHORTEST:
-                # As they stand in JSON and in what is printed.
+                # The texts as they are encoded in JSON and printed by Python.
                 forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1])
                 found |= {form.encode("utf-8", "surrogatepass") for form in forms}
         self._probes = tuple(sorted(found, key=lambda form: (-len(form), form)))
 
     def holds(self, data: bytes) -> bool:
-        """Return whether some bytes hold one of the texts."""
+        """Return whether bytes contain one of the texts."""
         return any(probe in data for probe in self._probes)
 
     def is_cut(self, text: str) -> bool:
-        """Return whether the end of a text is the beginning of one of the texts."""
+        """Return whether a text ends with the beginning of one of the texts."""
         return any(
             (at := text.rfind(one[:_PREFIX])) >= 0 and one.startswith(text[at:])
             for one in self.texts
@@ -75,7 +74,7 @@ class Redaction:
         )
 
     def blank(self, data: bytes) -> bytes:
-        """Return bytes in which the texts are blank, of the same length."""
+        """Return bytes of the same length, with the texts replaced by blanks."""
         for probe in self._probes:
             if probe in data:
                 data = data.replace(probe, blank(probe))
@@ -83,7 +82,7 @@ class Redaction:
 
 
 def blank(data: bytes | bytearray) -> bytes:
-    """Return as many bytes that say nothing."""
+    """Return a blank value of the same number of bytes."""
     return _MARK + b" " * (len(data) - len(_MARK)) if len(data) >= len(_MARK) else b"x" * len(data)
 
 
@@ -92,9 +91,9 @@ Found = Callable[[str, Mapping[str, Any], Mapping[str, Any]], None]
 
 
 def redact_packed(data: bytes, what: Redaction, found: Found | None = None) -> bytes:
-    """Return encoded values, one after the other, with what is to be redacted blank; the same object if there is none.
+    """Return concatenated encoded values, redacted; the same object if there is nothing to redact.
 
-    Texts are looked for in the bytes, whatever they are.
+    Texts are searched for in the bytes, regardless of the encoding.
     """
     walk = _Walk(bytearray(data), what, found)
     try:
@@ -108,7 +107,7 @@ def redact_packed(data: bytes, what: Redaction, found: Found | None = None) -> b
 
 
 def message_ids_of(data: bytes) -> set[str]:
-    """Return the ids of the messages in encoded values, one after the other."""
+    """Return the ids of the messages in concatenated encoded values."""
     walk = _Walk(bytearray(data), Redaction(frozenset()), None)
     walk.seen = set()
     try:
@@ -121,7 +120,7 @@ def message_ids_of(data: bytes) -> set[str]:
 
 
 def texts_of(fields: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a message: of its content and of the arguments of its tool calls."""
+    """Return the texts of a message's content and of the arguments of its tool calls."""
     found: list[str] = []
 
     def gather(value: Any) -> None:
@@ -141,7 +140,7 @@ def texts_of(fields: Mapping[str, Any]) -> list[str]:
     return [text for text in found if text.strip()]
 
 
-# First bytes with a fixed size of what follows them.
+# First bytes of msgpack values with a fixed size.
 _FIXED: Final = {
     0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
 }  # fmt: skip
@@ -154,11 +153,11 @@ _MAPS: Final = {0xDE: 2, 0xDF: 4}
 
 
 class _Walk:
-    """A walk over msgpack that blanks in place what is to be redacted.
+    """A walk over msgpack that redacts in place.
 
     Attributes:
         data: The bytes.
-        seen: Gets the ids of all messages, if it is given.
+        seen: Collects the ids of all messages, if it is given.
     """
 
     __slots__ = ("_found", "_what", "data", "seen")
@@ -168,10 +167,10 @@ class _Walk:
         self.seen: set[str] | None = None
 
     def value(self, at: int) -> int:
-        """Redact what is to be in the value at a position, and return the position after it.
+        """Redact the value at a position, and return the position after it.
 
         Raises:
-            IndexError: If it is no msgpack.
+            IndexError: If the bytes are not msgpack.
         """
         kind, start, size = self._head(at)
         if kind == "map":
@@ -186,7 +185,7 @@ class _Walk:
         return end
 
     def _nested(self, start: int, end: int) -> None:
-        """Redact values within other ones: those of an extension, or encoded ones that are stored as bytes."""
+        """Redact nested values: those of an extension, or encoded ones that are stored as bytes."""
         content = bytes(self.data[start:end])
         walk = _Walk(bytearray(content), self._what, self._found)
         walk.seen = self.seen
@@ -239,7 +238,7 @@ class _Walk:
         return found if isinstance(found, dict) else {}
 
     def _blank(self, at: int, *, keeps_keys: bool) -> int:
-        """Blank a whole value, with the keys of its maps or without, and return the position after it."""
+        """Blank a whole value, with or without the keys of its maps, and return the position after it."""
         kind, start, size = self._head(at)
         first = self.data[at]
         if kind == "array":
@@ -300,7 +299,7 @@ class _Walk:
         return end
 
     def _head(self, at: int) -> tuple[str, int, int]:
-        """Return the kind of the value at a position, where its content begins, and its bytes or its members."""
+        """Return the kind of the value at a position, the start of its content, and its number of bytes or members."""
         first = self.data[at]
         if first < 0x80 or first >= 0xE0:
             return "number", at + 1, 0
@@ -331,7 +330,7 @@ class _Walk:
 
 
 def redact_json(value: Any, what: Redaction) -> Any:
-    """Return a JSON value with what is to be redacted replaced; the same object if there is none."""
+    """Return a redacted JSON value; the same object if there is nothing to redact."""
     if isinstance(value, str):
         return ERASED if value in what.names or what.holds(value.encode("utf-8", "surrogatepass")) else value
     if isinstance(value, list):
@@ -351,7 +350,7 @@ def redact_json(value: Any, what: Redaction) -> Any:
 
 
 def blank_json(value: Any, what: Redaction) -> Any:
-    """Return a JSON value whose texts are as `redact_packed` leaves them."""
+    """Return a JSON value with its texts blanked as `redact_packed` does."""
     if isinstance(value, str):
         return what.blank(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
     if isinstance(value, list):
@@ -382,5 +381,5 @@ def _redacted_message(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def all_texts(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the texts of some messages, the longest first, each once."""
+    """Return the distinct texts of some messages, the longest first."""
     return tuple(sorted({text for one in fields for text in texts_of(one)}, key=lambda text: (-len(text), text)))

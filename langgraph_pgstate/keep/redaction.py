@@ -1,4 +1,4 @@
-"""Redaction of messages in all that a thread has of them. Each thread is one transaction."""
+"""Redaction of messages in all rows of a thread. Each thread is one transaction."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Places = dict[int, set[tuple[int, int] | None]]
 
 
 class Versions:
-    """What messages said before and after their redaction, as the record has it."""
+    """The content of messages before and after their redaction, in the form of the record."""
 
     def __init__(self) -> None:
         self.fields: list[Mapping[str, Any]] = []
@@ -68,7 +68,7 @@ class Versions:
         self._after[id, text_of(before.get("content"))] = text_of(after.get("content")), _calls(after)
 
     def after(self, id: str, content: str | None, tool_calls: Any) -> tuple[str | None, Any]:
-        """Return text and tool calls of a recorded version as the states have them now."""
+        """Return the redacted text and tool calls of a recorded version, as in the states."""
         if (found := self._after.get((id, content))) is not None:
             return found
         return None if content is None else ERASED, None if tool_calls is None else []
@@ -80,30 +80,30 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 async def lock_unused(db: Connection, queries: Queries, thread_id: str) -> None:
-    """Lock a thread against all who write to it, until the transaction ends.
+    """Lock a thread against all writers until the transaction ends.
 
     Raises:
         ThreadHeldError: If a person holds it.
-        ThreadInUseError: If a process runs it: it has what it has read in its memory, and would store it again.
+        ThreadInUseError: If a process runs it. That process would store old content again from its memory.
     """
     await db.fetch(queries.lock_threads_for_no_key_update, {"thread_ids": [thread_id]})
     await refuse_held(db, queries, thread_id)
     if found := await db.fetch(queries.is_thread_used, {"thread_id": thread_id}):
         raise ThreadInUseError(thread_id, found[0][0])
     await db.fetch(queries.lock_all_checkpoints, {"thread_id": thread_id})
-    # Rows that are still in the journal are redacted in the tables.
+    # Move the journal's entries to the tables, where they are redacted.
     await journal.write(db, queries, [thread_id])
 
 
 async def find_message_ids(db: Connection, queries: Queries, thread_id: str) -> set[str]:
-    """Return the ids of all messages in a thread's states and pending writes. Memory holds a page of them."""
+    """Return the ids of all messages in a thread's states and pending writes. Memory holds one page of values."""
     reading = _Reading(db, queries, thread_id)
     await reading.read()
     return reading.ids
 
 
 async def find_versions(db: Connection, queries: Queries, thread_id: str, ids: frozenset[str]) -> Versions:
-    """Return what some messages of a thread say in its states and pending writes."""
+    """Return the contents of some messages in a thread's states and pending writes."""
     versions = Versions()
     reading = _Reading(db, queries, thread_id, Redaction(ids), versions.note)
     await reading.read()
@@ -111,7 +111,7 @@ async def find_versions(db: Connection, queries: Queries, thread_id: str, ids: f
 
 
 async def redact_thread(db: Connection, queries: Queries, thread_id: str, what: Redaction) -> Counter[str]:
-    """Redact messages and texts in all rows of a thread, within a transaction that has called `lock_unused`.
+    """Redact messages and texts in all rows of a thread, in a transaction that has called `lock_unused`.
 
     Returns:
         The number of redacted rows by table, and of deleted batches of events.
@@ -147,7 +147,7 @@ class _Reading:
         self.counts: Counter[str] = Counter()
 
     async def read(self) -> None:
-        """Walk over all."""
+        """Read and redact all segments, states and pending writes."""
         places = await self._states()
         await self._segments(places)
         await self._pending()
@@ -197,7 +197,7 @@ class _Reading:
                 "state": frames.pack(after),
                 "metadata": json.dumps(said_after),
                 "revision": new_revision(),
-                # The encrypted state is bound to them.
+                # The encrypted state is bound to the segment ids.
                 "segment_ids": segment_ids,
             },
         )
@@ -262,7 +262,7 @@ async def has_message(db: Connection, queries: Queries, thread_id: str, message_
 async def _redact_messages(
     db: Connection, queries: Queries, thread_id: str, what: Redaction, versions: Versions
 ) -> int:
-    """Redact the recorded messages as they are in the states now: also those of others that repeat what was said."""
+    """Redact the recorded messages as in the states, also other messages that repeat the redacted texts."""
     count = 0
     cursor = ("", "", "")
     key = {"thread_id": thread_id, "message_ids": sorted(what.message_ids), "all": bool(what.texts)}
@@ -273,7 +273,7 @@ async def _redact_messages(
             cursor = (id, checkpoint_id, channel)
             if id in what.message_ids:
                 after = versions.after(id, content, calls)
-                # The name of a person; that of an agent or a tool stays.
+                # Remove the name of a person. The name of an agent or a tool is kept.
                 name = blank(agent.encode()).decode() if agent and role == "human" else agent
             else:
                 after, name = (blank_json(content, what), blank_json(calls, what)), agent
@@ -327,7 +327,7 @@ async def _redact_json(db: Connection, queries: Queries, thread_id: str, what: R
 
 
 async def clear_runs(db: Connection, queries: Queries, thread_id: str, run_ids: Sequence[str]) -> Counter[str]:
-    """Remove what some runs of a thread were given and returned, within a transaction that has called `lock_unused`."""
+    """Remove inputs and outputs of some runs of a thread, in a transaction that has called `lock_unused`."""
     counts: Counter[str] = Counter()
     key = {"thread_id": thread_id, "run_ids": list(run_ids)}
     counts["run_requests"] += await db.execute(queries.delete_queued, key)

@@ -1,8 +1,8 @@
 """Restoring of archived threads: reading, verifying, and only then writing.
 
-All that is needed of an archive is read and verified before anything of it is written. The rows of several threads are
-stored in one transaction, which then has the server compute their digests: they are those of the rows that were
-archived, or it is undone.
+The needed parts of an archive are read and verified before they are written. The rows of several threads are stored in
+one transaction, in which the server computes their digests. If these differ from the archived rows' digests, it is
+rolled back.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from langgraph_pgstate.schema.queries import Queries, migrations
 
 _GROUP_THREADS: Final = 100
 _GROUP_BYTES: Final = 16 * 1024 * 1024
-# Rows of one statement.
+# Maximum bytes of rows in one statement.
 _STATEMENT_BYTES: Final = 8 * 1024 * 1024
-# Within this time, a call that has lost its connection is repeated.
+# Time within which a call may be repeated after a lost connection.
 _SAME_RESTORE: Final = timedelta(hours=1)
 _UNIQUE_VIOLATION: Final = "23505"
 
 
 class Source(NamedTuple):
-    """An archive, and the threads that are wanted of it.
+    """An archive, and the threads to restore from it.
 
     Attributes:
-        objects: Where it is.
-        manifest: What is in it.
+        objects: The objects of its URL.
+        manifest: Its manifest.
         thread_ids: The threads.
     """
 
@@ -85,10 +85,10 @@ async def find_archives(
 async def search_sources(
     runner: Runner, objects: Objects, thread_ids: Sequence[str] | None, tenant: str | None
 ) -> list[Source]:
-    """Return the archives below a URL that have some threads, or all; of several copies of a thread the last one.
+    """Return the archives below a URL with some threads, or all. Of several copies of a thread, the last one is used.
 
     Raises:
-        NotFoundError: If a thread is in none.
+        NotFoundError: If a thread is in no archive.
         ArchiveError: If a manifest is damaged.
         TenantError: If an archive is another tenant's.
     """
@@ -111,7 +111,7 @@ async def search_sources(
 async def read_manifest(
     runner: Runner, objects: Objects, name: str, tenant: str | None, root: bytes | None = None
 ) -> Manifest:
-    """Return a manifest, verified.
+    """Return a verified manifest.
 
     Raises:
         ArchiveError: If it is damaged.
@@ -131,7 +131,7 @@ def _named(tenant: str | None) -> str:
 
 
 async def check_source(runner: Runner, source: Source) -> None:
-    """Read an archive whole, and verify it.
+    """Read and verify a whole archive.
 
     Raises:
         ArchiveError: If it is damaged.
@@ -157,8 +157,8 @@ async def restore_source(
         ArchiveError: If it is damaged.
         SchemaOutdatedError: If the archive has columns that the tables lack.
         DataKeyError: If a data key that the threads need is not in the table of data keys.
-        ThreadExistsError: If a thread exists, and is not the same.
-        ConflictError: If a thread got rows since it was archived that are in the way.
+        ThreadExistsError: If a thread exists with other rows.
+        ConflictError: If archived rows conflict with rows that a thread got since it was archived.
     """
     manifest = source.manifest
     await runner.run(check_keys, queries, [manifest.frames[thread_id] for thread_id in source.thread_ids])
@@ -177,7 +177,7 @@ async def restore_source(
 
 
 async def check_keys(db: Connection, queries: Queries, frames: Sequence[Frame]) -> None:
-    """Check that the table of data keys has those that threads need; destroyed ones are there. One round trip.
+    """Check that the table of data keys has the keys that threads need, even if destroyed. One round trip.
 
     Raises:
         DataKeyError: If one is missing.
@@ -210,7 +210,7 @@ def _grouped(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
 
 
 async def _read(runner: Runner, source: Source, group: Sequence[Frame]) -> dict[str, dict[str, list[bytes]]]:
-    """Return the rows of some threads, by thread and table, verified."""
+    """Return the verified rows of some threads, by thread and table."""
     name = source.manifest.archive_id + PACK
     where = f"{source.objects.url}/{name}"
     first = min(group, key=lambda frame: frame.offset).offset
@@ -239,10 +239,10 @@ async def store_threads(
     """Store the rows of some threads. One transaction; safe to repeat.
 
     Raises:
-        AlreadyDoneError: If another person has restored a thread a moment ago.
-        ThreadExistsError: If a thread exists, and is not the same.
+        AlreadyDoneError: If another person has just restored a thread.
+        ThreadExistsError: If a thread exists with other rows.
         ThreadDeletedError: If a thread was deleted, and has a tombstone.
-        ConflictError: If a thread got rows since it was archived that are in the way.
+        ConflictError: If archived rows conflict with rows that a thread got since it was archived.
     """
     expected = {(frame.thread_id, part.table): (part.rows, part.sha256) for frame in frames for part in frame.parts}
     ids = sorted(rows)
@@ -272,7 +272,7 @@ async def store_threads(
             raise ConflictError(
                 f"one of {len(coming)} threads, {coming[0]!r} the first, has rows that its archive has as well"
             ) from error
-        # A put that was under way when the thread was archived may have left rows, which stay.
+        # A put in progress at the time of the archiving may have left rows, which are kept.
         whole = [thread_id for thread_id in coming if thread_id not in has_rows]
         found = await _digests(db, tables, whole)
         if {key: value for key, value in expected.items() if key[0] in whole and key[1] != THREADS} != found:
@@ -286,10 +286,10 @@ async def store_threads(
 
 
 async def _check_restored(db: Connection, queries: Queries, thread_id: str, by: str | None) -> None:
-    """Refuse a thread that is in the database with other rows, unless the person has restored it a moment ago.
+    """Raise an error for a thread that is in the database with other rows, unless this person has just restored it.
 
     Raises:
-        AlreadyDoneError: If another person has.
+        AlreadyDoneError: If another person has just restored it.
         ThreadExistsError: If no person has.
     """
     key = {"action": "restore", "thread_id": thread_id, "within": _SAME_RESTORE, "checkpoint_id": None, "run_id": None}
@@ -302,7 +302,7 @@ async def _check_restored(db: Connection, queries: Queries, thread_id: str, by: 
 
 
 async def _digests(db: Connection, tables: Tables, thread_ids: Sequence[str]) -> dict[tuple[str, str], tuple[int, str]]:
-    """Return number and digest of the rows by thread and table, but for `threads`."""
+    """Return number and digest of the rows by thread and table, except `threads`."""
     found = {}
     for table in tables.all:
         if table.name != THREADS and thread_ids:
@@ -318,7 +318,7 @@ async def _insert(
     stubs: Collection[str],
     rows: Mapping[str, Mapping[str, Sequence[bytes]]],
 ) -> int:
-    """Insert rows, and return their number without those of `threads`. A stub is its thread's row already."""
+    """Insert rows, and return their number without those of `threads`. A stub is its thread's row, which exists."""
     count = 0
     for table in tables.all:
         ids = [one for one in thread_ids if one not in stubs] if table.name == THREADS else thread_ids

@@ -1,14 +1,13 @@
 """Policies of how long threads are kept, as rows, and their application in small batches.
 
-A policy selects threads by agent, tenant, user, status and metadata, and says what becomes of them with age: contents
-of spans, messages and runs are removed, checkpoints pruned, threads archived, and deleted. Each thread is one
-transaction, or one of a small archive, so that no put waits. Archiving and deleting begin at the threads that are
-there. Contents and checkpoints come of age within threads that go on; so a policy goes through all threads, and then
-only through those in which something may have come of age since. How far it is stands in its row: whoever applies it
-next goes on there.
+A policy selects threads by agent, tenant, user, status and metadata, and has ages at which contents of spans, messages
+and runs are removed, checkpoints are pruned, and threads are archived or deleted. Each thread is one transaction, or
+part of one small archive, so that no put waits. Archiving and deleting read idle threads only. Contents and checkpoints
+reach their ages also in active threads: a policy visits all threads once, and then those in which something may have
+reached its age meanwhile. Its position is in its row, where the next process continues.
 
-Threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a `langgraph.json`) are under one
-more policy, `ttl`, whose rows are theirs: each says how long it is kept, and whether it is deleted or pruned then.
+The policy `ttl` is for threads with a time to live (`threads.set_ttl`, `thread_ttl=`, `checkpointer.ttl` of a
+`langgraph.json`). Each thread's row has its time, and whether the thread is then deleted or pruned.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     """Return the row of a policy.
 
     Raises:
-        ConfigurationError: If it is not usable.
+        ConfigurationError: If it is invalid.
     """
     given: dict[str, Any] = {**fields}
     if not identifier("name", name):
@@ -64,10 +63,10 @@ def request_policy(name: str, fields: PolicyFields) -> dict[str, Any]:
     for key in _AGES:
         found[key] = None if given.get(key) is None else check_ttl(key, given[key])
     if all(found[key] is None for key in _AGES):
-        raise ConfigurationError(f"policy {name!r} must say what becomes of threads: one of {', '.join(_AGES)}")
+        raise ConfigurationError(f"policy {name!r} must have one of {', '.join(_AGES)}")
     to = given.get("archive_to")
     if (to is None) != (found["archive_after"] is None):
-        raise ConfigurationError("archive_after goes with archive_to, the URL of the archive, and the other way round")
+        raise ConfigurationError("archive_after and archive_to, the URL of the archive, must be given together")
     found["archive_to"] = None if to is None else check_url(to)
     keep_last = given.get("keep_last", 1)
     if type(keep_last) is not int or keep_last < 1:
@@ -85,8 +84,8 @@ async def put_policy(
     """Store a policy. One transaction; safe to repeat.
 
     Raises:
-        StalePolicyError: If the policy has another version than the expected one, where 0 is that of none, and is not
-            stored already.
+        StalePolicyError: If the policy has another version than the expected one, unless this call has stored it before
+            a lost connection. 0 is the version of no policy.
     """
     async with db.transaction():
         found = await _version(db, queries, row["name"])
@@ -101,7 +100,7 @@ async def put_policy(
 
 
 def place_of(name: str) -> str:
-    """Return the id under which the events of a policy are, in place of a thread."""
+    """Return the id under which the events of a policy are stored, in place of a thread id."""
     return f"policy:{name}"
 
 
@@ -142,7 +141,7 @@ async def delete_policy(
 async def list_idle(
     db: Connection, queries: Queries, name: str, after: timedelta, cursor: str, *, with_archived: bool = False
 ) -> list[tuple[str, bool, bool]]:
-    """Return the next threads that were not active for a time: id, whether archived, whether held. One round trip."""
+    """Return the next threads that were not active for a time: id, is archived, is held. One round trip."""
     parameters = {"name": name, "after": after, "cursor_id": cursor, "with_archived": with_archived, "page_size": _PAGE}
     return [(row[0], row[1], row[2]) for row in await db.fetch(queries.list_idle_threads, parameters)]
 
@@ -150,10 +149,10 @@ async def list_idle(
 async def list_aging(
     db: Connection, queries: Queries, policy: Policy, cursor: str, pause: timedelta | None
 ) -> list[tuple[str, bool]]:
-    """Return the next threads in which something may have come of age: id, whether held. Two round trips.
+    """Return the next threads in which something may have reached its age: id, is held. Two round trips.
 
-    They follow where the policy stopped last; if it has gone through all, from the beginning, after a pause. Without a
-    pause, they follow the cursor, and nothing is written.
+    They follow the policy's position. After all threads and a pause, they start from the beginning. Without a pause,
+    they follow the cursor, and nothing is written.
     """
     ages = [age for age in (policy.content_after, policy.prune_after) if age is not None]
     if pause is not None:
@@ -170,14 +169,14 @@ async def list_aging(
 
 
 async def note_visit(db: Connection, queries: Queries, name: str, cursor: str) -> None:
-    """Note how far a policy has come; with no thread, that it has gone through all. One statement."""
+    """Store the position of a policy; without a thread, that it has visited all. One statement."""
     await db.execute(queries.note_visit, {"name": name, "cursor_id": cursor})
 
 
 async def age_thread(
     db: Connection, queries: Queries, policy: Policy, thread_id: str, *, dry_run: bool
 ) -> PolicyReport:
-    """Remove what has come of age within a thread: contents and checkpoints, a transaction each. Safe to repeat."""
+    """Remove old contents of a thread, and prune old checkpoints. Two transactions; safe to repeat."""
     report = PolicyReport(policy.name)
     if policy.content_after is not None:
         async with db.transaction():
@@ -204,16 +203,16 @@ async def apply_policy(
     goes_on: Callable[[], bool],
     pause: timedelta,
 ) -> PolicyReport:
-    """Apply one policy, until there is nothing to do or no time. Safe to repeat, to stop, and to run concurrently.
+    """Apply one policy until it has visited all threads or its time ends. Safe to repeat, to stop, and concurrently.
 
     Args:
         runner: The database.
         queries: The queries of its schema.
         policy: The policy.
-        tenant: The tenant whose threads they are.
+        tenant: Tenant of the threads.
         dry_run: Only count.
         goes_on: Returns whether there is time for another batch.
-        pause: Time after which it goes through all threads again, to see what has come of age within them.
+        pause: Time after which it visits all threads again.
     """
     report = PolicyReport(policy.name, dry_run=dry_run)
     if policy.name == TTL:
@@ -244,7 +243,7 @@ async def _expire(runner: Runner, queries: Queries, dry_run: bool, goes_on: Call
 
 
 async def note_applied(db: Connection, queries: Queries, policy: Policy) -> None:
-    """Note that a policy was applied to all threads, unless it was changed meanwhile. One statement."""
+    """Store that a policy was applied to all threads, unless it was changed meanwhile. One statement."""
     await db.execute(queries.note_applied, {"name": policy.name, "version": policy.version})
 
 
@@ -326,7 +325,7 @@ async def _archive(
                     runner, queries, objects, ids, tenant=tenant, idle_for=after, dry_run=dry_run
                 )
             except ArchiveError as error:
-                # Nothing was deleted; the next call tries again.
+                # Nothing was deleted. The next call tries again.
                 _log.error("policy %r cannot archive: %s", policy.name, error)
                 report += PolicyReport(policy.name, is_whole=False)
                 break
@@ -380,7 +379,7 @@ async def apply_policies(
     goes_on: Callable[[], bool] = lambda: True,
     pause: timedelta = timedelta(0),
 ) -> list[PolicyReport]:
-    """Apply all policies, or some, one after the other. Returns a report for each."""
+    """Apply all policies, or some, one after the other. Return a report for each."""
     found = [one for one in await runner.run(list_policies, queries) if names is None or one.name in names]
     return [
         await apply_policy(runner, queries, one, tenant=runner.tenant, dry_run=dry_run, goes_on=goes_on, pause=pause)

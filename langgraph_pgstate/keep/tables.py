@@ -1,4 +1,4 @@
-"""The tables with rows of a thread, which the catalogue names, and the statements on them."""
+"""The tables with rows of threads, found in PostgreSQL's catalogue, and statements on them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Table(NamedTuple):
         name: Its name.
         columns: Name and type of its columns.
         read: Returns thread and row of the rows of some threads.
-        digest: Returns thread, number and digest of their rows.
-        delete: Deletes their rows, and returns the same of those.
+        digest: Returns thread, number and digest of the rows of some threads.
+        delete: Deletes the rows of some threads, and returns thread, number and digest of them.
         insert: Inserts rows, given by column.
     """
 
@@ -51,12 +51,12 @@ class Table(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All of them.
+    """All tables with rows of threads.
 
     Attributes:
-        all: The tables, those to which others refer first.
+        all: The tables. A table comes before those that refer to it.
         measure: Returns thread, number and bytes of the rows of some threads, in any number of rows for each.
-        find: Returns those of some threads that have a row in any table but `threads`.
+        find: Returns the threads, of some, that have a row in any table except `threads`.
     """
 
     all: tuple[Table, ...]

@@ -19,7 +19,7 @@ from langgraph_pgstate.schema.queries import Queries
 
 PERIOD_SECONDS: float = 300.0
 """Seconds between two applications."""
-# Time after which a policy goes through threads again that were active since.
+# Time after which a policy visits threads again that were active meanwhile.
 _PAUSE: Final = timedelta(hours=1)
 _STOP_SECONDS: Final = 5.0
 # One put in twenty is beside a batch, so that the 95th percentile is that of the others.
@@ -47,9 +47,9 @@ class Pace:
 
 
 class RetentionThread:
-    """A thread that applies policies every few minutes, so that no archive keeps a worker from its runs.
+    """A worker's thread that applies policies every few minutes, so that archiving does not delay its runs.
 
-    It connects each time, so that it holds no connection in between. Any number of workers may do so at once.
+    It connects each time, so that it holds no connection in between. Any number of workers may run one.
 
     Args:
         opening: Opens a database.
@@ -62,11 +62,11 @@ class RetentionThread:
         self._thread = threading.Thread(target=self._work, name="pgstate-retention", daemon=True)
 
     def start(self) -> None:
-        """Start."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the batch that goes on, and wait for it, but not long: it leaves nothing half done."""
+        """Stop after the current batch. Wait for it a short time; an interrupted batch leaves a consistent state."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""Types of archives."""
+"""Types of archives, policies and exported files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class LeftThread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """What was archived.
+    """The result of archiving threads.
 
     Attributes:
-        threads: Threads that are in an archive now, and in the database no more.
+        threads: Number of threads that were moved to an archive.
         rows: Rows that were deleted from the database.
         bytes: Size of the objects that were stored.
         archives: Ids of the archives.
-        left: Threads that stay in the database, and why.
+        left: Threads that were not archived, with reasons.
         dry_run: Whether nothing was archived; `bytes` is then the size in the database.
     """
 
@@ -56,7 +56,7 @@ class ArchiveReport:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was restored.
+    """The result of restoring threads.
 
     Attributes:
         threads: Threads that were restored.
@@ -74,13 +74,13 @@ class RestoreReport:
 
 @dataclass(frozen=True, slots=True)
 class DeletionReport:
-    """What was deleted of archives.
+    """The result of deleting threads from archives.
 
     Attributes:
-        threads: Archived threads that are nowhere any more.
-        copies: Copies of threads that archives have no more, also of threads that are in the database.
-        archives: Archives that were deleted.
-        rewritten: Archives that were written in their place, with their other threads.
+        threads: Number of archived threads that were completely deleted.
+        copies: Number of deleted copies, also of threads that are in the database.
+        archives: Number of deleted archives.
+        rewritten: Number of archives that were written in their place, with their other threads.
     """
 
     threads: int = 0
@@ -105,7 +105,7 @@ class ArchivedThread:
         thread_id: The thread.
         archived_at: Time at which it was archived.
         archive_id: The archive.
-        url: Where its objects are.
+        url: URL of its objects.
         user_id: The user.
         agent: The graph or agent.
         title: Its title.
@@ -123,18 +123,18 @@ class ArchivedThread:
 
 
 class PolicyFields(TypedDict, total=False):
-    """What a policy selects, and what becomes of it. Ages count from the last activity of a thread, or as said.
+    """Filters and ages of a policy. Ages of threads count from their last activity.
 
     Attributes:
         agent: Only threads of this agent.
-        tenant_id: Only those of this tenant.
-        user_id: Only those of this user.
-        status: Only those of this status: `idle`, `busy`, `interrupted` or `error`.
-        metadata: Only those whose metadata contain this.
-        content_after: Age of spans, messages and ended runs at which what was said in them is removed: inputs, outputs,
-            texts and tool calls. States keep it.
+        tenant_id: Only threads of this tenant.
+        user_id: Only threads of this user.
+        status: Only threads of this status: `idle`, `busy`, `interrupted` or `error`.
+        metadata: Only threads whose metadata contain this.
+        content_after: Age of spans, messages and ended runs at which their content is removed: inputs, outputs, texts
+            and tool calls. States keep theirs.
         prune_after: Age of checkpoints at which they are pruned, as `saver.prune` does.
-        keep_last: Newest checkpoints that stay in each namespace; 1 by default.
+        keep_last: Number of newest checkpoints to keep in each namespace; 1 by default.
         archive_after: Time after which threads are archived.
         archive_to: URL of the archive.
         delete_after: Time after which threads are deleted, also from archives.
@@ -157,8 +157,8 @@ class PolicyFields(TypedDict, total=False):
 class Policy:
     """A policy of how long threads are kept.
 
-    That of threads with a time to live of their own is named `ttl`, and is listed while there are such threads. It has
-    no other values: what becomes of each, and when, stands in the thread's row.
+    The policy of threads with their own time to live is named `ttl`, and is listed while there are such threads. It has
+    no other values, because each thread's row has its time.
 
     Attributes:
         name: Its name.
@@ -167,16 +167,16 @@ class Policy:
         user_id: Only those of this user.
         status: Only those of this status.
         metadata: Only those whose metadata contain this.
-        content_after: Age at which what was said is removed from spans, messages and runs.
+        content_after: Age at which content is removed from spans, messages and runs.
         prune_after: Age at which checkpoints are pruned.
-        keep_last: Newest checkpoints that stay.
+        keep_last: Number of newest checkpoints to keep.
         archive_after: Time after which threads are archived.
         archive_to: URL of the archive.
         delete_after: Time after which threads are deleted.
-        created_at: Time it was made.
-        updated_at: Time it was changed last.
+        created_at: Time at which it was first stored.
+        updated_at: Time at which it was last changed.
         version: Number of times that it was stored.
-        applied_at: Time it was last applied to all threads; `None` if it was not since it was stored.
+        applied_at: Time at which it was last applied to all threads; `None` if it was not since it was stored.
     """
 
     name: str
@@ -199,18 +199,18 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """What a policy did, or would do.
+    """The result of applying a policy, or of its dry run.
 
     Attributes:
         name: The policy.
-        contents: Spans, messages and runs from which contents were removed.
-        checkpoints: Checkpoints that were pruned.
-        archived: Threads that were archived.
-        deleted: Threads that were deleted.
-        bytes: Size of what was removed; of archived threads that of the archives, and in a dry run in the database.
-        held: Threads that stay as they are because a person holds them.
-        dry_run: Whether nothing was done.
-        is_whole: Whether it went through all threads; false if its time ended before.
+        contents: Number of spans, messages and runs whose contents were removed.
+        checkpoints: Number of pruned checkpoints.
+        archived: Number of archived threads.
+        deleted: Number of deleted threads.
+        bytes: Bytes of the removed data. For archived threads these are the archives' bytes, in a dry run the rows'.
+        held: Threads that were not changed because a person holds them.
+        dry_run: Whether nothing was changed.
+        is_whole: Whether it visited all threads; false if its time ended before.
     """
 
     name: str
@@ -241,9 +241,9 @@ class ExportedFile(NamedTuple):
     """A file that was written for analysts.
 
     Attributes:
-        kind: What it has: `runs`, `spans`, `messages`, `tool_executions` or `usage`.
-        month: Of which month, like `2026-01`.
-        url: The file.
+        kind: Kind of its rows: `runs`, `spans`, `messages`, `tool_executions` or `usage`.
+        month: Month of its rows, like `2026-01`.
+        url: URL of the file.
         rows: Number of rows.
         bytes: Its size.
     """

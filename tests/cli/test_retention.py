@@ -44,5 +44,5 @@ def test_policies_are_set_and_applied(terminal: Run, saver: PGStateSaver, connec
     assert "removed policy all" in terminal("retention", "remove", "all")
     assert "no policy 'all'" in terminal("retention", "remove", "all", code=1)
     assert "requires the NAME" in terminal("retention", "set", code=1)
-    assert "must say what becomes" in terminal("retention", "set", "x", code=1)
+    assert "must have one of" in terminal("retention", "set", "x", code=1)
     assert "must be a JSON object" in terminal("retention", "set", "x", "--metadata", "[]", code=1)
