@@ -1,4 +1,4 @@
-"""Encryption of content: data keys per tenant, user or thread, which a master key wraps."""
+"""Encryption of content under data keys of tenants, users or threads. A master key wraps the data keys."""
 
 from langgraph_pgstate.encryption.masters import CallableMasterKey, LocalMasterKey, MasterKey
 from langgraph_pgstate.encryption.options import Encryption, Subject

@@ -3,9 +3,9 @@
     bytes   `03 70 67 73` · data key (8 bytes) · nonce (12) · ciphertext and tag, by AES-256-GCM
     text    `pgs1:` and base64 of the same without its first four bytes
 
-Associated data are table and column and the key of the row: a value that was moved to another row, column or table
-does not decrypt. Each thread, or other first part of a row's key, has a key of its own, derived from the data key by
-HMAC-SHA-256: so a data key may encrypt more values than random nonces of 12 bytes allow under one key.
+The associated data are table, column and key of the row, so a value that was moved to another row, column or table does
+not decrypt. Each thread, or other first part of a row's key, has its own key, derived from the data key by
+HMAC-SHA-256. So a data key can encrypt more values than random nonces of 12 bytes allow under one key.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def aes_gcm(key: bytes) -> Any:
 
 
 def decrypt(aead: Any, nonce: bytes, data: bytes, associated: bytes) -> bytes | None:
-    """Return what was encrypted; `None` if it was not by this key, or with other associated data."""
+    """Return the decrypted content; `None` if the key or the associated data are not those of its encryption."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -112,7 +112,7 @@ class DataKey:
 
     Args:
         id: Its id, 16 hexadecimal digits.
-        scope: What it is the key of.
+        scope: Its scope.
         secret: The key.
     """
 
@@ -121,20 +121,21 @@ class DataKey:
     def __init__(self, id: str, scope: str, secret: bytes) -> None:
         self.id, self.scope = id, scope
         self._raw_id, self._secret = bytes.fromhex(id), secret
-        # The cipher and the key of nonces, by the first part of a row's key.
+        # The cipher and the key of deterministic nonces, by the first part of a row's key.
         self._subkeys: dict[str, tuple[Any, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"<DataKey {self.id}>"
 
     def seal(self, column: str, parts: Sequence[Any], content: bytes, *, is_stable: bool = False) -> bytes:
-        """Return content encrypted and bound to its row.
+        """Return encrypted content, bound to its row.
 
         Args:
             column: Table and column.
             parts: The key of the row.
             content: The content.
-            is_stable: Whether the result depends on the arguments alone: whoever sees it twice knows that it is equal.
+            is_stable: Whether equal arguments give an equal result, which shows a reader of the table that they are
+                equal.
         """
         associated = _associated(column, parts)
         aead, nonces = self._of(parts[0])
@@ -149,7 +150,7 @@ class DataKey:
         """Return the content of an encrypted value.
 
         Raises:
-            DecryptionError: If it was changed, cut off, or moved from another row.
+            DecryptionError: If it was changed, truncated, or moved from another row.
         """
         content = None
         if len(sealed) >= _CONTENT_AT + _TAG_BYTES:
@@ -188,7 +189,7 @@ class DataKey:
 
 
 def _associated(column: str, parts: Sequence[Any]) -> bytes:
-    # No part has NUL, because PostgreSQL stores none in text.
+    # NUL can separate the parts, because PostgreSQL's text cannot contain it.
     return "\0".join([column, *map(_text, parts)]).encode("utf-8", "surrogatepass")
 
 
@@ -197,5 +198,5 @@ def _text(part: Any) -> str:
         return part
     if isinstance(part, list | tuple):
         return json.dumps(list(part))
-    # Not the text of any string that is stored: none begins so.
+    # This prefix keeps it distinct from strings.
     return f"\x01{part!r}" if part is None else str(part)

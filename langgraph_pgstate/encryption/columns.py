@@ -1,4 +1,4 @@
-"""The columns that are encrypted, and those that stay readable: one list, for statements, tests and docs."""
+"""The list of encrypted columns, for statements, tests and docs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ class Content(NamedTuple):
 
     Attributes:
         kind: Its type.
-        says: What it holds, for the docs.
-        key: Columns that tell its row from others, which the encrypted value is bound to.
+        says: Its content, in words for the docs.
+        key: Columns that identify its row. The encrypted value is bound to them.
         is_stable: Whether equal values of one row are encrypted to equal bytes, because SQL compares them.
-        readable: Keys of objects that are not encrypted.
-        lists_segments: Whether it is bound to the segments that its row names, too.
-        plain: Pattern of texts that statements write themselves, which are not encrypted.
-        is_value: Whether it is a value of the store: always encrypted, and filtered by conditions for which a missing
-            key counts as null.
+        readable: Keys of JSON objects that are not encrypted.
+        lists_segments: Whether the value is also bound to the segment ids of its row.
+        plain: Pattern of texts that SQL statements write. They are not encrypted.
+        is_value: Whether it is a value of the store. It is always encrypted. In filters, a missing key counts as null.
         has_words: Whether digests of its words follow it, if it can be searched by words.
     """
 
@@ -162,5 +161,5 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def contents_of(table: str) -> dict[str, Content]:
-    """Return the columns of a table that are encrypted."""
+    """Return the encrypted columns of a table."""
     return {name.partition(".")[2]: one for name, one in CONTENTS.items() if name.partition(".")[0] == table}

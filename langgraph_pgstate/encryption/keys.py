@@ -1,8 +1,8 @@
-"""The data keys of a database: cached, loaded and made.
+"""The data keys of a database: their cache, loading and creation.
 
-Whoever encrypts or decrypts looks a data key up in memory, and raises `MissingKeysError` if it is not there. The
-database then gives its connection back, has the keys loaded here, and runs the operation again. So the master key is
-never asked within a transaction, and while one caller asks, the others wait for the answer.
+Encryption and decryption take data keys from memory, and raise `MissingKeysError` if a key is missing. The database
+then returns its connection to the pool, loads the keys here, and runs the operation again. So the master key is never
+called within a transaction. While one caller waits for it, other callers of the same key wait for that call.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _MOST_THREADS: Final = 100_000
 _WORD: Final = re.compile(r"\w+")
 _NAMESPACED: Final = frozenset({"memories", "memory_versions", "files", "file_texts", "file_versions"})
 _OF_NO_THREAD: Final = frozenset({"schedules", "assistant_versions"})
-# After this part of the time for which a key is cached, a master key that did not answer is asked again.
+# After this part of `cache_for`, a master key that did not respond is called again.
 _AGAIN: Final = 0.1
 
-# Keys of one transaction, and requests to a master key at the same time.
+# Maximum number of keys in one transaction, and of simultaneous requests to a master key.
 _PAGE: Final = 500
 _ASKED_TOGETHER: Final = 16
 
@@ -61,14 +61,14 @@ _logger = logging.getLogger("langgraph_pgstate")
 
 
 class Runner(Protocol):
-    """Runs operations on a database, and functions of master keys."""
+    """A runner of operations on a database, and of functions of master keys."""
 
     async def run(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
         """Run an operation."""
         ...
 
     async def run_outside(self, operation: Callable[..., Awaitable[T]], /, *args: Any) -> T:
-        """Run an operation in a transaction of its own, also if the caller's is open."""
+        """Run an operation in a separate transaction, even if the caller has an open one."""
         ...
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -76,7 +76,7 @@ class Runner(Protocol):
         ...
 
     async def wait(self, future: Future[None]) -> None:
-        """Wait for the end of what another caller does."""
+        """Wait until another caller has finished the same work."""
         ...
 
 
@@ -102,16 +102,14 @@ class KeyRing:
         self.queries = queries
         self._lock = threading.Lock()
         self._keys: OrderedDict[str, _Cached] = OrderedDict()
-        # The id of the current key of a scope, and until when it is known.
+        # By scope: the id of its current key, and the end of its validity.
         self._current: dict[str, tuple[str, float]] = {}
-        # By thread: its owner, the name of its data key, and until when they are known.
+        # By thread: its owner, its scope, and the end of their validity.
         self._threads: dict[str, tuple[Subject, str, float]] = {}
         self._destroyed: dict[str, float] = {}
-        # Why data keys cannot be had, and until when that is known.
+        # By data key: the reason why it cannot be loaded, and the end of the reason's validity.
         self._lost: dict[str, tuple[str, float]] = {}
         self._loading: dict[tuple[str, str], Future[None]] = {}
-
-    # What encrypts and decrypts
 
     def seal(self, column: str, content: Content, parts: Sequence[Any], value: bytes) -> bytes:
         """Return a value encrypted under the current data key of its row's scope.
@@ -133,10 +131,10 @@ class KeyRing:
         return self._key(key_id_of(value)).open(BOUND_AS.get(column, column), parts, value)
 
     def admit_plain(self, place: str) -> None:
-        """Raise unless values that are not encrypted are accepted.
+        """Check that values that are not encrypted are accepted.
 
         Raises:
-            NotEncryptedError: If they are not.
+            NotEncryptedError: If they are not accepted.
         """
         if not self.encryption.accept_plain:
             raise NotEncryptedError(place)
@@ -190,7 +188,7 @@ class KeyRing:
         return self._current_key(_SEARCH).mark("\0".join([column, *parts[0]]), digest)
 
     def current_id(self, column: str, parts: Sequence[Any]) -> str:
-        """Return the id of the data key that a value would be encrypted under.
+        """Return the id of the data key for encrypting a value.
 
         Raises:
             MissingKeysError: If the key is not in memory.
@@ -198,7 +196,7 @@ class KeyRing:
         return self._current_key(self._scope_of(column, parts)).id
 
     def note_owner(self, thread_id: str, owner: Callable[[], Mapping[str, Any]]) -> None:
-        """Remember the owner of a thread that this process does not know, if a config names one."""
+        """Remember the owner of a thread that is not cached, if a config names one."""
         if not self.encryption.asks_owner or self._scope_of_thread(thread_id) is not None:
             return
         found = owner()
@@ -206,7 +204,7 @@ class KeyRing:
             self._note_thread(thread_id, found)
 
     def note_copy(self, source_id: str, target_id: str, owner: Mapping[str, Any] | None) -> None:
-        """Remember the owner of a copy that is about to be stored: its own, or that of its source.
+        """Remember the owner of a copy that is about to be stored: the given one, or its source's.
 
         Raises:
             MissingKeysError: If the owner of the source is not known.
@@ -269,14 +267,12 @@ class KeyRing:
             raise MissingKeysError([(SCOPE, scope)])
         return found.key
 
-    # What loads and makes keys
-
     async def load(self, runner: Runner, wanted: Collection[tuple[str, str]]) -> None:
-        """Load what an operation has missed. Callers that miss the same wait for the first.
+        """Load the keys that an operation has missed. Callers that miss the same keys wait for the first one.
 
         Raises:
-            KeyUnavailableError: If the master key does not answer, and the data key is not in memory.
-            DataKeyError: If a data key does not exist, or its master key is not given.
+            KeyUnavailableError: If the master key does not respond, and the data key is not in memory.
+            DataKeyError: If a data key does not exist, or its master key is not among the given ones.
         """
         for one in sorted(wanted):
             with self._lock:
@@ -297,7 +293,7 @@ class KeyRing:
             finally:
                 with self._lock:
                     del self._loading[one]
-                # A caller that was cancelled leaves the work to those who wait.
+                # If this caller was cancelled, the waiting callers load the keys.
                 if error is None:
                     mine.set_result(None)
                 else:
@@ -332,13 +328,13 @@ class KeyRing:
             await self._make(runner, scope)
             rows = await runner.run(_fetch, self.queries.get_current_data_key, {"scope": scope})
             if not rows:
-                # Destroyed or retired at this moment; the operation asks again.
+                # The key was just destroyed or retired. The operation tries again.
                 return
         await self._unwrap(runner, rows[0])
         self._current[scope] = rows[0][0], self._keys[rows[0][0]].until
 
     async def _make(self, runner: Runner, scope: str) -> None:
-        """Make a data key for a scope, unless another process does at the same time."""
+        """Make a data key for a scope, unless another process has made one meanwhile."""
         lost = self._current.get(scope, ("", 0.0))[0]
         if lost in self._keys and lost not in self._destroyed:
             rows = await runner.run(_fetch, self.queries.get_data_keys, {"key_ids": [lost]})
@@ -348,12 +344,12 @@ class KeyRing:
         master = self.encryption.masters[0]
         wrapped = await self.ask(runner, master, master.wrap, secret, _context(key_id, scope))
         parameters = {"key_id": key_id, "scope": scope, "master_id": master.id, "wrapped": wrapped}
-        # A key whose row is rolled back with the caller's transaction would be lost.
+        # In the caller's transaction, a rollback would delete the key.
         if await runner.run_outside(_execute, self.queries.put_data_key, parameters):
             self._remember(DataKey(key_id, scope, secret), master.id, wrapped)
 
     async def _restore(self, runner: Runner, cached: _Cached) -> None:
-        """Store a data key again that the database has lost."""
+        """Store a data key again whose row the database has lost."""
         _logger.warning("data key %s is not in the database any more: it is stored again", cached.key.id)
         row = {"key_id": cached.key.id, "scope": cached.key.scope}
         given = {**row, "master_id": cached.master_id, "wrapped": cached.wrapped}
@@ -389,16 +385,16 @@ class KeyRing:
         self._remember(cached.key if cached and is_same else DataKey(key_id, scope, secret), master_id, wrapped)
 
     def forget_current(self) -> None:
-        """Have the next use of each scope look for its current data key."""
+        """Forget the current data keys. The next use of each scope reads its key."""
         self._current.clear()
 
     async def ask(
         self, runner: Runner, master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]
     ) -> bytes:
-        """Return what a function of a master key returns.
+        """Call a function of a master key, and return its result.
 
         Raises:
-            KeyUnavailableError: If it raises.
+            KeyUnavailableError: If the function raises an error.
         """
         try:
             found = await runner.call(lambda: function(key, context))
@@ -419,7 +415,7 @@ class KeyRing:
                 self._keys.popitem(last=False)
 
     def expire(self) -> None:
-        """Have the master key asked for all keys at their next use."""
+        """Expire all keys. Their next use calls the master key."""
         with self._lock:
             self._keys = OrderedDict((id, cached._replace(until=0.0)) for id, cached in self._keys.items())
             self._current = {scope: (id, 0.0) for scope, (id, _) in self._current.items()}
@@ -429,10 +425,10 @@ class KeyRing:
 
 
 def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None:
-    """Have a database encrypt and decrypt content, if an option says so.
+    """Make a database encrypt and decrypt content, if the option is given.
 
     Raises:
-        ConfigurationError: If it does already by other keys, or the option is something else.
+        ConfigurationError: If the database has other keys already, or the option is invalid.
     """
     if encryption is None:
         return
@@ -445,7 +441,7 @@ def use_keys(database: Any, encryption: Encryption | None, queries: Any) -> None
 
 
 async def call_blocking(function: Callable[[], Any]) -> Any:
-    """Return the result of a function; of a coroutine function, by an event loop of its own in a thread."""
+    """Call a function and return its result. A coroutine that it returns runs on a new event loop in a thread."""
     found = function()
     if not inspect.isawaitable(found):
         return found
@@ -471,7 +467,7 @@ async def call_blocking(function: Callable[[], Any]) -> Any:
 
 
 async def call_async(function: Callable[[], Any]) -> Any:
-    """Return the result of a function, called in a thread; a coroutine that it returns is awaited on the event loop."""
+    """Call a function in a thread and return its result. A coroutine that it returns is awaited on the event loop."""
     found = await asyncio.to_thread(function)
     return await found if inspect.isawaitable(found) else found
 
@@ -484,20 +480,20 @@ async def rewrap(
     every: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Wrap data keys again by the first master key, and return how many were. Safe to repeat and to interrupt.
+    """Wrap data keys again by the first master key, and return their number. Safe to repeat and to interrupt.
 
-    Nothing else is read or written: how long it takes depends on the number of data keys alone.
+    No other rows are read or written, so the duration depends only on the number of data keys.
 
     Args:
         runner: Runs operations.
         ring: The keys.
-        page_size: Keys that are stored in one transaction.
-        every: Also those that this master key has wrapped, for a service in which its key has a new version.
+        page_size: Number of keys in one transaction.
+        every: Also wrap keys again that this master key has wrapped, such as after a service has a new version of it.
         progress: Called after each page with the number of keys so far.
 
     Raises:
-        KeyUnavailableError: If a master key does not answer.
-        DataKeyError: If a data key is wrapped by a master key that is not given.
+        KeyUnavailableError: If a master key does not respond.
+        DataKeyError: If a data key is wrapped by a master key that is not among the given ones.
     """
     queries, newest, cursor, changed = ring.queries, ring.encryption.masters[0], "", 0
     masters = {master.id: master for master in ring.encryption.masters}
@@ -526,13 +522,13 @@ async def rewrap(
 
 
 async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, page_size: int = _PAGE) -> int:
-    """Make a new data key for each scope, or for one, and return how many were made.
+    """Make a new data key for each scope, or for one, and return their number.
 
-    This process uses them at once, others when they ask for their keys again. The key of digests stays, because what
-    was stored before would not be found by other digests.
+    This process uses them at once, other processes when their cached keys expire. The key of digests is not replaced,
+    because stored digests could not be found by another key.
 
     Raises:
-        KeyUnavailableError: If the master key does not answer.
+        KeyUnavailableError: If the master key does not respond.
     """
     queries, newest, cursor, made = ring.queries, ring.encryption.masters[0], None, 0
 
@@ -557,7 +553,7 @@ async def replace_keys(runner: Runner, ring: KeyRing, scope: str | None = None, 
 
 
 async def _ask_for_each(runner: Runner, function: Callable[[Any], T], rows: Sequence[Any]) -> list[T]:
-    """Return what a function that asks master keys returns for each row. Some are asked at the same time."""
+    """Call a function of master keys for each row, some at the same time, and return the results."""
 
     def ask_all() -> list[T]:
         with ThreadPoolExecutor(_ASKED_TOGETHER, thread_name_prefix="pgstate-master-key") as pool:
@@ -568,10 +564,10 @@ async def _ask_for_each(runner: Runner, function: Callable[[Any], T], rows: Sequ
 
 
 def _asked(master: MasterKey, function: Callable[..., Any], key: bytes, context: Mapping[str, str]) -> bytes:
-    """Return what a function of a master key returns, in a thread without an event loop.
+    """Call a function of a master key in a thread without an event loop, and return its result.
 
     Raises:
-        KeyUnavailableError: If it raises.
+        KeyUnavailableError: If the function raises an error.
     """
     try:
         found = function(key, context)
@@ -591,24 +587,24 @@ async def _awaited(found: Any) -> Any:
 
 
 async def list_replaced(db: Any, queries: Any) -> dict[str, float]:
-    """Return the data keys under which older content may still be, and for how many seconds new content is not."""
+    """Return the replaced data keys that content may still use, each with the seconds since it was replaced."""
     return dict(await db.fetch(queries.list_replaced_data_keys, {}))
 
 
 async def retire_keys(db: Any, queries: Any, key_ids: Sequence[str]) -> int:
-    """Note that no row is encrypted under some data keys, and return how many were not retired before."""
+    """Store that no row is encrypted under some data keys. Return the number of newly retired ones."""
     return await _execute(db, queries.retire_data_keys, {"key_ids": [*key_ids]})
 
 
 async def count_keys(db: Any, queries: Any) -> Any:
-    """Return the number of data keys by their master keys: current, replaced, retired, destroyed."""
+    """Return the numbers of current, replaced, retired and destroyed data keys by master key."""
     return await db.fetch(queries.count_data_keys, {})
 
 
 async def destroy_keys(db: Any, queries: Any, scope: str) -> int:
-    """Destroy the data keys of a scope, and return how many there were. What they encrypt can never be read again.
+    """Destroy the data keys of a scope, and return their number. Content under them can never be read again.
 
-    A process that has one in memory uses it until it is asked for again, after `cache_for` at the latest.
+    A process that has one in memory can use it until `cache_for` ends.
     """
     return await _execute(db, queries.destroy_data_keys, {"scope": scope})
 

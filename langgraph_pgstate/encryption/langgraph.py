@@ -1,4 +1,4 @@
-"""LangGraph's own `Encryption` object, which `langgraph.json` names, as a master key."""
+"""A master key made of LangGraph's own `Encryption` object, which `langgraph.json` names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _DIGEST_BYTES: Final = 32
 def master_of_langgraph(given: Any) -> CallableMasterKey:
     """Return a master key that wraps data keys by the blob handlers of a `langgraph_sdk.Encryption`.
 
-    Its handlers for JSON are not called: content is encrypted under data keys, whatever its type. The context of a
-    handler has the model `data_key`, and the id and the scope of the data key as its metadata.
+    Its handlers for JSON are not called, because data keys encrypt all content. The context of a handler has the model
+    `data_key`, and the id and the scope of the data key as its metadata.
 
     Raises:
-        ConfigurationError: If it is none, lacks blob handlers, or has a handler of contexts, which depends on requests.
+        ConfigurationError: If the object is no `Encryption`, lacks blob handlers, or has a handler of contexts, which
+            depends on requests.
     """
     handlers = encryption_handlers(given)
     if handlers is None:
@@ -37,7 +38,7 @@ def master_of_langgraph(given: Any) -> CallableMasterKey:
     encrypt, decrypt = handlers.encrypt, handlers.decrypt
 
     async def wrap(data_key: bytes, context: Mapping[str, str]) -> bytes:
-        # The handlers bind nothing to the context.
+        # The handlers do not bind the key to the context, so store the context with it.
         wrapped: bytes = await encrypt(handlers.context("data_key", dict(context)), _digest(context) + data_key)
         return wrapped
 

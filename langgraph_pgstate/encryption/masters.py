@@ -1,4 +1,4 @@
-"""Master keys, which wrap data keys. A master key never leaves its owner: a file, a variable, a service."""
+"""Master keys, which wrap data keys. They are in a file, in an environment variable, or in a service."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Context = Mapping[str, str]
 class MasterKey(Protocol):
     """A key that wraps data keys, such as one of a key management service.
 
-    `wrap` and `unwrap` may be coroutine functions. Others are called in a thread where there is an event loop. What
-    they raise becomes a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
+    `wrap` and `unwrap` may be coroutine functions. If there is an event loop, other functions are called in a thread.
+    An error that they raise becomes a `KeyUnavailableError`, which is retryable, unless it is an error of this package.
 
     Attributes:
-        id: Its name, stored with each data key that it wraps. Another key has another id.
+        id: Its name, stored with each data key that it wraps. Different keys must have different ids.
     """
 
     @property
@@ -42,18 +42,18 @@ class MasterKey(Protocol):
         ...
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes | Awaitable[bytes]:
-        """Return the data key that `wrap` was given with the same context."""
+        """Return the data key that `wrap` has encrypted with the same context."""
         ...
 
 
 class LocalMasterKey:
-    """A master key in this process: 32 bytes, of which its id is a digest.
+    """A master key of 32 bytes in this process. Its id is a digest of them.
 
     Args:
         secret: The key, as bytes, or as text of 64 hexadecimal digits or in base64.
 
     Raises:
-        ConfigurationError: If it has not 32 bytes.
+        ConfigurationError: If the key does not have 32 bytes.
     """
 
     def __init__(self, secret: bytes | str) -> None:
@@ -68,10 +68,10 @@ class LocalMasterKey:
 
     @classmethod
     def from_file(cls, path: str | Path) -> LocalMasterKey:
-        """Read the key from a file: 32 bytes, or their text.
+        """Read the key from a file, which has 32 bytes or their text.
 
         Raises:
-            ConfigurationError: If the file cannot be read, or has no key.
+            ConfigurationError: If the file cannot be read, or does not contain a key.
         """
         try:
             content = Path(path).read_bytes()
@@ -84,11 +84,11 @@ class LocalMasterKey:
         """Read the key from an environment variable.
 
         Raises:
-            ConfigurationError: If it is not set, or has no key.
+            ConfigurationError: If the variable is not set, or does not contain a key.
         """
         text = os.environ.get(name)
         if not text:
-            raise ConfigurationError(f"the environment variable {name} must have the master key")
+            raise ConfigurationError(f"the environment variable {name} must contain the master key")
         return cls(text)
 
     @staticmethod
@@ -97,7 +97,7 @@ class LocalMasterKey:
         return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
     def wrap(self, data_key: bytes, context: Context) -> bytes:
-        """Return a data key, encrypted."""
+        """Return an encrypted data key."""
         nonce = os.urandom(_NONCE_BYTES)
         wrapped: bytes = nonce + self._aead.encrypt(nonce, data_key, _associated(context))
         return wrapped
@@ -106,7 +106,7 @@ class LocalMasterKey:
         """Return a data key.
 
         Raises:
-            DataKeyError: If this key has not wrapped it, or not with this context.
+            DataKeyError: If this key has not wrapped it with this context.
         """
         found = decrypt(self._aead, wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], _associated(context))
         if found is None:
@@ -133,10 +133,10 @@ class CallableMasterKey:
 
 
 def master_of(given: object) -> MasterKey:
-    """Return a master key: as it is, from `file:PATH` or `env:NAME`, or of a service by its URL.
+    """Return a master key: the given object, or one from `file:PATH`, `env:NAME` or the URL of a service.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If the value is no master key.
     """
     if isinstance(given, str):
         kind, _, name = given.partition(":")
@@ -160,7 +160,7 @@ def _decoded(text: str) -> bytes:
     try:
         return bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        # Without the text, which is a secret.
+        # The message leaves out the text, because it is secret.
         raise ConfigurationError("a master key must be 64 hexadecimal digits, or base64") from error
 
 

@@ -1,4 +1,4 @@
-"""The option `encryption`: master keys, and which data keys there are."""
+"""The option `encryption`: master keys, and the scopes of data keys."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MIN_CACHE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is known of a row when its content is encrypted, to choose its data key.
+    """The facts about a row by which the data key of its content is chosen.
 
-    Rows of a thread have the thread's id and its owner: as the config of the first put in this process names them, else
-    as the thread's row does. Memories and files have a namespace, and the owner that its labels after `user`, `tenant`
-    and `agent` name.
+    A row of a thread has the thread's id and owner. The owner is named by the config of the first put in this process,
+    or else by the thread's row. Memories and files have a namespace. Its labels after `user`, `tenant` and `agent`
+    name the owner.
 
     Attributes:
         thread_id: The thread.
@@ -69,30 +69,31 @@ _SCOPES: Final[dict[str, Callable[[Subject], str]]] = {
 class Encryption:
     """Encryption of content, for `encryption=` of savers and states.
 
-    Values are encrypted by AES-256-GCM under data keys, which are stored wrapped by a master key. Where tables keep
-    tenants apart, each tenant has data keys of its own.
+    Values are encrypted by AES-256-GCM under data keys, which are stored wrapped by a master key. If tables keep
+    tenants apart, each tenant has its own data keys.
 
     Args:
         keys: The master key: an object with `id`, `wrap` and `unwrap`; `"file:PATH"` or `"env:NAME"` for a key of 32
             bytes in a file or an environment variable; or the URL of a key of a service: `aws-kms://ARN`,
-            `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. Of several, the first wraps new data keys, and
-            the others unwrap those that they have wrapped before.
-        scope: Which rows share a data key: all (by default), those of a `"tenant"`, a `"user"` or a `"thread"`; or a
-            function that returns the name of the key for a `Subject`. Names are stored in clear text.
-        readable: Keys of metadata and of values of the store that stay readable, besides those of LangGraph and of this
-            package, so that threads, checkpoints and memories can be searched for them.
-        searchable: Keys of these whose equal values can be searched for. Who reads the tables sees which are equal.
-        search: `"words"` stores the words of memories and messages as digests, so that they can be searched. Who reads
-            the tables sees which of them share words.
-        plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and whoever reads them can
-            tell what the texts are about.
-        accept_plain: Whether content that is not encrypted is read, while a schema is moved to encryption.
-        cache_for: How long a data key is used before the master key is asked again. Where the master key does not
-            answer then, the data key is used on.
-        max_cached: Data keys that are kept in memory at most.
+            `gcp-kms://projects/…/cryptoKeys/…`, `vault://transit/KEY`. In a list, the first one wraps new data keys,
+            and the others only unwrap older ones.
+        scope: Rows that share a data key: all, the default, or those of a `"tenant"`, a `"user"` or a `"thread"`; or a
+            function that takes a `Subject` and returns the name of its data key. Names are stored in clear text.
+        readable: Keys of metadata and of values of the store that are not encrypted, besides those of LangGraph and of
+            this package, so that searches for threads, checkpoints and memories can use them.
+        searchable: Keys of these whose values can be searched for by equality. A reader of the tables sees which values
+            are equal.
+        search: `"words"` stores the words of memories and messages as digests, so that they can be searched. A reader
+            of the tables sees which of them share words.
+        plain_vectors: Whether embeddings of memories may be stored. They are not encrypted, and reveal the topics of
+            the texts.
+        accept_plain: Whether content that is not encrypted may be read, during a move to encryption.
+        cache_for: Time after which the master key is called again for a cached data key. If it does not respond, the
+            data key is used further.
+        max_cached: Maximum number of data keys in memory.
 
     Raises:
-        ConfigurationError: If an argument is not usable, or the package `cryptography` is not installed.
+        ConfigurationError: If an argument is invalid, or the package `cryptography` is not installed.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Encryption:
             raise ConfigurationError(f"cache_for must be a timedelta of at least a second, not {cache_for!r}")
         if type(max_cached) is not int or max_cached < 1:
             raise ConfigurationError(f"max_cached must be at least 1, not {max_cached!r}")
-        # Says at once that the package is missing.
+        # Raise the error of a missing package now.
         aes_gcm(bytes(32))
         self._scope: Callable[[Subject], str] = scope if callable(scope) else _SCOPES[scope or "all"]
         self.asks_owner = callable(scope) or scope in ("user", "tenant")
@@ -140,16 +141,16 @@ class Encryption:
     def from_environment(
         cls, environment: Mapping[str, str], *, accept_plain: bool = False, key: MasterKey | None = None
     ) -> Encryption | None:
-        """Return the encryption that environment variables describe, for commands; `None` if they name no key.
+        """Return the encryption that environment variables configure, for commands; `None` if they name no key.
 
-        Without variables that name keys, `key` is the master key, if it is given.
+        If no variable names a key, `key` is the master key, if given.
 
-        `PGSTATE_ENCRYPTION_KEYS` has master keys, like `env:NAME,file:PATH`; `PGSTATE_ENCRYPTION_SCOPE`,
-        `PGSTATE_ENCRYPTION_READABLE` and `PGSTATE_ENCRYPTION_SEARCHABLE` are as the arguments, lists with commas;
-        `PGSTATE_ENCRYPTION_SEARCH` is as the argument, and `PGSTATE_ENCRYPTION_PLAIN_VECTORS` is 1 to allow them.
+        `PGSTATE_ENCRYPTION_KEYS` lists master keys, like `env:NAME,file:PATH`. `PGSTATE_ENCRYPTION_SCOPE`,
+        `PGSTATE_ENCRYPTION_READABLE`, `PGSTATE_ENCRYPTION_SEARCHABLE` and `PGSTATE_ENCRYPTION_SEARCH` are the arguments
+        of these names; lists are separated by commas. `PGSTATE_ENCRYPTION_PLAIN_VECTORS` is 1 to allow embeddings.
 
         Raises:
-            ConfigurationError: If one is not usable.
+            ConfigurationError: If a variable is invalid.
         """
 
         def listed(name: str) -> list[str]:
@@ -174,7 +175,7 @@ class Encryption:
         """Return the name of the data key of a row.
 
         Raises:
-            ConfigurationError: If the function of the application returns no usable name.
+            ConfigurationError: If the application's function returns an invalid name.
         """
         found = self._scope(subject)
         if not isinstance(found, str) or "\0" in found or len(found.encode("utf-8", "replace")) > _MOST_SCOPE_BYTES:

@@ -1,8 +1,8 @@
 """Master keys of key management services: AWS KMS, Google Cloud KMS, and the transit engine of Vault.
 
-A data key is sent to the service with its context: its id and its scope. The service refuses to unwrap it with another
-one. An answer that will not change by itself, such as "access denied" or "the key is disabled", is an error that is not
-retryable, and ends the use of data keys in memory when they are due to be asked for again. Others are retryable.
+A data key is sent to the service with a context: its id and its scope. The service refuses to unwrap it with another
+context. Lasting refusals, such as "access denied" or "the key is disabled", are errors that are not retryable; data
+keys in memory are then used until `cache_for` ends. Other errors are retryable.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ DEFAULT_TIMEOUT: Final = 10.0
 _ARN: Final = re.compile(r"(arn:[a-z0-9-]+:kms:)([a-z0-9-]+)(:\d+:key/([\w-]+))")
 _GOOGLE_NAME: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _VAULT_NAME: Final = re.compile(r"([^/?][^?]*)/([^/?]+)")
-# Refusals that pass by themselves, though their status says that the caller is wrong.
+# Temporary errors with a status that means a wrong request.
 _AWS_PASSING: Final = frozenset({"ThrottlingException", "LimitExceededException", "ExpiredTokenException"})
 _AWS_CHANGED: Final = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
 _VAULT_CHANGED: Final = ("authentication failed", "invalid ciphertext")
 
 
 class _ServiceKey:
-    """A key of a service, and one client of it in each process.
+    """A key of a service, with one client in each process.
 
     Args:
         id: Its name.
-        client: A client to use; otherwise one is made.
-        timeout: Seconds within which the service has to answer a request.
+        client: The client to use; by default a new one.
+        timeout: Seconds within which the service must respond.
     """
 
     def __init__(self, id: str, client: Any, timeout: float) -> None:
@@ -53,26 +53,26 @@ class _ServiceKey:
         if self._given is not None:
             return self._given
         with self._lock:
-            # Connections of a client must not be used in a forked child.
+            # A forked child must not use the parent's connections.
             if self._made is None or self._made[0] != os.getpid():
                 self._made = os.getpid(), self._new_client()
             return self._made[1]
 
     def _refused(self, error: Exception, *, retryable: bool) -> KeyUnavailableError:
         if not retryable:
-            # The next client reads credentials that were renewed.
+            # Drop the client, so that the next one reads renewed credentials.
             self._made = None
         return KeyUnavailableError(self.id, f"{type(error).__name__}: {error}", retryable=retryable)
 
 
 class AwsMasterKey(_ServiceKey):
-    """A symmetric key of AWS KMS. Needs the extra `aws`.
+    """A symmetric key of AWS KMS. It requires the extra `aws`.
 
-    Credentials are found as boto3 finds them; `AWS_ENDPOINT_URL_KMS` names another address of the service.
+    boto3 finds the credentials. `AWS_ENDPOINT_URL_KMS` can name another address of the service.
 
     Args:
-        arn: The key's ARN. An alias is refused, because it may come to mean another key. A multi-region key is the same
-            key in each region.
+        arn: The key's ARN. An alias is refused, because it can be changed to name another key. A multi-region key is
+            the same key in each region.
         client: A client of boto3 to use.
         timeout: Seconds within which the service has to answer a request.
 
@@ -98,7 +98,7 @@ class AwsMasterKey(_ServiceKey):
             read_timeout=self._timeout,
             retries={"mode": "standard", "total_max_attempts": 2},
         )
-        # A session of its own: the default one is not safe to share between threads.
+        # Make a session: the default one is not safe to share between threads.
         return _module("boto3", "aws").Session().client("kms", region_name=self._region, config=config)
 
     def wrap(self, data_key: bytes, context: Mapping[str, str]) -> bytes:
@@ -124,9 +124,9 @@ class AwsMasterKey(_ServiceKey):
 
 
 class GoogleMasterKey(_ServiceKey):
-    """A symmetric key of Google Cloud KMS. Needs the extra `gcp`.
+    """A symmetric key of Google Cloud KMS. It requires the extra `gcp`.
 
-    Credentials are found as Google's clients find them.
+    Google's client finds the credentials.
 
     Args:
         name: The key's name: `projects/…/locations/…/keyRings/…/cryptoKeys/…`, without a version.
@@ -134,7 +134,7 @@ class GoogleMasterKey(_ServiceKey):
         timeout: Seconds within which the service has to answer.
 
     Raises:
-        ConfigurationError: If `name` is no such name, or google-cloud-kms is not installed.
+        ConfigurationError: If `name` has another form, or google-cloud-kms is not installed.
     """
 
     def __init__(self, name: str, *, client: Any = None, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -177,14 +177,14 @@ class GoogleMasterKey(_ServiceKey):
 
 
 class VaultMasterKey(_ServiceKey):
-    """A key of the transit engine of Vault or OpenBao. Needs the extra `vault`.
+    """A key of the transit engine of Vault or OpenBao. It requires the extra `vault`.
 
-    Address and token are found as hvac finds them: `VAULT_ADDR`, `VAULT_TOKEN` or the file `~/.vault-token`, which is
-    read again after a refusal; `VAULT_NAMESPACE` names the namespace.
+    hvac finds address and token in `VAULT_ADDR`, and in `VAULT_TOKEN` or the file `~/.vault-token`, which is read again
+    after a refusal. `VAULT_NAMESPACE` names the namespace.
 
     Args:
-        name: Where the engine is, and the name of the key: `transit/KEY`. Its type must be an AEAD cipher, as
-            `aes256-gcm96` is, which is the default.
+        name: Mount path of the engine, and the name of the key: `transit/KEY`. The key's type must be an AEAD cipher,
+            such as `aes256-gcm96`, the default.
         client: A client of hvac to use.
         timeout: Seconds within which the service has to answer.
 
@@ -247,7 +247,7 @@ def _module(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            f"this master key needs the package of {name}: pip install 'langgraph-pgstate[{extra}]'"
+            f"this master key requires the package of {name}: pip install 'langgraph-pgstate[{extra}]'"
         ) from error
 
 

@@ -244,7 +244,7 @@ def test_arguments_are_checked() -> None:
         ([], "at least one"),
         ([LOCAL, LOCAL], "once"),
         ("secret", "file:PATH or env:NAME"),
-        ("env:PGSTATE_TEST_NO_SUCH_KEY", "must have the master key"),
+        ("env:PGSTATE_TEST_NO_SUCH_KEY", "must contain the master key"),
         ("file:/no/such/file", "cannot be read"),
         (5, "must have id, wrap and unwrap"),
     ):
