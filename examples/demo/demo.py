@@ -31,7 +31,7 @@ from examples.demo.agent import (
     VOUCHER_WISH,
 )
 from examples.demo.child import Job
-from examples.demo.children import DemoError, ToolRuns, started
+from examples.demo.children import Child, DemoError, ToolRuns, started
 from examples.demo.weigh import WholeValues
 from langgraph_pgstate.admin.api import Admin
 from langgraph_pgstate.cli.drawing import console
@@ -112,13 +112,7 @@ class Demo:
         with started(self._job("begin", "p1", hotel_seconds=_HANGING_SECONDS)) as child:
             _title("1  An agent books a trip", f"process p1, pid {child.pid}")
             _line("you", f"“{FIRST_WISH}”")
-            begun: dict[str, str] = {}
-            for event in child.events():
-                if event["what"] == "answer":
-                    raise DemoError("the model called no tool to be killed in; run the demo again")
-                _show(event, begun)
-                if self._is_amid(child.runs):
-                    break
+            begun = self._show_until_amid(child)
             inside = ", ".join(child.runs.inside)
             for name in child.runs.inside:
                 _line(name, f"({begun[name]}) is running …")
@@ -126,6 +120,17 @@ class Demo:
             ending = child.kill()
         console.print(f"   [bold red]kill -9 {child.pid}[/]   p1 is gone inside {inside}, by [bold]{ending}[/].")
         return child.runs
+
+    def _show_until_amid(self, child: Child) -> dict[str, str]:
+        """Show the events of a child until a superstep is half done. Return the arguments of its tools."""
+        begun: dict[str, str] = {}
+        for event in child.events():
+            if event["what"] == "answer":
+                raise DemoError("the model called no tool to be killed in; run the demo again")
+            _show(event, begun)
+            if self._is_amid(child.runs):
+                break
+        return begun
 
     def _is_amid(self, runs: ToolRuns) -> bool:
         """Return whether one tool runs and the other has finished; with a real model, whether any tool runs."""
@@ -262,13 +267,7 @@ class Demo:
         with started(replace(self._job("work", "p8", hotel_seconds=_HANGING_SECONDS), thread_id=thread_id)) as child:
             _title("6  A queue and its workers", f"worker p8, pid {child.pid}")
             _line("you", f"enqueue “{FIRST_WISH}” on thread {thread_id}", lines=2)
-            begun: dict[str, str] = {}
-            for event in child.events():
-                if event["what"] == "answer":
-                    raise DemoError("the model called no tool to be killed in; run the demo again")
-                _show(event, begun)
-                if self._is_amid(child.runs):
-                    break
+            begun = self._show_until_amid(child)
             before = child.runs
             _note(f"Stored: {self._stored({'configurable': {'thread_id': thread_id}}, before)}.")
             ending = child.kill()

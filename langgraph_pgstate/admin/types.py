@@ -336,12 +336,12 @@ class MaintenanceReport:
     Attributes:
         months_made: Months for which a partition of `spans` was created, as `2026_01`.
         months_dropped: Months whose partition of `spans` was dropped.
-        runs_settled: Runs that were ended because their process has died.
+        runs_settled: Runs that were ended because their process had died.
         guards_swept: Removed rows of outdated tombstones and long-released leases.
         orphan_writes: Removed rows of pending writes whose checkpoint was never stored.
         days_dropped: Days whose events of runs were dropped, as `2026_01_31`.
         memories_expired: Deleted memories that had expired.
-        policies: What policies of retention did; `ttl` is that of threads with a time to live.
+        policies: Reports of the policies of retention. `ttl` is the policy of threads with a time to live.
     """
 
     months_made: tuple[str, ...] = ()
@@ -360,13 +360,13 @@ class MaintenanceReport:
 
 
 class RotationProgress(NamedTuple):
-    """How far a rotation of data keys has come.
+    """The progress of a rotation of data keys.
 
     Attributes:
-        table: The table that is read; empty while it waits.
-        rows: Rows that were looked at in this pass.
-        values: Values that were encrypted again.
-        waits: Seconds until all processes have learned of the new keys, for which it waits.
+        table: The table that is read; empty during the wait.
+        rows: Number of rows that were read in this pass.
+        values: Number of values that were encrypted again.
+        waits: Seconds to wait until all processes use the new keys.
     """
 
     table: str
@@ -377,15 +377,15 @@ class RotationProgress(NamedTuple):
 
 @dataclass(slots=True)
 class RotationReport:
-    """What a rotation of data keys did.
+    """The result of a rotation of data keys.
 
     Attributes:
-        keys: New data keys; 0 if it has continued a rotation that was stopped.
-        rows: Rows that were looked at in the last pass.
-        values: Values that were encrypted again.
-        retired: Data keys under which no row is encrypted any more.
-        left: Data keys that are not retired yet.
-        problems: Values that do not decrypt. They keep their keys from being retired.
+        keys: Number of new data keys; 0 if it has continued a rotation that was stopped.
+        rows: Number of rows that were read in the last pass.
+        values: Number of values that were encrypted again.
+        retired: Number of data keys that were retired, because no row is encrypted under them any more.
+        left: Number of data keys that are not retired yet.
+        problems: Values that do not decrypt. Their data keys cannot be retired.
     """
 
     keys: int = 0
@@ -397,14 +397,14 @@ class RotationReport:
 
 
 class KeyCounts(NamedTuple):
-    """The data keys that a master key has wrapped.
+    """The numbers of data keys that a master key has wrapped.
 
     Attributes:
         master_id: The master key.
-        current: Those that encrypt new content.
-        replaced: Those under which older content may be encrypted, until a rotation has ended.
-        retired: Those under which no row is encrypted any more, but archives and dumps may be.
-        destroyed: Those that were destroyed.
+        current: Keys that encrypt new content.
+        replaced: Keys under which older content may be encrypted, until a rotation has ended.
+        retired: Keys under which no row is encrypted any more; archives and dumps may still need them.
+        destroyed: Keys that were destroyed.
     """
 
     master_id: str

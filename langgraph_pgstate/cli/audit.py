@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from langgraph_pgstate.cli.drawing import console
-from langgraph_pgstate.cli.output import count, one_of, print_json, print_problems
+from langgraph_pgstate.cli.output import conclude, count, one_of, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.cli.threads import person
 from langgraph_pgstate.errors import ConfigurationError
@@ -78,7 +78,4 @@ def audit(
         console.print(f"{count(report.before, 'event')} from before the audit, in no chain")
     if report.ended:
         console.print(f"{count(report.ended, 'exported event')} of threads that were deleted since")
-    if report.problems:
-        print_problems(report.problems, "wrong")
-        raise typer.Exit(1)
-    console.print("[green]nothing is wrong[/]")
+    conclude(report.problems, "wrong")

@@ -10,7 +10,7 @@ import typer
 from langgraph_pgstate.admin.types import CheckReport
 from langgraph_pgstate.cli.drawing import console, escape
 from langgraph_pgstate.cli.options import ORPHANS, STRATEGIES, ThreadsOption
-from langgraph_pgstate.cli.output import bytes_in_words, count, job, one_of, print_json, print_problems
+from langgraph_pgstate.cli.output import bytes_in_words, conclude, count, job, one_of, print_json
 from langgraph_pgstate.cli.target import Target
 from langgraph_pgstate.errors import ConfigurationError, NotFoundError
 from langgraph_pgstate.options import age
@@ -43,10 +43,7 @@ def check(
         console.print(f"{count(report.unreferenced, 'segment')} without a reference; the next prune removes them")
     if report.orphan_writes:
         console.print(f"{count(report.orphan_writes, 'pending write')} {ORPHANS}")
-    if report.problems:
-        print_problems(report.problems, "broken")
-        raise typer.Exit(1)
-    console.print("[green]nothing is broken[/]")
+    conclude(report.problems, "broken")
 
 
 def prune(

@@ -52,6 +52,14 @@ def print_problems(problems: Sequence[Problem], title: str) -> None:
         console.print(f"  thread {escape(problem.thread_id)}, {escape(problem.where)}: {escape(problem.why)}")
 
 
+def conclude(problems: Sequence[Problem], what: str) -> None:
+    """Print problems and end the command with exit code 1, or print that nothing is `what`."""
+    if problems:
+        print_problems(problems, what)
+        raise typer.Exit(1)
+    console.print(f"[green]nothing is {what}[/]")
+
+
 def bytes_in_words(size: float) -> str:
     """Return a size as text: `812 B`, `3.4 kB`, `18.2 MB`. A kB is 1,000 bytes."""
     for unit in ("B", "kB", "MB", "GB"):
