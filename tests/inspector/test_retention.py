@@ -95,7 +95,7 @@ async def test_a_policy_is_made_counted_changed_and_deleted(
     ("fields", "says"),
     [
         ({"name": ""}, "must have a name"),
-        ({}, "what becomes of threads"),
+        ({}, "must have one of"),
         ({"delete_after": "soon"}, "delete_after: the age must be"),
         ({"delete_after": "0d"}, "delete_after"),
         ({"archive_after": "1d"}, "archive_to"),
