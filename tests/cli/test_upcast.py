@@ -56,6 +56,10 @@ def test_what_cannot_be_upcast_is_listed(run: Run, saver: PGStateSaver) -> None:
     shown = run("upcast", "--to", "2", "--upcasters", "the_app:failing", code=1)
     assert "3 checkpoints could not be rewritten" in shown
     assert "KeyError" in shown
-    for wrong, why in (("the_app:number", "must name a dict"), ("the_app", "module"), ("nowhere:x", "cannot be imported")):
+    for wrong, why in (
+        ("the_app:number", "must name a dict"),
+        ("the_app", "module"),
+        ("nowhere:x", "cannot be imported"),
+    ):
         assert why in run("upcast", "--to", "2", "--upcasters", wrong, code=1)
     assert "without a gap" in " ".join(run("upcast", "--to", "3", "--upcasters", "the_app:upcasters", code=1).split())

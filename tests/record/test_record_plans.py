@@ -299,7 +299,11 @@ def test_lists_of_threads_read_no_state(name: str, crowd: Crowd) -> None:
     connection, known, calls = crowd
     for values in calls[name]:
         plan = plan_of(connection, known.all[name], values, generic=False, analyze=False)
-        assert {node["Relation Name"] for node in plan if "Relation Name" in node} <= {"threads", "projections", "holds"}
+        assert {node["Relation Name"] for node in plan if "Relation Name" in node} <= {
+            "threads",
+            "projections",
+            "holds",
+        }
 
 
 @pytest.mark.parametrize("view", ["provenance", "conversations"])
