@@ -99,8 +99,8 @@ FROM (
 ) AS t;
 
 -- name: measure_unknown_effects
--- Return the number of actions with an unknown outcome, and the seconds since the oldest began, by tool. Reads at most a
--- number of actions.
+-- Return the number of actions with an unknown outcome, and the seconds since the oldest began, by tool. Reads at most
+-- a number of actions.
 SELECT e.tool, count(*), coalesce(max(extract(epoch FROM now() - e.started_at)), 0)::double precision
 FROM (
     SELECT u.tool, u.started_at FROM /*schema*/unknown_effects u LIMIT :most
@@ -116,7 +116,7 @@ FROM (
 ) AS j;
 
 -- name: measure_expired
--- Return the number of expired threads that are still there, and the seconds since the first of them expired. Reads at
+-- Return the number of expired threads that still exist, and the seconds since the first of them expired. Reads at
 -- most a number of threads.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - t.expires_at)), 0)::double precision
 FROM (
@@ -124,7 +124,7 @@ FROM (
 ) AS t;
 
 -- name: measure_webhooks
--- Return the number of webhooks that are to be delivered, the seconds since the end of the oldest of their runs, and
+-- Return the number of webhooks to deliver, the seconds since the end of the oldest of their runs, and
 -- the number of webhooks that could not be delivered in the last day. Reads at most a number of rows of each.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - w.ended_at)), 0)::double precision, (
     SELECT count(*) FROM (
@@ -137,7 +137,7 @@ FROM (
 ) AS w;
 
 -- name: measure_exports
--- Return the number of rows of spans that are to be exported, and the age in seconds of the oldest. Reads at most a
+-- Return the number of queued rows of spans to export, and the age in seconds of the oldest. Reads at most a
 -- number of rows.
 SELECT count(*), coalesce(max(extract(epoch FROM now() - e.created_at)), 0)::double precision
 FROM (

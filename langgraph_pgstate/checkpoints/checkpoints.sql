@@ -1,7 +1,6 @@
 -- name: put_checkpoint
--- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or is
--- archived.
--- Fails if the checkpoint exists, which takes less time than looking for it.
+-- Store a checkpoint, with an entry of the journal unless its id is null. Affects no row if the thread has no row, or
+-- is archived. Fails if the checkpoint exists, which takes less time than looking for it.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -138,9 +137,9 @@ SELECT
 FROM required;
 
 -- name: replace_checkpoint
--- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the thread's
--- row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is missing, and fails
--- if the thread is archived.
+-- Store a checkpoint, or replace the one of its id, with any new segments, and lock its base if it has one; the
+-- thread's row is inserted or updated if `touches` says so. Affects no row if that of the thread, or the base, is
+-- missing, and fails if the thread is archived.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 -- seals: journal.data from entry
@@ -225,7 +224,8 @@ WHERE found.count < cardinality(:base_ids::text[]);
 
 -- name: get_checkpoint
 -- Return one checkpoint by id: its row (of kind 3 if its parent is missing) with the id of the namespace's newest
--- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks for.
+-- checkpoint, its segments, and its pending writes. If the caller knows the revision, only the segments that it asks
+-- for.
 -- opens: checkpoints.state from data of kind 0, 3
 -- opens: checkpoints.metadata from c of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -294,8 +294,8 @@ WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns
     AND w.checkpoint_id = (SELECT checkpoint_id FROM head);
 
 -- name: get_latest_checkpoints
--- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread. Of
--- threads that follow when there are so many bytes, only a row of kind 4.
+-- Return the same for the newest checkpoints of several threads in their root namespaces, each row with its thread.
+-- After a number of bytes, return only a row of kind 4 for each further thread.
 -- opens: checkpoints.state from data with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
 -- opens: checkpoints.metadata from c with checkpoint_id = a, checkpoint_ns = '' of kind 0, 3
 -- opens: segments.data with segment_id = n of kind 1
@@ -360,8 +360,8 @@ FROM /*schema*/writes w
 WHERE w.thread_id = :thread_id AND w.checkpoint_ns = :checkpoint_ns AND w.checkpoint_id = ANY(:checkpoint_ids);
 
 -- name: measure_values
--- Return how many bytes some checkpoints have, by their place in a list: states, pending writes, and each segment at the
--- place of the first one that has it.
+-- Return the bytes of some checkpoints, by their position in a list: states, pending writes, and each segment at the
+-- position of the first checkpoint that has it.
 SELECT place, sum(bytes)::bigint FROM (
     SELECT f.place, octet_length(s.data) AS bytes
     FROM unnest(:segment_ids::integer[], :segment_places::integer[]) AS f (segment_id, place)
@@ -592,7 +592,7 @@ SELECT
         AND checkpoint_ns = :checkpoint_ns AND checkpoint_id = ANY(:checkpoint_ids::text[]));
 
 -- name: find_runs
--- Return the threads in which some runs left checkpoints, writes or rows of their own. What was copied is none.
+-- Return the threads in which some runs left checkpoints, writes or rows of their own, except copies.
 SELECT thread_id FROM /*schema*/checkpoints WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE
 UNION
 SELECT thread_id FROM /*schema*/writes WHERE run_id = ANY(:run_ids::text[]) AND is_copy IS NOT TRUE

@@ -7,9 +7,9 @@ INSERT INTO /*schema*/event_chaining (is_on) VALUES (true) ON CONFLICT (is_on) D
 SELECT EXISTS (SELECT 1 FROM /*schema*/event_chaining);
 
 -- name: open_chains
--- Lock the chains of some threads' events until the transaction ends, and begin those that are missing. A statement that
--- follows sees all entries that were appended before. Without the lock two writers that have read
--- one head would give one number to two entries, and the second would fail.
+-- Lock the chains of some threads' events until the transaction ends, and insert missing ones. The next statement sees
+-- all entries that were appended before. Without the lock, two writers could read one head and give one number to two
+-- entries, and the second would fail.
 WITH new AS MATERIALIZED (
     SELECT g.thread_id, gen_random_uuid()::text AS chain_id FROM unnest(:thread_ids::text[]) AS g (thread_id)
     WHERE EXISTS (SELECT 1 FROM /*schema*/events e WHERE e.thread_id = g.thread_id)
@@ -21,8 +21,8 @@ ORDER BY n.thread_id COLLATE "C"
 ON CONFLICT (thread_id) DO UPDATE SET number = stored.number;
 
 -- name: chain_events
--- Append events of threads, given pairwise, to their chains, which `open_chains` has locked. A chain that has no entry
--- yet gets those first that the thread had before events were chained.
+-- Append events of threads, given pairwise, to their chains, which `open_chains` has locked. An empty chain first gets
+-- the events from before the events were chained.
 -- leaves: events.payload
 WITH RECURSIVE chosen AS MATERIALIZED (
     SELECT e.thread_id, e.event_id
@@ -78,7 +78,7 @@ WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND sa
 RETURNING number;
 
 -- name: end_chain
--- End the chain of a thread whose events are deleted: its entries go, and a row without the thread's id stays.
+-- End the chain of a thread whose events are deleted: delete its entries, and keep a row without the thread's id.
 WITH clock AS MATERIALIZED (
     SELECT now() AS at
 ), gone AS (

@@ -4,7 +4,7 @@ SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema
 WHERE key_id = ANY(:key_ids::text[]);
 
 -- name: get_current_data_key
--- Return the data key of a scope that new content is encrypted under.
+-- Return the data key of a scope for new content.
 SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE scope = :scope::text AND is_current;
 
@@ -26,7 +26,7 @@ UPDATE /*schema*/data_keys SET wrapped = :wrapped::bytea, master_id = :master_id
 WHERE key_id = :key_id::text AND wrapped = :before::bytea AND destroyed_at IS NULL;
 
 -- name: list_data_keys
--- Return a page of data keys after a cursor, but those that a master key has wrapped.
+-- Return a page of data keys after a cursor, except those that a given master key has wrapped.
 SELECT key_id, scope, master_id, wrapped, destroyed_at IS NOT NULL FROM /*schema*/data_keys
 WHERE key_id > :cursor_id::text AND master_id <> :master_id::text AND destroyed_at IS NULL
 ORDER BY key_id LIMIT :page_size;
@@ -49,7 +49,7 @@ SELECT EXISTS (
 );
 
 -- name: list_current_data_keys
--- Return a page of the data keys that new content is encrypted under, in the order of their scopes, after a cursor.
+-- Return a page of the data keys for new content, in the order of their scopes, after a cursor.
 SELECT key_id, scope FROM /*schema*/data_keys
 WHERE is_current AND (:cursor_scope::text IS NULL OR scope > :cursor_scope)
     AND (:scope::text IS NULL OR scope = :scope) AND scope <> :search_scope::text
@@ -61,12 +61,13 @@ UPDATE /*schema*/data_keys SET is_current = false, replaced_at = now()
 WHERE key_id = :key_id::text AND is_current;
 
 -- name: list_replaced_data_keys
--- Return the data keys under which older content may still be encrypted, and for how many seconds new content is not.
+-- Return the replaced data keys under which content may still be encrypted, each with the seconds since its
+-- replacement.
 SELECT key_id, extract(epoch FROM now() - replaced_at)::float8 FROM /*schema*/data_keys
 WHERE replaced_at IS NOT NULL AND retired_at IS NULL AND destroyed_at IS NULL;
 
 -- name: retire_data_keys
--- Note that no row is encrypted under some data keys any more.
+-- Store that no row is encrypted under some data keys any more.
 UPDATE /*schema*/data_keys SET retired_at = now() WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NULL;
 
 -- name: count_data_keys

@@ -7,7 +7,7 @@ FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = :path::text;
 
 -- name: get_files
--- Return the newest versions of files with their contents; none of a deleted one.
+-- Return the newest versions of files with their contents, without deleted files.
 -- opens: file_versions.data
 SELECT f.path, f.version, f.size, f.line_count, f.is_text, f.created_at, f.modified_at, v.value_type, v.data
 FROM /*schema*/files f
@@ -16,7 +16,7 @@ FROM /*schema*/files f
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = ANY(:paths::text[]) AND f.deleted_at IS NULL;
 
 -- name: get_file_version
--- Return a version of a file with its content; none that is a deletion.
+-- Return a version of a file with its content; no row for a deletion.
 -- opens: file_versions.data
 SELECT v.path, v.version, v.size, v.line_count, v.is_text, f.created_at, v.created_at, v.value_type, v.data
 FROM /*schema*/file_versions v
@@ -130,8 +130,8 @@ ORDER BY v.created_at, v.namespace, v.path, v.version
 LIMIT :page_size;
 
 -- name: purge_files
--- Delete files with all versions, those that are deleted already, too, and return how many they were. Locks their rows
--- in order of their paths.
+-- Delete files with all versions, including files that are marked as deleted, and return their number. Locks their rows
+-- in the order of their paths.
 WITH head AS MATERIALIZED (
     SELECT f.path FROM /*schema*/files f
     WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :path::text AND f.path < :after::text
@@ -148,7 +148,7 @@ DELETE FROM /*schema*/files f USING head h
 WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path = h.path;
 
 -- name: purge_file_versions
--- Delete versions of files that are older than a time, but the newest of each.
+-- Delete versions of files that are older than a time, except the newest of each.
 DELETE FROM /*schema*/file_versions v USING /*schema*/files f
 WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path::text AND v.path < :after::text
     AND (v.path = :path::text OR v.path >= :first::text)
@@ -156,7 +156,7 @@ WHERE v.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND v.path >= :path:
     AND (v.created_at < :since::timestamptz OR v.created_at < now() - :age::interval);
 
 -- name: list_file_namespaces
--- Return the namespaces that have files, also deleted ones, in order, after one. Each step finds the next one by the key.
+-- Return the namespaces with files, including deleted ones, in order, after a cursor. Each step finds the next by key.
 WITH RECURSIVE found (namespace) AS (
     (
         SELECT f.namespace FROM /*schema*/files f WHERE f.namespace OPERATOR(pg_catalog.>) :after::text[]

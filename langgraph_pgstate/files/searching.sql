@@ -1,6 +1,6 @@
 -- name: list_directory
--- Return the files of a directory, and its directories that have files: each is found by one look into the index, which
--- skips what is in it.
+-- Return the files of a directory, and its directories that have files. One search of the index finds each directory
+-- and skips its files.
 WITH RECURSIVE below AS (
     (
         SELECT f.directory FROM /*schema*/files f
@@ -41,8 +41,8 @@ WHERE f.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND f.path >= :first
 ORDER BY f.modified_at DESC, f.path;
 
 -- name: search_files
--- Return the lines of the files in a range of paths that contain a text. LIKE says the same as `position`, which is
--- faster, to an index of trigrams.
+-- Return the lines of the files in a range of paths that contain a text. LIKE repeats the condition of `position`,
+-- which is faster, for the index of trigrams.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
@@ -56,8 +56,8 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: search_files_by_regex
--- Return the lines of the files in a range of paths that match a regular expression. It is tried once in any case, so that
--- an invalid one is an error also if no file is looked at.
+-- Return the lines of the files in a range of paths that match a regular expression. It is tried once in any case, so
+-- that an invalid one is an error also if no file is looked at.
 -- leaves: file_texts.content
 SELECT t.path, l.number, l.line
 FROM /*schema*/file_texts t
@@ -72,8 +72,8 @@ ORDER BY t.path, l.number
 LIMIT :most;
 
 -- name: list_encoded_files
--- Return texts that a serializer of the caller's own has encoded, or all where they are encrypted, in a range of paths
--- whose path matches.
+-- Return texts in a range of paths whose path matches: those that a serializer of the caller's own has encoded, or,
+-- with encryption, all.
 -- opens: file_versions.data
 SELECT f.path, f.version, v.value_type, v.data
 FROM /*schema*/files f

@@ -40,7 +40,8 @@ SELECT checkpoint_id FROM /*schema*/checkpoints WHERE thread_id = :thread_id::te
 ORDER BY checkpoint_id DESC LIMIT 1;
 
 -- name: get_answered
--- Return the newest answer to an interrupt, also if the thread has gone on, with what the interrupted task asked last.
+-- Return the newest answer to an interrupt, even if the thread has continued, with the interrupted task's last
+-- question.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default, r.run_id,
@@ -55,8 +56,8 @@ WHERE a.thread_id = :thread_id::text AND a.checkpoint_ns = '' AND a.interrupt_id
 ORDER BY a.checkpoint_id DESC LIMIT 1;
 
 -- name: list_answered
--- Return the answers given at some checkpoints of a thread, oldest first, with what the interrupted tasks asked last. Only
--- answers and questions of at most some bytes.
+-- Return the answers given at some checkpoints of a thread, oldest first, with the interrupted tasks' last questions.
+-- Only answers and questions up to a number of bytes.
 -- opens: writes.data with checkpoint_ns = '', idx = -3 if intact
 -- opens: answers.value with checkpoint_ns = ''
 SELECT a.checkpoint_id, a.interrupt_id, a.task_id, a.answered_at, a.answered_by, a.value_type, a.value, a.is_default,

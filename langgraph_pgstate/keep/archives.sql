@@ -1,8 +1,8 @@
 -- name: list_thread_tables
--- Return the tables with rows of threads but for some, referenced ones first: name, columns, their types, and the statements
--- that read, digest, delete and insert rows. A row is read in the binary format of PostgreSQL's records, arrays as text.
--- Then two statements over all these tables: one that measures threads, and one that finds threads with any row outside of
--- `threads`. Given columns, as `table.column`, limit the result to them, in their order.
+-- Return the tables with rows of threads, except some, referenced tables first: name, columns, types, and statements
+-- that read, digest, delete and insert rows. A row is read in the binary format of PostgreSQL's records, arrays as
+-- text. Also return two statements over all these tables: one measures threads, and one finds threads with rows outside
+-- of `threads`. Given columns, as `table.column`, limit the result to them, in their order.
 WITH tables AS (
     SELECT c.oid, c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS path,
         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f') AS is_referring
@@ -77,7 +77,7 @@ FROM tables t JOIN described d ON d.oid = t.oid
 ORDER BY t.is_referring, t.name;
 
 -- name: explain_archivable
--- Return those of some threads that exist, each with why it is not to be archived now, if there is a reason; its archive
+-- Return the existing ones of some threads, each with the reason why it must not be archived now, or null; its archive
 -- if it is archived; and its owner.
 SELECT t.thread_id, CASE
         WHEN t.archived_at IS NOT NULL THEN 'archived'
@@ -101,8 +101,8 @@ FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id;
 
 -- name: lock_threads_for_update
--- Lock the rows of some threads until the transaction ends against all other locks on them (prunes, holds, labels, guarded
--- writes, enqueueing); leave out those that another transaction has locked. Return them, with their archives.
+-- Lock the rows of some threads until the transaction ends against all other locks on them (prunes, holds, labels,
+-- guarded writes, enqueueing); leave out those that another transaction has locked. Return them, with their archives.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE SKIP LOCKED;
 
@@ -116,33 +116,33 @@ VALUES (
 ON CONFLICT (archive_id) DO NOTHING;
 
 -- name: lock_archive
--- Lock an archive until the transaction ends, if a given call deletes it; without one, if none does.
+-- Lock an archive until the transaction ends, if the given call has claimed it; without a call, if none has.
 SELECT a.archive_id FROM /*schema*/archives a
 WHERE a.archive_id = :archive_id::text AND a.deletion_id IS NOT DISTINCT FROM :deletion_id::text
 FOR UPDATE;
 
 -- name: claim_archive
--- Let a call delete an archive, instead of the one that does so far.
+-- Claim an archive for a call that deletes it. The call that had claimed it loses its claim.
 UPDATE /*schema*/archives SET deletion_id = :deletion_id::text WHERE archive_id = :archive_id::text;
 
 -- name: add_archived_threads
--- Store which threads an archive has copies of.
+-- Store the threads of which an archive has copies.
 INSERT INTO /*schema*/archived_threads (thread_id, archive_id, user_id)
 SELECT u.thread_id, :archive_id::text, nullif(u.user_id, '')
 FROM unnest(:thread_ids::text[], :user_ids::text[]) AS u (thread_id, user_id)
 ON CONFLICT (thread_id, archive_id) DO NOTHING;
 
 -- name: mark_archived
--- Leave the rows of threads as stubs, which name their archive.
+-- Turn the rows of threads into stubs, which name their archive.
 UPDATE /*schema*/threads SET archived_at = now(), archive_id = :archive_id::text, expires_at = NULL
 WHERE thread_id = ANY(:thread_ids::text[]);
 
 -- name: complete_archive
--- Note that the threads of an archive were deleted.
+-- Store that the threads of an archive were deleted from the tables.
 UPDATE /*schema*/archives SET completed_at = now() WHERE archive_id = :archive_id::text;
 
 -- name: find_archives
--- Return the archives of some archived threads, each with the threads, where its objects are, and its root.
+-- Return the archives of some archived threads, each with the threads, the URL of its objects, and its root.
 SELECT a.archive_id, a.url, a.root, array_agg(t.thread_id ORDER BY t.thread_id)
 FROM /*schema*/threads t JOIN /*schema*/archives a ON a.archive_id = t.archive_id
 WHERE t.thread_id = ANY(:thread_ids::text[]) AND t.archived_at IS NOT NULL
@@ -150,7 +150,7 @@ GROUP BY a.archive_id, a.url, a.root
 ORDER BY a.archive_id;
 
 -- name: end_stubs
--- Note that threads are in the database again. A time to live begins anew, and a fixed time of expiry is gone.
+-- Store that threads are in the database again. A time to live starts again, and a fixed time of expiry is removed.
 UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL, expires_at = now() + ttl
 WHERE thread_id = ANY(:thread_ids::text[]);
 
@@ -169,13 +169,13 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: lock_stubs
--- Lock the rows of some threads until the transaction ends, and return them with their archives, null for those that are
--- not archived.
+-- Lock the rows of some threads until the transaction ends, and return them with their archives, null for those that
+-- are not archived.
 SELECT t.thread_id, t.archive_id FROM /*schema*/threads t WHERE t.thread_id = ANY(:thread_ids::text[])
 ORDER BY t.thread_id FOR UPDATE;
 
 -- name: find_tombstones
--- Return those of some threads that were deleted and whose ids must not be used again yet.
+-- Return the deleted ones of some threads whose ids must not be used again yet.
 SELECT d.thread_id, d.deleted_at FROM /*schema*/tombstones d
 WHERE d.thread_id = ANY(:thread_ids::text[]) AND d.expires_at > now() ORDER BY d.thread_id;
 
@@ -189,24 +189,25 @@ WHERE a.archive_id IN (
 ORDER BY a.archive_id, c.thread_id;
 
 -- name: move_stubs
--- Let the stubs of threads in one archive name another one that has them, too.
+-- Change the stubs of threads in one archive to name another archive that has them, too.
 UPDATE /*schema*/threads SET archive_id = :new_archive_id::text
 WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text;
 
 -- name: clear_stubs
--- Let threads be deleted whose archive is gone, and return them.
+-- Make the stubs of a deleted archive's threads ordinary rows, so that they can be deleted, and return them.
 UPDATE /*schema*/threads SET archived_at = NULL, archive_id = NULL
 WHERE thread_id = ANY(:thread_ids::text[]) AND archive_id = :archive_id::text
 RETURNING thread_id;
 
 -- name: delete_archived_threads
--- Forget what an archive had.
+-- Delete the rows that name the threads of an archive.
 DELETE FROM /*schema*/archived_threads WHERE archive_id = :archive_id::text;
 
 -- name: delete_archive
--- Forget an archive.
+-- Delete the row of an archive.
 DELETE FROM /*schema*/archives WHERE archive_id = :archive_id::text;
 
 -- name: reuse_data_keys
--- Note that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer ones.
+-- Store that rows are encrypted under retired data keys again, so that the next rotation encrypts them under newer
+-- ones.
 UPDATE /*schema*/data_keys SET retired_at = NULL WHERE key_id = ANY(:key_ids::text[]) AND retired_at IS NOT NULL;

@@ -1,12 +1,12 @@
 -- condition: is_selected
--- Whether a policy `p` is for a thread `t` that is here as a whole.
+-- Whether a policy `p` selects a thread `t` that is not archived.
 SELECT FROM /*schema*/retention_policies p, /*schema*/threads t WHERE
     (p.agent IS NULL OR t.agent = p.agent) AND (p.tenant_id IS NULL OR t.tenant_id = p.tenant_id)
     AND (p.user_id IS NULL OR t.user_id = p.user_id) AND (p.status IS NULL OR t.status = p.status)
     AND (p.metadata IS NULL OR t.metadata @> p.metadata);
 
 -- condition: is_idle
--- Whether nothing runs on a thread `t`, and nothing is to.
+-- Whether no run of a thread `t` is running or pending.
 SELECT FROM /*schema*/threads t WHERE
     NOT EXISTS (
         SELECT 1 FROM /*schema*/runs r
@@ -19,7 +19,7 @@ SELECT FROM /*schema*/threads t WHERE
     );
 
 -- condition: is_of_user
--- Whether a namespace is a user's: those of this package name her after `user`, others have her id as a label.
+-- Whether a namespace is a user's: this package's have the user's id after `user`, others have it as any label.
 SELECT FROM /*schema*/memories o WHERE CASE WHEN o.namespace[1] IN ('memories', 'notes') THEN EXISTS (
         SELECT 1 FROM unnest(o.namespace) WITH ORDINALITY AS l (label, place)
         WHERE l.label = 'user' AND o.namespace[(l.place + 1::bigint)::integer] = :user_id::text

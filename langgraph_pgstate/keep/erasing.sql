@@ -1,5 +1,5 @@
 -- name: list_archived_copies
--- Return the threads of which archives have copies, of some threads and of those that a user had when they were archived.
+-- Return threads of which archives have copies: some given ones, and those that were a user's when they were archived.
 SELECT DISTINCT c.thread_id FROM /*schema*/archived_threads c
 WHERE c.thread_id = ANY(:thread_ids::text[]) OR c.user_id = :user_id::text
 ORDER BY c.thread_id;
@@ -33,7 +33,7 @@ SELECT r.kind, r.started_at, r.counts, r.receipt, now() FROM /*schema*/erasures 
 WHERE r.erasure_id = :erasure_id::text;
 
 -- name: end_erasure
--- Store the receipt of an erasure, and forget whom it was about.
+-- Store the receipt of an erasure, and delete its subject.
 UPDATE /*schema*/erasures SET ended_at = :ended_at::timestamptz, salt = NULL, subject = NULL, receipt = :receipt::jsonb
 WHERE erasure_id = :erasure_id::text AND ended_at IS NULL;
 
@@ -55,7 +55,8 @@ WHERE t.user_id = :user_id::text AND t.thread_id > :cursor_id::text
 ORDER BY t.thread_id LIMIT :page_size;
 
 -- name: list_threads_with_runs_of_user
--- Return a page of threads with runs of a user that are not hers, in order; threads without a row are nobody's.
+-- Return a page of threads that are not a user's but have runs of the user, in order. Threads without a row have no
+-- user.
 SELECT DISTINCT r.thread_id FROM /*schema*/runs r LEFT JOIN /*schema*/threads t ON t.thread_id = r.thread_id
 WHERE r.user_id = :user_id::text AND t.user_id IS DISTINCT FROM :user_id AND r.thread_id > :cursor_id::text
 ORDER BY r.thread_id LIMIT :page_size;
@@ -116,8 +117,8 @@ SELECT t.user_id FROM /*schema*/threads t WHERE t.thread_id = :thread_id::text;
 DELETE FROM /*schema*/events WHERE thread_id = :thread_id::text;
 
 -- name: erase_thread_rest
--- Delete what the deletion of a thread leaves: schedules of the application's own that run on it, and its tombstone. The
--- origin of its forks is forgotten.
+-- Delete what the deletion of a thread leaves: the application's schedules that run on it, and its tombstone. Remove
+-- its id from its forks.
 WITH gone_schedules AS (
     DELETE FROM /*schema*/schedules WHERE thread_id = :thread_id::text
 ), last_runs AS (
@@ -146,7 +147,7 @@ WITH gone_schedules AS (
 DELETE FROM /*schema*/tombstones WHERE thread_id = :thread_id;
 
 -- name: erase_memories_of_thread
--- Delete what was remembered in a thread, and return the keys.
+-- Delete memories that were stored in a thread, and return their keys.
 DELETE FROM /*schema*/memories m WHERE m.thread_id = :thread_id::text
     AND (:message_id::text IS NULL OR m.message_id = :message_id)
 RETURNING m.namespace, m.key;
@@ -157,7 +158,8 @@ DELETE FROM /*schema*/memory_versions v WHERE v.thread_id = :thread_id::text
     AND (:message_id::text IS NULL OR v.message_id = :message_id);
 
 -- name: erase_memories_of_user
--- Delete a user's memories: those about her, and those in namespaces of hers that are about nobody else. Return the keys.
+-- Delete a user's memories: those about the user, and those in the user's namespaces that are about no one else. Return
+-- their keys.
 DELETE FROM /*schema*/memories o
 WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true
 RETURNING o.namespace, o.key;
@@ -168,23 +170,23 @@ DELETE FROM /*schema*/memory_versions o
 WHERE o.user_id = :user_id::text OR o.user_id IS NULL AND /*is_of_user*/true;
 
 -- name: erase_large_namespaces_of_user
--- Forget which namespaces of a user were large.
+-- Delete the registrations of a user's large namespaces.
 DELETE FROM /*schema*/large_namespaces o WHERE /*is_of_user*/true;
 
 -- name: erase_files_of_user
--- Delete the files in namespaces that a user's id is a label of.
+-- Delete the files in namespaces that have a user's id as a label.
 DELETE FROM /*schema*/files o WHERE /*is_of_user*/true;
 
 -- name: erase_file_texts_of_user
--- Delete their texts.
+-- Delete the texts of files in namespaces that have a user's id as a label.
 DELETE FROM /*schema*/file_texts o WHERE /*is_of_user*/true;
 
 -- name: erase_file_versions_of_user
--- Delete their versions.
+-- Delete the versions of files in namespaces that have a user's id as a label.
 DELETE FROM /*schema*/file_versions o WHERE /*is_of_user*/true;
 
 -- name: erase_schedules_of_user
--- Delete the schedules that a user owns, or whose runs are hers.
+-- Delete the schedules that a user owns, or whose runs are the user's.
 DELETE FROM /*schema*/schedules s
 WHERE s.owner_id = :user_id::text OR s.options -> 'owner' ->> 'user_id' = :user_id;
 
@@ -199,13 +201,13 @@ DELETE FROM /*schema*/assistant_versions v WHERE EXISTS (
 DELETE FROM /*schema*/assistants a WHERE a.owner_id = :user_id::text;
 
 -- name: destroy_data_keys_of_user
--- Destroy the data keys of a user: what is encrypted under them, also in dumps, can never be read again.
+-- Destroy the data keys of a user. Content under them, also in dumps, can never be read again.
 UPDATE /*schema*/data_keys SET
     wrapped = NULL, is_current = false, destroyed_at = least(destroyed_at, now()), scope = 'erased:' || key_id
 WHERE scope = 'user:' || :user_id::text;
 
 -- name: erase_budgets_of_user
--- Delete what a user's model calls may cost.
+-- Delete the budgets of a user.
 DELETE FROM /*schema*/budgets b WHERE b.name = :user_id::text AND b.scope IN ('user', 'key');
 
 -- name: erase_policies_of_user
@@ -221,7 +223,7 @@ DELETE FROM /*schema*/queue_limits l WHERE l.key = :user_id::text;
 DELETE FROM /*schema*/queue_keys k WHERE k.key = :user_id::text;
 
 -- name: erase_deleted_costs_of_user
--- Forget whose the costs of deleted runs were.
+-- Remove a user from the costs of deleted runs.
 UPDATE /*schema*/deleted_costs SET user_id = NULL, key = nullif(key, :user_id)
 WHERE user_id = :user_id::text OR key = :user_id;
 
@@ -231,12 +233,12 @@ DELETE FROM /*schema*/feedback f WHERE f.created_by = :user_id::text
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = f.thread_id);
 
 -- name: erase_answers_by_user
--- Forget who has answered interrupts of others' threads.
+-- Remove a user's name from answers to interrupts of others' threads.
 UPDATE /*schema*/answers SET answered_by = '[erased]' WHERE answered_by = :user_id::text
     AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = answers.thread_id);
 
 -- name: list_held_acts_of_user
--- Return the threads of others in which a user has answered or given feedback, and that are held, with who holds them.
+-- Return the held threads of others in which a user has answered or given feedback, with the persons who hold them.
 SELECT DISTINCT ON (h.thread_id) h.thread_id, h.held_by, h.reason, h.created_at
 FROM (
     SELECT a.thread_id FROM /*schema*/answers a WHERE a.answered_by = :user_id::text
@@ -246,22 +248,22 @@ FROM (
 ORDER BY h.thread_id, h.created_at;
 
 -- name: erase_memory_changes_by_user
--- Forget who has changed memories of others.
+-- Remove a user's name from memories of others.
 UPDATE /*schema*/memories SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
 
 -- name: erase_memory_version_changes_by_user
--- Forget who has changed or deleted memories of others.
+-- Remove a user's name from versions of memories of others.
 UPDATE /*schema*/memory_versions SET
     changed_by = CASE WHEN changed_by = :user_id::text THEN '[erased]' ELSE changed_by END,
     deleted_by = CASE WHEN deleted_by = :user_id THEN '[erased]' ELSE deleted_by END
 WHERE changed_by = :user_id OR deleted_by = :user_id;
 
 -- name: erase_file_changes_by_user
--- Forget who has changed files of others.
+-- Remove a user's name from versions of files of others.
 UPDATE /*schema*/file_versions SET changed_by = '[erased]' WHERE changed_by = :user_id::text;
 
 -- name: list_events_by_user
--- Return a page of events of other threads that name a user as the one who acted, in order.
+-- Return a page of events of other threads that name a user as the acting person, in order.
 -- leaves: events.payload
 SELECT v.thread_id, v.event_id FROM /*schema*/events v
 WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id::text
@@ -269,7 +271,7 @@ WHERE v.kind IN ('action', 'answer') AND v.payload ->> 'by' = :user_id::text
 ORDER BY v.thread_id, v.event_id LIMIT :page_size;
 
 -- name: erase_events_by_user
--- Forget who has acted, in some events of a thread.
+-- Remove the name of the acting person from some events of a thread.
 -- leaves: events.payload
 UPDATE /*schema*/events SET payload = payload || '{"by": "[erased]"}'::jsonb
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]) AND payload ->> 'by' = :user_id::text;

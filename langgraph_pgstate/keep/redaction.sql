@@ -1,5 +1,5 @@
 -- name: is_thread_used
--- Return why a thread is in use: its lease is held, or a run of it is running; no row if it is not.
+-- Return the reason why a thread is in use: its lease is held, or a run of it is running; no row if it is not in use.
 SELECT 'its lease is held' FROM /*schema*/leases l
 WHERE l.thread_id = :thread_id::text AND l.holder_id IS NOT NULL AND l.expires_at > now()
 UNION ALL
@@ -16,14 +16,15 @@ ORDER BY c.checkpoint_ns, c.checkpoint_id
 FOR UPDATE;
 
 -- name: redact_checkpoint
--- Replace a checkpoint's state and metadata by redacted ones. Processes that remember it read it again.
+-- Replace a checkpoint's state and metadata by redacted ones. The new revision makes processes that cache it read it
+-- again.
 -- seals: checkpoints.state
 -- seals: checkpoints.metadata
 UPDATE /*schema*/checkpoints SET state = :state::bytea, metadata = :metadata::text::jsonb, revision = :revision::bigint
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND checkpoint_id = :checkpoint_id::text;
 
 -- name: renew_revisions
--- Let processes that remember checkpoints with some segments read them again.
+-- Renew the revisions of checkpoints with some segments, so that processes that cache them read them again.
 UPDATE /*schema*/checkpoints SET revision = :revision::bigint
 WHERE thread_id = :thread_id::text AND segment_ids && :segment_ids::integer[];
 
@@ -41,8 +42,8 @@ WHERE thread_id = :thread_id::text AND checkpoint_ns = :checkpoint_ns::text AND 
     AND task_id = :task_id::text AND idx = :idx::integer;
 
 -- name: list_stored_bytes
--- Return encoded values of a thread outside of its states, with what identifies each: answers, results of tools, and what
--- runs were to do.
+-- Return encoded values of a thread outside of its states, each with its key: answers, results of tools, and requests
+-- of runs.
 -- opens: answers.value with checkpoint_ns = key.0, checkpoint_id = key.1, interrupt_id = key.2 of name answers
 -- opens: tool_executions.result from value with idempotency_key = key.0 of name tool_executions
 -- opens: run_requests.data from value with run_id = key.0 of name run_requests
@@ -69,13 +70,13 @@ UPDATE /*schema*/tool_executions SET result = :data::bytea
 WHERE thread_id = :thread_id::text AND idempotency_key = :key::jsonb ->> 0;
 
 -- name: redact_request
--- Replace what a run was to do.
+-- Replace the request of a run.
 -- seals: run_requests.data with run_id = key.0
 UPDATE /*schema*/run_requests SET data = :data::bytea
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 
 -- name: list_stored_json
--- Return a page of what a thread's other rows say as JSON, by table, with what identifies each row.
+-- Return a page of the content of a thread's other rows as JSON, by table, with the key of each row.
 -- opens: threads.title from content.title of name threads
 -- opens: threads.metadata from content.metadata of name threads
 -- opens: projections.state from content of name projections
@@ -149,7 +150,7 @@ UPDATE /*schema*/events SET payload = :content::jsonb
 WHERE thread_id = :thread_id::text AND event_id = :key::jsonb ->> 0;
 
 -- name: redact_run
--- Replace what a run was given, returned and raised.
+-- Replace the input, output and error of a run.
 -- seals: runs.input from content.input with run_id = key.0
 -- seals: runs.output from content.output with run_id = key.0
 -- seals: runs.error_message from content.error_message with run_id = key.0
@@ -162,7 +163,7 @@ UPDATE /*schema*/runs SET
 WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0;
 
 -- name: redact_span
--- Replace what a span was given, returned and raised.
+-- Replace the input, output and error of a span.
 -- seals: spans.input from content.input with run_id = key.0, span_id = key.1
 -- seals: spans.output from content.output with run_id = key.0, span_id = key.1
 -- seals: spans.error_message from content.error_message with run_id = key.0, span_id = key.1
@@ -174,7 +175,7 @@ WHERE thread_id = :thread_id::text AND run_id = :key::jsonb ->> 0 AND span_id = 
     AND started_at = (:key::jsonb ->> 2)::timestamptz;
 
 -- name: redact_execution
--- Replace what a tool was given and what its execution shows.
+-- Replace the arguments, preview and error of a tool execution.
 -- seals: tool_executions.arguments from content.arguments with idempotency_key = key.0
 -- seals: tool_executions.preview from content.preview with idempotency_key = key.0
 -- seals: tool_executions.error_message from content.error_message with idempotency_key = key.0
@@ -195,7 +196,7 @@ UPDATE /*schema*/labels SET label = :content::jsonb ->> 'label'
 WHERE thread_id = :thread_id::text AND checkpoint_ns = :key::jsonb ->> 0 AND checkpoint_id = :key::jsonb ->> 1;
 
 -- name: redact_webhook
--- Replace what a webhook says of a run.
+-- Replace the content of a webhook.
 -- seals: runs.error_message from content.error_message with run_id = key.0
 -- seals: runs.metadata from content.metadata with run_id = key.0
 UPDATE /*schema*/webhooks SET run = :content::jsonb
@@ -219,7 +220,7 @@ WHERE thread_id = :thread_id::text AND message_id = :message_id::text AND checkp
     AND channel = :channel::text;
 
 -- name: list_messages_of_user
--- Return the messages that a user's runs have brought into a thread, and the runs.
+-- Return the messages that a user's runs have added to a thread, and the runs.
 SELECT r.run_id, ARRAY(
     SELECT DISTINCT m.message_id FROM /*schema*/messages m
     WHERE m.thread_id = :thread_id::text AND m.run_id = r.run_id AND m.change <> 'removed'
@@ -227,7 +228,7 @@ SELECT r.run_id, ARRAY(
 FROM /*schema*/runs r WHERE r.thread_id = :thread_id AND r.user_id = :user_id::text;
 
 -- name: clear_runs
--- Remove from some runs of a thread whose they were and what they were given and returned, with their feedback.
+-- Remove owner, input and output of some runs of a thread, and their feedback.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.input
@@ -244,7 +245,7 @@ UPDATE /*schema*/runs SET
 WHERE thread_id = :thread_id AND run_id = ANY(:run_ids);
 
 -- name: clear_spans
--- Remove from the spans of some runs what they were given and returned.
+-- Remove inputs and outputs of the spans of some runs.
 -- leaves: spans.attributes
 -- leaves: spans.error_message
 -- leaves: spans.input
@@ -253,8 +254,8 @@ UPDATE /*schema*/spans SET input = NULL, output = NULL, attributes = '{}', error
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]);
 
 -- name: clear_executions
--- Remove from actions of a thread what their tools were given and returned: of some runs, or all that a fork or copy has
--- brought. An action stays done, so that it is not done again; its result can no longer be returned.
+-- Remove arguments and results of tool executions of a thread: of some runs, or all that a fork or copy has inherited.
+-- An action keeps its status, so that it is not run again. Its result can no longer be returned.
 -- leaves: tool_executions.arguments
 -- leaves: tool_executions.result
 -- leaves: tool_executions.preview
@@ -265,7 +266,7 @@ UPDATE /*schema*/tool_executions SET
 WHERE thread_id = :thread_id::text AND (run_id = ANY(:run_ids::text[]) OR :inherited::boolean AND is_copy);
 
 -- name: list_payloads_of_runs
--- Return the events of some runs of a thread that say what was said.
+-- Return the events of some runs of a thread that hold content.
 SELECT v.event_id FROM /*schema*/events v
 WHERE v.thread_id = :thread_id::text AND v.run_id = ANY(:run_ids::text[]) AND v.kind NOT IN ('status', 'fork', 'prune')
 ORDER BY v.event_id;
@@ -277,7 +278,7 @@ UPDATE /*schema*/events SET payload = '{"erased": true}'
 WHERE thread_id = :thread_id::text AND event_id = ANY(:event_ids::text[]);
 
 -- name: clear_inherited
--- Remove from a fork or copy the answers and labels that it has inherited, and a title that its source had.
+-- Remove inherited answers, labels and the source's title from a fork or copy.
 -- leaves: threads.title
 WITH answered AS (
     DELETE FROM /*schema*/answers a WHERE a.thread_id = :thread_id::text AND EXISTS (
@@ -295,6 +296,6 @@ WITH answered AS (
 UPDATE /*schema*/threads t SET title = NULL
 WHERE t.thread_id = :thread_id AND (
     t.title = (SELECT s.title FROM /*schema*/threads s WHERE s.thread_id = :source_id)
-    -- Whether encrypted titles are equal is not known here.
+    -- Encrypted titles cannot be compared.
     OR starts_with(t.title, 'pgs1:')
 );

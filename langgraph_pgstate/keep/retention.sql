@@ -1,5 +1,5 @@
 -- name: put_policy
--- Store a policy, or replace the one of its name, which then begins anew; given a version, only if it has that one.
+-- Store a policy, or replace the policy of its name, which then visits all threads again. With a version, replace only it.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
@@ -46,7 +46,7 @@ ORDER BY 1;
 SELECT p.version FROM /*schema*/retention_policies p WHERE p.name = :name::text FOR UPDATE;
 
 -- name: note_applied
--- Note that a policy, unless it was changed meanwhile, was applied to all threads.
+-- Store that a policy was applied to all threads, unless it was changed meanwhile.
 UPDATE /*schema*/retention_policies SET applied_at = now() WHERE name = :name::text AND version = :version::integer;
 
 -- name: delete_policy
@@ -54,8 +54,8 @@ UPDATE /*schema*/retention_policies SET applied_at = now() WHERE name = :name::t
 DELETE FROM /*schema*/retention_policies WHERE name = :name::text;
 
 -- name: list_idle_threads
--- Return a page of threads that a policy is for and that were not active for a time, after a cursor, with whether they are
--- archived and whether they are held.
+-- Return a page of threads that a policy selects and that were not active for a time, after a cursor, and whether each
+-- is archived and is held.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, t.archived_at IS NOT NULL, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
@@ -67,8 +67,8 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: hold_idle
--- Lock a thread's row until the transaction ends, if a policy is still for it and it was not active for a time; skip it if
--- it is locked. Return what is to become of it.
+-- Lock a thread's row until the transaction ends, if a policy is still for it and it was not active for a time; skip it
+-- if it is locked. Return what is to become of it.
 -- leaves: threads.metadata
 SELECT 'delete'::text, false
 FROM /*schema*/retention_policies p CROSS JOIN /*schema*/threads t
@@ -78,8 +78,8 @@ WHERE p.name = :name::text AND t.thread_id = :thread_id::text AND t.updated_at <
 FOR UPDATE OF t SKIP LOCKED;
 
 -- name: list_aging_threads
--- Return the next threads that a policy is for, in the order of their ids, of those in which something may have come of age
--- since it last went through all of them; with whether they are held.
+-- Return the next threads that a policy is for, in the order of their ids, of those in which something may have come of
+-- age since it last went through all of them; with whether they are held.
 -- leaves: threads.metadata
 -- plan: at each call
 SELECT t.thread_id, EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = t.thread_id)
@@ -93,7 +93,7 @@ ORDER BY t.thread_id
 LIMIT :page_size;
 
 -- name: note_visit
--- Note how far a policy has gone through the threads; with no thread, that it has gone through all of them.
+-- Store the position of a policy; without a thread, that it has visited all threads.
 UPDATE /*schema*/retention_policies SET
     cursor_id = :cursor_id::text,
     last_began_at = CASE WHEN :cursor_id = '' THEN began_at ELSE last_began_at END,
@@ -106,7 +106,7 @@ UPDATE /*schema*/retention_policies SET began_at = now()
 WHERE name = :name::text AND began_at IS NULL AND (last_began_at IS NULL OR last_began_at <= now() - :pause::interval);
 
 -- name: forget_content
--- Remove what was said in a thread before a time from spans, messages and runs, and return the number of rows and bytes.
+-- Remove content before a time from spans, messages and runs of a thread, and return the number of rows and bytes.
 -- leaves: messages.content
 -- leaves: messages.tool_calls
 -- leaves: runs.input

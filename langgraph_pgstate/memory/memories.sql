@@ -1,7 +1,7 @@
 -- name: put_memories
--- Store items, keep what they replace as earlier versions, and return a row for each that was stored. Locks what they
--- replace, in one order; an item that another call has made at the same moment, or that has another version than
--- expected, is left out. What has expired leaves no version. Of progress notes, every version is kept.
+-- Store items, keep replaced values as earlier versions, and return a row for each stored item. Locks the replaced
+-- rows, in a fixed order. An item that another call has just made, or that has another version than expected, is left
+-- out. Expired values leave no version. Every version of progress notes is kept.
 -- seals: memories.value from contents with namespace = namespaces, key = keys
 -- seals: memories.words from words with namespace = namespaces, key = keys
 -- seals: memories.digest from digest with namespace = namespaces
@@ -140,8 +140,8 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::te
 
 -- name: set_planning
 -- Set how the prepared statements of this transaction are planned: `force_generic_plan` has them planned once, because
--- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts. None is
--- compiled.
+-- planning them at each call takes longer than what they do; with `force_custom_plan` the number of items counts. None
+-- is compiled.
 SELECT set_config('plan_cache_mode', :mode::text, true), set_config('jit', 'off', true);
 
 -- name: get_memory
@@ -152,7 +152,7 @@ FROM /*schema*/memories m
 WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[] AND m.key = :key::text AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: get_memories
--- Return items with the numbers under which they were asked for, unless they have expired.
+-- Return items that have not expired, with the numbers of their requests.
 -- opens: memories.value from value
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL, g.number
 FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace, key, number)
@@ -160,7 +160,7 @@ FROM unnest(:namespaces::text[], :keys::text[]) WITH ORDINALITY AS g (namespace,
 WHERE m.expires_at IS NULL OR m.expires_at > now();
 
 -- name: list_memories
--- Return a page of the items of a range of namespaces, those stored last first.
+-- Return a page of the items of a range of namespaces, last stored first.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 SELECT m.namespace, m.key, m.value, m.created_at, m.updated_at, m.ttl IS NOT NULL OR m.kind IS NOT NULL
@@ -214,7 +214,7 @@ ORDER BY f.namespace
 LIMIT :page_size::integer OFFSET :offset::integer;
 
 -- name: touch_memories
--- Store how often items were read, and let those with a time to live end later.
+-- Add counts of reads to items, and extend times to live.
 UPDATE /*schema*/memories m SET
     accessed_at = now(), access_count = m.access_count + g.count,
     -- In UTC, as in `replace_checkpoint`.
@@ -225,7 +225,7 @@ FROM (SELECT now() AS at, r.* FROM unnest(:namespaces::text[], :keys::text[], :c
 WHERE m.namespace OPERATOR(pg_catalog.=) g.namespace::text[] AND m.key = g.key AND (m.expires_at IS NULL OR m.expires_at > now());
 
 -- name: sweep_memories
--- Delete some items that have expired and that are not locked, with their versions, and return them.
+-- Delete some expired items that are not locked, with their versions, and return them.
 WITH expired AS MATERIALIZED (
     SELECT m.namespace, m.key FROM /*schema*/memories m WHERE m.expires_at <= now()
     ORDER BY m.expires_at LIMIT :count::integer FOR UPDATE SKIP LOCKED
@@ -239,7 +239,7 @@ SELECT g.namespace, g.key FROM gone g;
 
 -- name: search_words
 -- Return a page of the items of a range of namespaces: those that have words of a query first, rare words before common
--- ones (BM25 with each word counted once), then the others, those stored last first.
+-- ones (BM25 with each word counted once), then the others, last stored first.
 -- opens: memories.value from value
 -- matches: memories.value from operands
 -- searches: memories.words from query

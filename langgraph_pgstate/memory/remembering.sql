@@ -1,9 +1,9 @@
 -- name: lock_memories
--- Let one transaction at a time look for what it is about to tell again in a namespace.
+-- Lock a namespace, so that only one transaction at a time searches it for duplicates of a new memory.
 SELECT pg_advisory_xact_lock(hashtextextended(:key::text, 0));
 
 -- name: find_told
--- Return memories of a namespace with a key or, unless the caller has named it, with a digest: that first.
+-- Return memories of a namespace with a key or, if the caller named no key, with a digest; the latter first.
 -- opens: memories.value from value with namespace = namespace
 -- seals: memories.digest from digest
 SELECT m.key, m.kind = :kind::text AND m.digest = :digest::text AS is_equal, m.value
@@ -14,7 +14,7 @@ WHERE m.namespace OPERATOR(pg_catalog.=) :namespace::text[]
 ORDER BY is_equal DESC NULLS LAST, m.created_at, m.key;
 
 -- name: repeat_memory
--- Count that a memory was told again. It keeps the greater importance and the later end.
+-- Count a duplicate of a memory. The memory gets the greater importance and the later end.
 WITH due AS MATERIALIZED (
     SELECT now() AS at, coalesce(:expires_at::timestamptz, now() + make_interval(secs => :ttl::float8)) AS expires_at
 )

@@ -1,6 +1,6 @@
 -- name: count_threads_by_status
--- Return the number and mean duration of threads by agent and status, most first, of those that were active in a time,
--- at most a number of them: the newest. The last column is the number of all that were counted.
+-- Return the number and mean duration of threads that were active in a period, by agent and status, most first. Reads
+-- at most a number of threads, the newest. The last column is the number of read threads.
 -- matches: threads.metadata from scope
 SELECT t.agent, t.status, count(*), avg(extract(epoch FROM t.updated_at - t.created_at))::double precision,
     max(t.updated_at), (sum(count(*)) OVER ())::bigint
@@ -19,8 +19,8 @@ ORDER BY 3 DESC, 1, 2
 LIMIT :page_size;
 
 -- name: measure_runs
--- Return outcomes, durations, supersteps, tokens and cost of runs, by the keys that `by` names, most first, of those that
--- began in a time, at most a number of them: the newest. The last column is the number of all that were counted.
+-- Return outcomes, durations, supersteps, tokens and cost of runs that began in a period, by the keys that `by` names,
+-- most first. Reads at most a number of runs, the newest. The last column is the number of read runs.
 SELECT
     CASE WHEN 'agent' = ANY(:by::text[]) THEN r.agent END,
     CASE WHEN 'release' = ANY(:by) THEN r.release END,

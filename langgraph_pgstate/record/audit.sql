@@ -3,8 +3,8 @@
 SELECT c.chain_id, c.number, c.hash FROM /*schema*/event_chains c WHERE c.thread_id = :thread_id::text;
 
 -- name: read_chain
--- Return a page of a thread's chain in order: each entry, the digest of its event as it is now, and the event; null if it
--- is gone. Without the salt there is no digest of now.
+-- Return a page of a thread's chain in order: each entry, the current digest of its event, and the event, or null if it
+-- was deleted. Without the salt, the current digest cannot be computed.
 -- leaves: events.payload
 SELECT h.number, h.event_id, h.salt IS NOT NULL, h.digest, h.hash,
     sha256(h.salt || convert_to(jsonb_build_array(
@@ -41,8 +41,8 @@ WHERE v.thread_id = :thread_id AND NOT EXISTS (
 ORDER BY v.event_id LIMIT :page_size;
 
 -- name: find_exported
--- Return of exported entries, given in parallel, their position and what is there now: the hash of the entry, and how the
--- chain has ended.
+-- Return for exported entries, given as parallel arrays, their position, the current hash of the entry, and the end of
+-- the chain.
 SELECT g.place, (
         SELECT h.hash FROM /*schema*/event_chains c
             JOIN /*schema*/event_hashes h ON h.thread_id = c.thread_id AND h.number = g.number

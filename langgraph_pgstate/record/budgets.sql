@@ -12,8 +12,8 @@ DELETE FROM /*schema*/budgets WHERE scope = :scope::text AND name = :name::text;
 SELECT scope, name, amount FROM /*schema*/budgets ORDER BY scope, name;
 
 -- name: read_spending
--- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), also of those that were
--- deleted, except some spans; after a row with whether there are any budgets, and when the day began.
+-- Return the budgets of some owners of runs, with the recorded cost of today's model calls (UTC), including deleted
+-- ones and without some spans. The first row has whether there are any budgets, and the start of the day.
 WITH day AS MATERIALIZED (
     SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS began_at
 ), ruled AS MATERIALIZED (
@@ -52,8 +52,8 @@ FROM ruled u;
 SELECT EXISTS (SELECT 1 FROM /*schema*/budgets);
 
 -- name: keep_costs
--- Keep what model calls of a thread, or of some of its runs, cost today (UTC), before their record is deleted. A statement of
--- its own, because the table is not distributed with the thread.
+-- Store today's costs (UTC) of model calls of a thread, or of some of its runs, before their record is deleted. It is a
+-- separate statement, because the table is not distributed with the thread.
 WITH today AS MATERIALIZED (
     SELECT s.started_at, s.span_id, r.tenant_id, r.user_id, r.agent, r.key, s.cost
     FROM /*schema*/spans s JOIN /*schema*/runs r ON r.thread_id = s.thread_id AND r.run_id = s.run_id
@@ -66,6 +66,6 @@ SELECT t.* FROM today t
 ON CONFLICT (started_at, span_id) DO NOTHING;
 
 -- name: sweep_costs
--- Delete the costs of deleted model calls of days before this one (UTC).
+-- Delete the costs of deleted model calls that began before today (UTC).
 DELETE FROM /*schema*/deleted_costs
 WHERE deleted_costs.started_at < date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC';

@@ -13,7 +13,7 @@ ORDER BY thread_id, run_id LIMIT :page_size;
 
 -- name: settle_runs
 -- End the runs of a thread whose process has died, with their spans, and return the runs that were still running. A run
--- that was enqueued does not end so: another worker goes on with it.
+-- that was enqueued is left out: another worker resumes it.
 -- leaves: events.payload
 -- leaves: runs.error_message
 -- leaves: spans.error_message

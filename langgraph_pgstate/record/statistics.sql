@@ -32,8 +32,9 @@ ORDER BY count(*) DESC, s.name
 LIMIT :page_size;
 
 -- name: measure_executions
--- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have made;
--- most called first. How long an action took whose outcome was found by another process, or a person, is not known.
+-- Return actions, errors, unknown outcomes and seconds of each tool, by the ledger, without copies that forks have
+-- made; most called first. How long an action took whose outcome was found by another process, or a person, is not
+-- known.
 SELECT e.tool, count(*), count(*) FILTER (WHERE e.status IN ('pending', 'running')),
     count(*) FILTER (WHERE e.status = 'error'), count(*) FILTER (WHERE e.status IN ('unknown', 'timeout')),
     count(*) FILTER (WHERE e.status = 'error')::double precision
@@ -75,8 +76,8 @@ ORDER BY 12 DESC, 7 DESC, 1, 2, 3, 4, 5, 6
 LIMIT :page_size;
 
 -- name: sum_costs
--- Return calls, tokens and cost of models by day, by model, and of all: rows of each have their own `part`. Of models
--- only the most expensive. Each day is summed apart, which needs no sorting.
+-- Return calls, tokens and cost of models in total, by day and by model; `part` names which. Only the most expensive
+-- models are returned. Each day is summed separately, which needs no sorting.
 SELECT g.part, g.provider, g.model, g.day, g.calls, g.input_tokens, g.output_tokens, g.cache_read_tokens,
     g.reasoning_tokens, g.cost, g.unpriced
 FROM (
@@ -207,8 +208,7 @@ WHERE g.part = 'day' OR g.place <= :page_size::bigint
 ORDER BY g.part, g.day, g.place;
 
 -- name: sum_owner_costs
--- Return number, tokens and cost of runs by agent and by user: rows of each have their own `part`. Only the most
--- expensive.
+-- Return number, tokens and cost of runs by agent and by user, the most expensive ones; `part` names which.
 -- matches: threads.metadata from scope
 SELECT g.part, CASE g.part WHEN 'agent' THEN g.agent ELSE g.user_id END, g.runs, g.input_tokens, g.output_tokens, g.cost
 FROM (

@@ -16,7 +16,7 @@ ORDER BY v.event_id DESC
 LIMIT 1;
 
 -- name: ask_cancel
--- Ask the worker of a running run to end it. If there are several actions, a rollback prevails, or else the first.
+-- Ask the worker of a running run to end it. Of several requests, a rollback takes precedence, or else the first.
 UPDATE /*schema*/queue SET cancel = :cancel::text
 WHERE thread_id = :thread_id::text AND run_id = ANY(:run_ids::text[]) AND status = 'running'
     AND (cancel IS NULL OR :cancel = 'rollback');
@@ -41,7 +41,7 @@ WITH gone AS (
 INSERT INTO /*schema*/webhooks (thread_id, run_id, url, run, ended_at, deliver_after) SELECT t.* FROM told t;
 
 -- name: put_webhooks
--- Note for their webhooks that some of a thread's runs were cancelled, which are about to be deleted.
+-- Make the webhooks of some cancelled runs of a thread due, before the runs are deleted.
 -- leaves: runs.error_message
 -- leaves: runs.metadata
 WITH told AS MATERIALIZED (

@@ -10,9 +10,9 @@ WHERE leases.thread_id = held.thread_id;
 
 -- name: end_runs
 -- End runs that their worker runs under the current leases of their threads. Leaves out those whose lease was lost, or
--- that are to be rolled back if this is not done here. If they succeeded, what they were to do is deleted, and what runs
--- were to do that their threads have gone on from. If they were interrupted, their default answers are due so long after
--- their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
+-- that are to be rolled back if this is not done here. If they succeeded, what they were to do is deleted, and what
+-- runs were to do that their threads have gone on from. If they were interrupted, their default answers are due so long
+-- after their oldest interrupts. Runs after `release_leases` and `lock_threads_for_no_key_update`.
 -- seals: runs.error_message with thread_id = thread_ids, run_id = run_ids
 -- seals: runs.error_traceback with thread_id = thread_ids, run_id = run_ids
 -- leaves: runs.metadata
@@ -109,13 +109,13 @@ UPDATE /*schema*/runs SET delete_at = now() + make_interval(secs => :seconds::do
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text;
 
 -- name: find_outlived
--- Return runs that have deleted their threads and are to be deleted now.
+-- Return runs that have deleted their threads and must be deleted now.
 SELECT r.thread_id, r.run_id FROM /*schema*/runs r
 WHERE r.delete_at <= now() AND NOT EXISTS (SELECT 1 FROM /*schema*/holds h WHERE h.thread_id = r.thread_id)
 ORDER BY r.delete_at LIMIT :page_size;
 
 -- name: hold_outlived
--- Lock a run that is to be deleted now until the transaction ends; skip it if it is locked.
+-- Lock a run that must be deleted now until the transaction ends; skip it if it is locked.
 SELECT 1 FROM /*schema*/runs r
 WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.delete_at <= now()
 FOR UPDATE SKIP LOCKED;
@@ -128,6 +128,6 @@ WHERE r.thread_id = :thread_id::text AND r.run_id = :run_id::text AND r.status =
 );
 
 -- name: notify_ended
--- Wake those who wait for runs that have ended, once the transaction commits. The payload is the ids of the runs, each on
--- a line of its own.
+-- Wake those who wait for runs that have ended, once the transaction commits. The payload is the ids of the runs, each
+-- on a line of its own.
 SELECT pg_notify('pgstate_ended', :run_ids::text);

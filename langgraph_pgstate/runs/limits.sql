@@ -1,5 +1,5 @@
 -- name: put_limit
--- Store the limit of a queue, of each of its keys, or of one.
+-- Store the limit of a queue, of each of its keys, or of one key.
 INSERT INTO /*schema*/queue_limits (queue, key, concurrency, rate, rate_seconds)
 VALUES (:queue::text, :key::text, :concurrency::integer, :rate::integer, :rate_seconds::double precision)
 ON CONFLICT (queue, key) DO UPDATE SET
@@ -30,7 +30,7 @@ FROM /*schema*/queue_limits l
 ORDER BY l.queue, l.key;
 
 -- name: sweep_keys
--- Delete what is stored of keys that were not claimed for a day, and of which no window is open.
+-- Delete the rows of keys that were not claimed for a day and have no open window.
 DELETE FROM /*schema*/queue_keys
 WHERE queue_keys.window_started_at < now() - interval '1 day' AND NOT EXISTS (
     SELECT 1 FROM /*schema*/queue_limits l

@@ -23,9 +23,9 @@ SELECT 1 FROM /*schema*/workers WHERE worker_id = :worker_id::text AND drain_ask
 DELETE FROM /*schema*/workers WHERE seen_at < now() - interval '1 day';
 
 -- name: tend_runs
--- Renew the leases of a worker's runs that no other transaction has locked, and record that it is alive. Return all runs
--- that it runs, how each is to be cancelled, whether the worker holds its lease, whether it is one of those, and whether
--- its lease was renewed.
+-- Renew the leases of a worker's runs that no other transaction has locked, and record that it is alive. Return all
+-- runs that it runs, how each is to be cancelled, whether the worker holds its lease, whether it is one of those, and
+-- whether its lease was renewed.
 WITH mine AS (
     SELECT * FROM unnest(:thread_ids::text[], :fencing_tokens::bigint[]) AS m (thread_id, fencing_token)
 ), free AS MATERIALIZED (
@@ -72,11 +72,10 @@ UPDATE /*schema*/leases SET holder_id = NULL, fencing_token = leases.fencing_tok
 FROM free WHERE leases.thread_id = :thread_id AND leases.thread_id = free.thread_id;
 
 -- name: recover_run
--- Put a run whose lease was lost back into the queue, before others, to be claimed alone if it has made no new checkpoint;
--- but end it if it was alone, and its worker has died too often without a new checkpoint, or after too many attempts. One
--- that is to be cancelled is left to that. Return the
--- number of deaths, whether it was ended, and how it is to be cancelled. Runs after `fence_lease` and
--- `lock_free_threads`.
+-- Put a run whose lease was lost back into the queue, before others, to be claimed alone if it has made no new
+-- checkpoint; but end it if it was alone, and its worker has died too often without a new checkpoint, or after too many
+-- attempts. One that is to be cancelled is left to that. Return the number of deaths, whether it was ended, and how it
+-- is to be cancelled. Runs after `fence_lease` and `lock_free_threads`.
 -- leaves: runs.error_message
 -- leaves: runs.error_traceback
 -- leaves: runs.metadata
@@ -160,7 +159,7 @@ WITH found AS MATERIALIZED (
 SELECT mine.crashes, mine.is_last, mine.cancel FROM mine;
 
 -- name: find_due
--- Return the threads of runs whose time has come.
+-- Return the threads of runs that are due.
 SELECT DISTINCT thread_id FROM (
     SELECT q.thread_id FROM /*schema*/queue q WHERE q.run_after <= now() ORDER BY q.run_after LIMIT :page_size
 ) AS due;

@@ -23,14 +23,14 @@ WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :en
     AND (:attempts::integer IS NULL OR attempts = :attempts);
 
 -- name: postpone_webhook
--- Note why a webhook was not delivered, and when it is tried again; without a delay, never.
+-- Store the error of an attempt to deliver a webhook, and the time of the next attempt; without a delay there is none.
 UPDATE /*schema*/webhooks SET
     deliver_after = now() + make_interval(secs => :delay::double precision), last_error = :error::text
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND attempts = :attempts::integer;
 
 -- name: retry_webhook
--- Let a webhook that has failed be tried again from now on, with all its attempts.
+-- Make a failed webhook due again, with all its attempts.
 UPDATE /*schema*/webhooks SET deliver_after = now(), attempts = 0
 WHERE thread_id = :thread_id::text AND run_id = :run_id::text AND ended_at = :ended_at::timestamptz
     AND deliver_after IS NULL;
@@ -45,6 +45,6 @@ ORDER BY w.ended_at DESC, w.thread_id, w.run_id
 LIMIT :page_size;
 
 -- name: sweep_webhooks
--- Delete webhooks of runs that ended so long ago, and have failed.
+-- Delete failed webhooks of runs that ended a given time ago.
 DELETE FROM /*schema*/webhooks
 WHERE deliver_after IS NULL AND ended_at < now() - make_interval(secs => :seconds::double precision);

@@ -25,16 +25,16 @@ WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind IN ('r', 'p'
 ORDER BY c.relname <> 'threads', c.relname;
 
 -- name: list_moved_tables
--- Return the tables whose rows are moved, partitions each by itself, with their sizes in blocks. The tenant of a row is
--- that of rows in the first ones.
+-- Return the tables whose rows are moved, each partition separately, with their sizes in blocks. Tables from which
+-- others take their tenants come first.
 SELECT c.relname::text, pg_relation_size(c.oid) / current_setting('block_size')::integer FROM pg_catalog.pg_class c
 WHERE c.relnamespace = to_regnamespace(:schema::text) AND c.relkind = 'r' AND c.relname <> 'tenants'
     AND NOT c.relname::text = ANY(:of_no_tenant::text[])
 ORDER BY array_position(ARRAY['threads', 'memories', 'files', 'assistants'], c.relname::text), c.relname;
 
 -- name: plan_move
--- Say what the next script of a move does: its table and blocks, the rule, the default of the tenant column, and
--- whether it is the last one.
+-- Set the parameters of the next script of a move: its table and blocks, the rule, the default of the tenant column,
+-- and whether it is the last one.
 SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstate.first', :first::text, true),
     set_config('pgstate.following', :following::text, true), set_config('pgstate.rule', :rule::text, true),
     set_config('pgstate.is_last', CASE WHEN :is_last::boolean THEN 'on' ELSE 'off' END, true),
@@ -44,7 +44,7 @@ SELECT set_config('pgstate.relation', :relation::text, true), set_config('pgstat
     set_config('enable_mergejoin', 'off', true);
 
 -- name: get_moved
--- Return how many rows got a tenant, and how many have none by the rule.
+-- Return the number of rows that got a tenant, and of those that have none by the rule.
 SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')::bigint;
 
 -- name: limit_wait
@@ -52,8 +52,8 @@ SELECT current_setting('pgstate.moved')::bigint, current_setting('pgstate.left')
 SELECT set_config('lock_timeout', :lock::text, true), set_config('statement_timeout', :statement::text, true);
 
 -- name: list_built_keys
--- Return keys that a move has to build beside those of the tables: name, statement, size of the table in bytes, whether
--- it is complete, and whether a process builds it now.
+-- Return keys that a move must build beside those of the tables: name, statement, size of the table in bytes, whether
+-- the key is complete, and whether a process is building it.
 SELECT n.name, regexp_replace(
         k.making, '^CREATE (UNIQUE )?INDEX ("[^"]*"|\S+) ON \S+ ',
         format('CREATE \1INDEX CONCURRENTLY %I ON %s ', n.name, c.oid::regclass)

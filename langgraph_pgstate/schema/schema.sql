@@ -4,9 +4,9 @@
 
 -- A thread is one conversation or task. The first put makes its row; later puts update it every few seconds, so that
 -- listing threads reads no checkpoints. `version` counts updates of title and metadata, so that a stale update can be
--- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is a
--- `ttl`. Of an archived thread (`archived_at`) only this row is here, so that lists still find it. What a copy or a fork has
--- inherited stays in it whatever is pruned or deleted elsewhere: `origin_thread_ids` names where all of it came from.
+-- refused. `pgstate maintain` deletes or prunes a thread after `expires_at`, which moves with `updated_at` if there is
+-- a `ttl`. An archived thread (`archived_at`) keeps only this row, so that lists find it. A copy or a fork keeps what
+-- it has inherited, even if it is pruned or deleted elsewhere. `origin_thread_ids` names all its sources.
 CREATE TABLE /*schema*/threads (
     thread_id text COLLATE "C" NOT NULL,
     agent text,
@@ -45,8 +45,9 @@ CREATE INDEX threads_metadata_idx ON /*schema*/threads USING gin (metadata jsonb
 -- and, for every other channel, references into `segment_ids`. `revision` is a new random number whenever the row is
 -- written: a process that builds on a cached checkpoint checks that it is unchanged. Columns that queries filter by are
 -- typed; `metadata` has everything. `next_checkpoint_id` is a child, set if a prune removed all children: the branch
--- went on from here. `state_version` is the version of the application's state; null is the first. `is_copy` is true if
--- a copy or a fork brought the row here: the run that it names wrote it in another thread, and is deleted there alone.
+-- continued from here. `state_version` is the version of the application's state; null is the first. `is_copy` is true
+-- if a copy or a fork brought the row here: the run that it names wrote it in another thread, and is deleted there
+-- alone.
 CREATE TABLE /*schema*/checkpoints (
     thread_id text COLLATE "C" NOT NULL,
     checkpoint_ns text COLLATE "C" NOT NULL,
@@ -109,7 +110,7 @@ CREATE INDEX writes_interrupts_idx ON /*schema*/writes (created_at DESC, thread_
     WHERE idx = -3 AND checkpoint_ns = '';
 
 -- Data keys, which encrypt content, wrapped by a master key that is not in the database. New content of a scope is
--- encrypted under its current key. A destroyed key leaves its row, without which it would be taken for lost.
+-- encrypted under its current key. A destroyed key keeps its row. A key without a row counts as lost.
 CREATE TABLE /*schema*/data_keys (
     key_id text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
@@ -124,7 +125,7 @@ CREATE TABLE /*schema*/data_keys (
 );
 CREATE UNIQUE INDEX data_keys_scope_idx ON /*schema*/data_keys (scope) WHERE is_current;
 
--- Nothing is deleted of a thread that has a row here. The application that holds it locks the thread's row for that.
+-- Legal holds. No data of a thread with a row here is deleted. Holding a thread locks its row.
 CREATE TABLE /*schema*/holds (
     thread_id text COLLATE "C" NOT NULL,
     reason text COLLATE "C" NOT NULL,
@@ -183,8 +184,8 @@ CREATE TABLE /*schema*/archives (
     PRIMARY KEY (archive_id)
 );
 
--- Which archives have a copy of a thread, also of one that is back in the database or was deleted there since. The one
--- that `threads.archive_id` names is the thread itself.
+-- Copies of threads in archives, also of threads that were restored or deleted. `threads.archive_id` names the archive
+-- of an archived thread.
 CREATE TABLE /*schema*/archived_threads (
     thread_id text COLLATE "C" NOT NULL,
     archive_id text COLLATE "C" NOT NULL,
@@ -194,8 +195,9 @@ CREATE TABLE /*schema*/archived_threads (
 CREATE INDEX archived_threads_archive_id_idx ON /*schema*/archived_threads (archive_id);
 CREATE INDEX archived_threads_user_id_idx ON /*schema*/archived_threads (user_id) WHERE user_id IS NOT NULL;
 
--- How long threads are kept: a policy selects threads, and says what becomes of them at an age. `cursor_id`, `began_at` and
--- `last_began_at` are where it is on its way through all threads, and when it began this way and the one before.
+-- Policies of how long threads are kept. A policy selects threads, and has ages for its actions. It visits all threads
+-- again and again: `cursor_id` is its position, `began_at` the start of this visit, `last_began_at` that of the last
+-- one.
 CREATE TABLE /*schema*/retention_policies (
     name text COLLATE "C" NOT NULL,
     agent text,
@@ -249,8 +251,8 @@ CREATE INDEX projections_state_idx ON /*schema*/projections USING gin (state jso
 -- A run is one invocation of a graph on a thread. Its process renews `alive_until`; a running run whose time has passed
 -- was left by a process that died. Steps, tokens and cost are those of all attempts, `steps_before` those of the
 -- attempts before the last; other columns describe the last attempt, `first_started_at` the first. If the run was
--- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes its
--- thread stays with its events until `delete_at`, so that their readers learn of its end.
+-- enqueued (`queue`), the queue writes status, attempt, end and error, and the recorder the rest. A run that deletes
+-- its thread stays with its events until `delete_at`, so that their readers learn of its end.
 CREATE TABLE /*schema*/runs (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -369,7 +371,7 @@ CREATE INDEX queue_running_idx ON /*schema*/queue (queue, key, worker_id) WHERE 
 CREATE INDEX queue_run_after_idx ON /*schema*/queue (run_after) WHERE run_after IS NOT NULL;
 CREATE INDEX queue_suspect_idx ON /*schema*/queue (queue, priority DESC, position) WHERE is_suspect;
 
--- What an enqueued run is to do. It stays when the run fails or is interrupted, so that it can be retried or resumed.
+-- Requests of enqueued runs. A row is kept if the run fails or is interrupted, so that it can be retried or resumed.
 CREATE TABLE /*schema*/run_requests (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -395,10 +397,11 @@ CREATE TABLE /*schema*/workers (
     PRIMARY KEY (worker_id)
 );
 
--- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run, by
--- one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last number,
--- and the number of events under this lease, by which a batch that is sent again is found. `setup()` and `pgstate maintain` make partitions by day; the default partition takes other
--- days. Days are dropped as a whole; `runs.last_event` has the number of the last one.
+-- The events of runs that a worker runs, several in a row. They are numbered without gaps over all attempts of a run,
+-- by one transaction at a time: it updates the run's row in `queue`, which has the worker's fencing token, the last
+-- number, and the number of events under this lease, by which a batch that is sent again is found. `setup()` and
+-- `pgstate maintain` make partitions by day; the default partition takes other days. Days are dropped as a whole.
+-- `runs.last_event` keeps the number of a run's last event.
 CREATE TABLE /*schema*/stream_batches (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -416,7 +419,7 @@ CREATE TABLE /*schema*/stream_batches (
 ALTER TABLE /*schema*/stream_batches ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE TABLE /*schema*/stream_batches_default PARTITION OF /*schema*/stream_batches DEFAULT;
 
--- How many runs may run at once, or begin in a time: of a queue, of each of its keys, or of one key.
+-- Limits of runs at the same time, or per window: of a queue, of each of its keys, or of one key.
 CREATE TABLE /*schema*/queue_limits (
     queue text NOT NULL,
     key text NOT NULL,
@@ -469,10 +472,10 @@ ALTER TABLE /*schema*/schedules ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE INDEX schedules_next_at_idx ON /*schema*/schedules (next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX schedules_thread_id_idx ON /*schema*/schedules (thread_id) WHERE thread_id IS NOT NULL;
 
--- Webhooks that are to be delivered. A row is inserted by the transaction that ends a run with a `webhook`, and deleted
--- when the URL has answered. A process that delivers one moves `deliver_after`, so that another one does it if it dies:
--- a webhook may be delivered twice, and is then known by its key. It outlives a thread that is deleted with the run's
--- end, but none that is deleted otherwise. Nothing that copies or exports threads knows this table.
+-- Webhooks to deliver. The transaction that ends a run with a `webhook` inserts a row. The row is deleted when the URL
+-- has responded. A process that delivers it moves `deliver_after`, so that another one does it if the process dies: a
+-- webhook may be delivered twice, with the same key. A row outlives a thread that its run deletes at its end. Any other
+-- deletion of the thread deletes the row. Copies and exports of threads leave this table out.
 CREATE TABLE /*schema*/webhooks (
     thread_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -510,11 +513,11 @@ CREATE TABLE /*schema*/assistant_versions (
 );
 
 -- What agents keep beyond a conversation. A namespace is a path of labels, compared label by label. `value` is what the
--- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are in
--- the indexes for approximate search (`is_large`), or wait for `maintain` to put them there (`is_waiting`); others are
--- searched exactly. `index_fields` are the fields to index: null for those of the store, none if the item is not indexed.
--- An item is `is_unindexed` until its embeddings are stored, after the embedding model failed. A memory has a `kind`, and
--- a `digest` by which the same is found when it is told again. Content may be encrypted: `value`.
+-- agent stored; `words` are those of its indexed fields, for full text. Rows of a namespace that has become large are
+-- in the indexes for approximate search (`is_large`), or wait for `maintain` to put them there (`is_waiting`); others
+-- are searched exactly. `index_fields` are the fields to index: null for those of the store, none if the item is not
+-- indexed. An item is `is_unindexed` until its embeddings are stored, after the embedding model failed. A memory has a
+-- `kind`, and a `digest` by which a duplicate is found. `value` is content, which may be encrypted.
 CREATE TABLE /*schema*/memories (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -555,7 +558,8 @@ CREATE INDEX memories_thread_id_idx ON /*schema*/memories (thread_id, run_id) WH
 CREATE INDEX memories_message_id_idx ON /*schema*/memories (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX memories_digest_idx ON /*schema*/memories (digest, namespace) WHERE digest IS NOT NULL;
 
--- Earlier versions of memories. A version was valid from `valid_from` until `valid_to`; then it was replaced or deleted.
+-- Earlier versions of memories. A version was valid from `valid_from` until `valid_to`; then it was replaced or
+-- deleted.
 CREATE TABLE /*schema*/memory_versions (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -607,9 +611,9 @@ CREATE TABLE /*schema*/memory_indexes (
 );
 CREATE UNIQUE INDEX memory_indexes_number_idx ON /*schema*/memory_indexes (number);
 
--- Files of agents, outside of threads. A namespace is a list of labels, compared as a whole. The row of a file names its
--- newest version, and stays when the file is deleted: whoever changes the file locks it. It is narrow, so that lists of
--- files read no contents.
+-- Files of agents, outside of threads. A namespace is a list of labels, compared as a whole. The row of a file names
+-- its newest version, and stays when the file is deleted: whoever changes the file locks it. It is narrow, so that
+-- lists of files read no contents.
 CREATE TABLE /*schema*/files (
     namespace text[] COLLATE "C" NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -729,10 +733,10 @@ CREATE INDEX span_exports_created_at_idx ON /*schema*/span_exports (created_at, 
 
 -- A tool execution is one action: committed before the tool runs, completed after it. The key identifies the action, so
 -- that it is done once. `result` is the exact result, encoded by the serializer, and compressed if `result_type` begins
--- with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random for each attempt; only
--- its owner may write the outcome. `answers` is the number of resume values of its task that were used to settle it.
--- `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id. As
--- long as it was not begun again here (`is_copy`), it is compensated on that thread.
+-- with `frame/`. `fingerprint` distinguishes actions under one tool-call id. `intent_id` is random for each attempt;
+-- only its owner may write the outcome. `answers` is the number of resume values of its task that were used to settle
+-- it. `origin_thread_id` is the thread it was begun on, if a fork or a copy brought it; its token is made of that id.
+-- As long as it was not begun again here (`is_copy`), it is compensated on that thread.
 CREATE TABLE /*schema*/tool_executions (
     thread_id text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -831,8 +835,8 @@ CREATE TABLE /*schema*/event_chains (
 );
 
 -- An entry of a chain is an event as it was stored: `digest` is the SHA-256 of `salt` and the event, `hash` that of the
--- hash before it and the digest. Without the salt, which is removed when the event is deleted or redacted, nobody can
--- find out by trying what the event was. A redacted event has a later entry, too.
+-- hash before it and the digest. The salt is removed when the event is deleted or redacted. Without it, the event
+-- cannot be guessed from the digest. A redacted event has a later entry, too.
 CREATE TABLE /*schema*/event_hashes (
     thread_id text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
@@ -897,7 +901,7 @@ CREATE TABLE /*schema*/prices (
     PRIMARY KEY (model, provider, valid_from)
 );
 
--- What model calls may cost on one day (UTC): those of a tenant, a user, an agent or a key of the queue.
+-- Maximum cost of model calls on one day (UTC), of a tenant, a user, an agent or a key of the queue.
 CREATE TABLE /*schema*/budgets (
     scope text NOT NULL,
     name text NOT NULL,
@@ -905,8 +909,9 @@ CREATE TABLE /*schema*/budgets (
     PRIMARY KEY (scope, name)
 );
 
--- What today's model calls have cost whose thread or run was deleted, so that deleting a conversation renews no budget. It
--- has rows only while there are budgets, of no thread and with no content, and maintenance deletes those of other days.
+-- Costs of today's model calls whose thread or run was deleted, so that a deletion does not restore a budget. The table
+-- has rows only while there are budgets. They belong to no thread and have no content; `maintain` deletes those of
+-- other days.
 CREATE TABLE /*schema*/deleted_costs (
     started_at timestamptz NOT NULL,
     span_id text COLLATE "C" NOT NULL,
@@ -918,7 +923,7 @@ CREATE TABLE /*schema*/deleted_costs (
     PRIMARY KEY (started_at, span_id)
 );
 
--- What each call of `maintain` did, and how large the tables were then. It has rows of no thread, like `workers`.
+-- Reports of `maintain`, with the sizes of the tables. Like `workers`, the table has rows of no thread.
 CREATE TABLE /*schema*/maintenance (
     maintained_at timestamptz NOT NULL DEFAULT now(),
     seconds double precision NOT NULL,
@@ -941,7 +946,7 @@ WHERE r.status IN ('error', 'timeout') OR r.status = 'running' AND r.alive_until
     SELECT 1 FROM /*schema*/journal j WHERE j.thread_id = r.thread_id AND j.run_id = r.run_id AND j.is_alone
 );
 
--- Runs that are running by their row although their process died, until `maintain` or the thread's next run ends them.
+-- Runs of status running whose process died, until `maintain` or the thread's next run ends them.
 CREATE VIEW /*schema*/stuck_runs AS
 SELECT r.thread_id, r.run_id, r.agent, r.tenant_id, r.user_id, r.attempt, r.holder_id, r.started_at, r.alive_until,
     r.steps, r.last_checkpoint_id
@@ -996,8 +1001,8 @@ SELECT s.thread_id, s.run_id, s.span_id, s.name AS tool, s.agent, s.status, s.st
 FROM /*schema*/spans s
 WHERE s.kind = 'tool';
 
--- Calls, errors, unknown outcomes (by the ledger) and seconds of tools, over all time. How long a call took whose process
--- died is not known; if it was found out later that it took effect, it is no error.
+-- Calls, errors, unknown outcomes (by the ledger) and seconds of tools, over all time. The duration of a call whose
+-- process died is unknown. Such a call is no error if it was found to have taken effect.
 CREATE VIEW /*schema*/tool_statistics AS
 SELECT c.tool, count(*) AS calls,
     count(*) FILTER (WHERE c.status = 'error' AND NOT c.is_unknown AND NOT c.is_found) AS errors,
@@ -1171,7 +1176,7 @@ COMMENT ON COLUMN /*schema*/threads.ttl_strategy IS
 COMMENT ON COLUMN /*schema*/threads.archived_at IS 'time it was archived; null: its rows are in the database';
 COMMENT ON COLUMN /*schema*/threads.archive_id IS 'archive that has its rows, if it was archived';
 COMMENT ON COLUMN /*schema*/threads.origin_thread_ids IS
-    'threads from which it has inherited by copies and forks, at any distance; null if it is none';
+    'threads from which it has inherited by copies and forks, at any distance; null: none';
 
 COMMENT ON TABLE /*schema*/checkpoints IS 'One row for each state of a graph after a superstep.';
 COMMENT ON COLUMN /*schema*/checkpoints.thread_id IS 'the thread';
@@ -1189,7 +1194,7 @@ COMMENT ON COLUMN /*schema*/checkpoints.segment_ids IS 'rows of segments that st
 COMMENT ON COLUMN /*schema*/checkpoints.metadata IS 'metadata of LangGraph';
 COMMENT ON COLUMN /*schema*/checkpoints.state IS 'versions, small values and references to segments; encoded';
 COMMENT ON COLUMN /*schema*/checkpoints.next_checkpoint_id IS
-    'a child that a prune removed: the branch went on from here';
+    'a child that a prune removed; the branch continued from here';
 COMMENT ON COLUMN /*schema*/checkpoints.state_version IS 'version of the state of the application; null: the first';
 COMMENT ON COLUMN /*schema*/checkpoints.is_copy IS 'true: brought by a copy or a fork; its run wrote it in another thread';
 
@@ -1214,22 +1219,22 @@ COMMENT ON COLUMN /*schema*/writes.created_at IS 'time it was stored';
 COMMENT ON COLUMN /*schema*/writes.data IS 'channels and values; encoded';
 COMMENT ON COLUMN /*schema*/writes.is_copy IS 'true: brought by a copy or a fork; its run wrote it in another thread';
 
-COMMENT ON TABLE /*schema*/holds IS 'Legal holds: nothing is deleted of a thread that has one.';
+COMMENT ON TABLE /*schema*/holds IS 'Legal holds. No data of a held thread is deleted.';
 COMMENT ON COLUMN /*schema*/holds.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/holds.reason IS 'why it is held, like the number of a case';
 COMMENT ON COLUMN /*schema*/holds.held_by IS 'name of the person who holds it';
 COMMENT ON COLUMN /*schema*/holds.created_at IS 'time since which it is held';
 COMMENT ON TABLE /*schema*/data_keys IS
     'Keys that encrypt content, each wrapped by a master key that is not in the database.';
-COMMENT ON COLUMN /*schema*/data_keys.key_id IS 'id of the key, which encrypted values begin with';
-COMMENT ON COLUMN /*schema*/data_keys.scope IS 'what it is the key of, such as a user; empty: all';
+COMMENT ON COLUMN /*schema*/data_keys.key_id IS 'id of the key; encrypted values begin with it';
+COMMENT ON COLUMN /*schema*/data_keys.scope IS 'scope of the key, such as a user; empty: all rows';
 COMMENT ON COLUMN /*schema*/data_keys.master_id IS 'master key that has wrapped it';
 COMMENT ON COLUMN /*schema*/data_keys.wrapped IS 'the key, encrypted by the master key; null: it was destroyed';
 COMMENT ON COLUMN /*schema*/data_keys.is_current IS 'whether new content of the scope is encrypted under it';
 COMMENT ON COLUMN /*schema*/data_keys.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/data_keys.replaced_at IS 'time from which another key encrypts new content';
-COMMENT ON COLUMN /*schema*/data_keys.retired_at IS 'time since when no row is encrypted under it; archives may be';
-COMMENT ON COLUMN /*schema*/data_keys.destroyed_at IS 'time it was destroyed: what it encrypts cannot be read any more';
+COMMENT ON COLUMN /*schema*/data_keys.retired_at IS 'time since which no row is encrypted under it; archives may still need it';
+COMMENT ON COLUMN /*schema*/data_keys.destroyed_at IS 'time it was destroyed; values under it cannot be read any more';
 
 COMMENT ON TABLE /*schema*/labels IS 'Names of checkpoints. A prune keeps a checkpoint that has one.';
 COMMENT ON COLUMN /*schema*/labels.thread_id IS 'the thread';
@@ -1260,25 +1265,25 @@ COMMENT ON COLUMN /*schema*/tombstones.deleted_at IS 'time it was deleted';
 COMMENT ON COLUMN /*schema*/tombstones.expires_at IS 'time from which maintain may remove the tombstone';
 
 COMMENT ON TABLE /*schema*/archives IS 'Objects outside of the database that have the rows of archived threads.';
-COMMENT ON COLUMN /*schema*/archives.archive_id IS 'its id, which its two objects are named after';
+COMMENT ON COLUMN /*schema*/archives.archive_id IS 'its id, part of the names of its two objects';
 COMMENT ON COLUMN /*schema*/archives.url IS 'folder or bucket of the objects';
 COMMENT ON COLUMN /*schema*/archives.created_at IS 'time the upload began';
 COMMENT ON COLUMN /*schema*/archives.completed_at IS
     'time its threads were deleted from the database; null: it was not finished, or none could be deleted';
 COMMENT ON COLUMN /*schema*/archives.deletion_id IS
-    'the call that deletes it: no thread is left to it any more; null: none does';
+    'call that has claimed its deletion; null: none';
 COMMENT ON COLUMN /*schema*/archives.threads IS 'number of threads in it';
 COMMENT ON COLUMN /*schema*/archives.bytes IS 'size of both objects';
 COMMENT ON COLUMN /*schema*/archives.root IS 'SHA-256 over the manifest, which has those of all parts';
 COMMENT ON COLUMN /*schema*/archives.schema_version IS 'version of the schema that the rows are of';
 COMMENT ON COLUMN /*schema*/archives.key_ids IS 'data keys that encrypted values in it need';
 
-COMMENT ON TABLE /*schema*/archived_threads IS 'Which archives have a copy of a thread.';
+COMMENT ON TABLE /*schema*/archived_threads IS 'Copies of threads in archives.';
 COMMENT ON COLUMN /*schema*/archived_threads.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/archived_threads.archive_id IS 'archive that has a copy of it';
 COMMENT ON COLUMN /*schema*/archived_threads.user_id IS 'owner of the thread when it was archived';
 
-COMMENT ON TABLE /*schema*/retention_policies IS 'How long threads are kept, and what becomes of them then.';
+COMMENT ON TABLE /*schema*/retention_policies IS 'Policies of how long threads are kept.';
 COMMENT ON COLUMN /*schema*/retention_policies.name IS 'name of the policy';
 COMMENT ON COLUMN /*schema*/retention_policies.agent IS 'only threads of this agent';
 COMMENT ON COLUMN /*schema*/retention_policies.tenant_id IS 'only threads of this tenant';
@@ -1286,9 +1291,9 @@ COMMENT ON COLUMN /*schema*/retention_policies.user_id IS 'only threads of this 
 COMMENT ON COLUMN /*schema*/retention_policies.status IS 'only threads of this status';
 COMMENT ON COLUMN /*schema*/retention_policies.metadata IS 'only threads whose metadata contain this';
 COMMENT ON COLUMN /*schema*/retention_policies.content_after IS
-    'age at which what was said is removed from spans, messages and runs';
+    'age at which content is removed from spans, messages and runs';
 COMMENT ON COLUMN /*schema*/retention_policies.prune_after IS 'age at which checkpoints are pruned';
-COMMENT ON COLUMN /*schema*/retention_policies.keep_last IS 'newest checkpoints that stay in each namespace';
+COMMENT ON COLUMN /*schema*/retention_policies.keep_last IS 'number of newest checkpoints to keep in each namespace';
 COMMENT ON COLUMN /*schema*/retention_policies.archive_after IS 'time without activity after which threads are archived';
 COMMENT ON COLUMN /*schema*/retention_policies.archive_to IS 'folder or bucket of the archive';
 COMMENT ON COLUMN /*schema*/retention_policies.delete_after IS
@@ -1298,10 +1303,10 @@ COMMENT ON COLUMN /*schema*/retention_policies.updated_at IS 'time it was change
 COMMENT ON COLUMN /*schema*/retention_policies.version IS 'number of times that it was stored';
 COMMENT ON COLUMN /*schema*/retention_policies.applied_at IS
     'time it was last applied to all threads; null: not since it was stored';
-COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has gone to';
+COMMENT ON COLUMN /*schema*/retention_policies.cursor_id IS 'last thread that it has visited';
 COMMENT ON COLUMN /*schema*/retention_policies.began_at IS
-    'time it began to go through the threads; null: it has gone through all';
-COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS 'the same of the last time that it went through all';
+    'time it began to visit threads; null: it has visited all';
+COMMENT ON COLUMN /*schema*/retention_policies.last_began_at IS 'began_at of the last visit of all threads';
 
 COMMENT ON TABLE /*schema*/answers IS 'Answers to interrupts, at most one for each.';
 COMMENT ON COLUMN /*schema*/answers.thread_id IS 'the thread';
@@ -1345,8 +1350,8 @@ COMMENT ON COLUMN /*schema*/runs.error_type IS
     'exception; ProcessDied or WorkerDied: its process was killed';
 COMMENT ON COLUMN /*schema*/runs.error_message IS 'message of the exception';
 COMMENT ON COLUMN /*schema*/runs.error_traceback IS 'traceback of the exception';
-COMMENT ON COLUMN /*schema*/runs.input IS 'input as JSON, cut at RecorderSettings.limit bytes';
-COMMENT ON COLUMN /*schema*/runs.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
+COMMENT ON COLUMN /*schema*/runs.input IS 'input as JSON, truncated at RecorderSettings.limit bytes';
+COMMENT ON COLUMN /*schema*/runs.output IS 'output as JSON, truncated at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/runs.first_started_at IS 'start of the first attempt';
 COMMENT ON COLUMN /*schema*/runs.steps_before IS 'supersteps of the attempts before the last';
 COMMENT ON COLUMN /*schema*/runs.queue IS 'queue it was enqueued in; null: it was not enqueued';
@@ -1405,7 +1410,7 @@ COMMENT ON COLUMN /*schema*/queue.enqueued_at IS
 COMMENT ON COLUMN /*schema*/queue.attempt IS 'attempts that began; one of a run that was requeued does not count';
 COMMENT ON COLUMN /*schema*/queue.crashes IS 'deaths of its worker since it last made a checkpoint';
 COMMENT ON COLUMN /*schema*/queue.cancel IS
-    'cancel, interrupt or rollback: its worker is to end it so; null: no end was asked for';
+    'cancel, interrupt or rollback: how its worker must end it; null: no end was requested';
 COMMENT ON COLUMN /*schema*/queue.worker_id IS 'worker that runs it; null while it is pending';
 COMMENT ON COLUMN /*schema*/queue.fencing_token IS
     'number of the lease under which its worker runs it; null while it is pending';
@@ -1426,7 +1431,7 @@ COMMENT ON COLUMN /*schema*/queue.is_suspect IS
     'true: its worker died without a new checkpoint, or too often; a worker claims it only if it runs no other run';
 
 COMMENT ON TABLE /*schema*/run_requests IS
-    'What enqueued runs are to do. A row is deleted when its run succeeds or is discarded.';
+    'Requests of enqueued runs. A row is deleted when its run succeeds or is discarded.';
 COMMENT ON COLUMN /*schema*/run_requests.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/run_requests.run_id IS 'the run';
 COMMENT ON COLUMN /*schema*/run_requests.options IS
@@ -1449,7 +1454,7 @@ COMMENT ON COLUMN /*schema*/workers.versions IS
 COMMENT ON COLUMN /*schema*/workers.drain_asked_at IS
     'time the worker was asked to drain: to claim no more, requeue its runs and end; null: it was not';
 
-COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of the runs that run at once, or begin in a time. Edited by the user.';
+COMMENT ON TABLE /*schema*/queue_limits IS 'Limits of runs at the same time, or per window. Edited by the user.';
 COMMENT ON COLUMN /*schema*/queue_limits.queue IS 'the queue';
 COMMENT ON COLUMN /*schema*/queue_limits.key IS
     'the key; empty: the whole queue; *: each key that has no row of its own';
@@ -1506,7 +1511,7 @@ COMMENT ON COLUMN /*schema*/schedules.last_error IS
     'why a run was refused at last_at; null: none was';
 COMMENT ON COLUMN /*schema*/schedules.created_at IS 'time it was made';
 COMMENT ON COLUMN /*schema*/schedules.updated_at IS 'time it was changed, paused or resumed';
-COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks pass';
+COMMENT ON COLUMN /*schema*/schedules.is_paused IS 'true: its ticks enqueue no run';
 COMMENT ON COLUMN /*schema*/schedules.end_at IS 'time of its last tick at most; null: it has no end';
 COMMENT ON COLUMN /*schema*/schedules.thread_ttl IS
     'how long the new threads of its runs are kept after their last activity; null: for ever';
@@ -1515,11 +1520,11 @@ COMMENT ON COLUMN /*schema*/schedules.metadata IS
 COMMENT ON COLUMN /*schema*/schedules.owner_id IS
     'authenticated user of the server who made it or changed it last; null: none';
 COMMENT ON TABLE /*schema*/webhooks IS
-    'Ends of runs that are to be sent to a URL. A row is deleted when it was delivered; it outlives its thread.';
+    'Ends of runs to send to a URL. A row is deleted after its delivery, and outlives its thread.';
 COMMENT ON COLUMN /*schema*/webhooks.thread_id IS 'thread';
 COMMENT ON COLUMN /*schema*/webhooks.run_id IS 'run';
 COMMENT ON COLUMN /*schema*/webhooks.ended_at IS 'time at which the run ended; with the run it identifies the delivery';
-COMMENT ON COLUMN /*schema*/webhooks.url IS 'where it is delivered to';
+COMMENT ON COLUMN /*schema*/webhooks.url IS 'URL to which it is delivered';
 COMMENT ON COLUMN /*schema*/webhooks.run IS 'columns of the run, as it ended';
 COMMENT ON COLUMN /*schema*/webhooks.deliver_after IS
     'time before which it is not delivered: the next attempt, or the end of one in progress; null: it failed for '
@@ -1611,15 +1616,15 @@ COMMENT ON COLUMN /*schema*/memory_indexes.fields IS 'fields of a value that are
 COMMENT ON COLUMN /*schema*/memory_indexes.parameters IS 'parameters of the approximate index';
 COMMENT ON COLUMN /*schema*/memory_indexes.is_complete IS 'whether all memories are in it';
 COMMENT ON COLUMN /*schema*/memory_indexes.created_at IS 'time it was made';
-COMMENT ON COLUMN /*schema*/memory_indexes.indexer IS 'who is embedding what it lacks: one at a time';
-COMMENT ON COLUMN /*schema*/memory_indexes.indexing_until IS 'time until which nobody else does; null: anybody may';
+COMMENT ON COLUMN /*schema*/memory_indexes.indexer IS 'call that embeds missing memories; one at a time';
+COMMENT ON COLUMN /*schema*/memory_indexes.indexing_until IS 'time until which no other call may; null: any may';
 
 COMMENT ON TABLE /*schema*/spans IS
     'One row for each timed operation in a run. Partitioned by month of started_at: spans_2026_11 and so on; '
     'spans_default has the months without a partition.';
 
 COMMENT ON TABLE /*schema*/files IS 'Files of agents: the newest version of each, without contents. Not part of any thread.';
-COMMENT ON COLUMN /*schema*/files.namespace IS 'whose files they are: labels, compared as a whole';
+COMMENT ON COLUMN /*schema*/files.namespace IS 'labels of the owner of the file, compared as a whole';
 COMMENT ON COLUMN /*schema*/files.path IS 'path, from /';
 COMMENT ON COLUMN /*schema*/files.directory IS 'the path up to its last /';
 COMMENT ON COLUMN /*schema*/files.version IS 'number of the newest version, from 1; a deletion makes one, too';
@@ -1632,11 +1637,11 @@ COMMENT ON COLUMN /*schema*/files.deleted_at IS 'time it was deleted; null: it w
 COMMENT ON TABLE /*schema*/file_texts IS
     'The text of the newest version of each file, for searches. Without binary files, texts with NUL, and files that a '
     'serializer of the application has encoded.';
-COMMENT ON COLUMN /*schema*/file_texts.namespace IS 'whose files they are';
+COMMENT ON COLUMN /*schema*/file_texts.namespace IS 'labels, as in files';
 COMMENT ON COLUMN /*schema*/file_texts.path IS 'path, from /';
 COMMENT ON COLUMN /*schema*/file_texts.content IS 'the text';
 COMMENT ON TABLE /*schema*/file_versions IS 'Versions of files, which do not change.';
-COMMENT ON COLUMN /*schema*/file_versions.namespace IS 'whose files they are';
+COMMENT ON COLUMN /*schema*/file_versions.namespace IS 'labels, as in files';
 COMMENT ON COLUMN /*schema*/file_versions.path IS 'path, from /';
 COMMENT ON COLUMN /*schema*/file_versions.version IS 'number of the version, from 1';
 COMMENT ON COLUMN /*schema*/file_versions.operation IS 'write, edit, delete or restore';
@@ -1684,8 +1689,8 @@ COMMENT ON COLUMN /*schema*/spans.cost IS
 COMMENT ON COLUMN /*schema*/spans.tool_call_id IS 'id that the model gave the tool call';
 COMMENT ON COLUMN /*schema*/spans.error_type IS 'exception';
 COMMENT ON COLUMN /*schema*/spans.error_message IS 'message of the exception';
-COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, cut at RecorderSettings.limit bytes';
-COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, cut at RecorderSettings.limit bytes';
+COMMENT ON COLUMN /*schema*/spans.input IS 'input as JSON, truncated at RecorderSettings.limit bytes';
+COMMENT ON COLUMN /*schema*/spans.output IS 'output as JSON, truncated at RecorderSettings.limit bytes';
 COMMENT ON COLUMN /*schema*/spans.attributes IS 'other attributes, with the GenAI names of OpenTelemetry';
 COMMENT ON COLUMN /*schema*/spans.semconv_version IS 'version of these names';
 
@@ -1810,9 +1815,9 @@ COMMENT ON TABLE /*schema*/erasures IS 'Erasures, and their receipts, which name
 COMMENT ON COLUMN /*schema*/erasures.erasure_id IS 'random id';
 COMMENT ON COLUMN /*schema*/erasures.kind IS 'user, thread or message';
 COMMENT ON COLUMN /*schema*/erasures.started_at IS 'start';
-COMMENT ON COLUMN /*schema*/erasures.ended_at IS 'end; null: it is not finished, and the same call goes on with it';
+COMMENT ON COLUMN /*schema*/erasures.ended_at IS 'end; null: it is not finished, and the same call continues it';
 COMMENT ON COLUMN /*schema*/erasures.salt IS 'random, for subject; null once it is finished';
-COMMENT ON COLUMN /*schema*/erasures.subject IS 'SHA-256 of the salt and of what is erased; null once it is finished';
+COMMENT ON COLUMN /*schema*/erasures.subject IS 'SHA-256 of the salt and the subject; null once it is finished';
 COMMENT ON COLUMN /*schema*/erasures.counts IS 'rows that were erased or redacted, by table';
 COMMENT ON COLUMN /*schema*/erasures.receipt IS 'receipt with its signature; null until it is finished';
 
@@ -1839,7 +1844,7 @@ COMMENT ON COLUMN /*schema*/budgets.name IS 'the tenant, user, agent or key; *: 
 COMMENT ON COLUMN /*schema*/budgets.amount IS 'cost at which further calls are refused, in the currency of prices';
 
 COMMENT ON TABLE /*schema*/deleted_costs IS
-    'What model calls of this day (UTC) have cost whose thread or run was deleted, for budgets. Empty without '
+    'Costs of model calls of this day (UTC) whose thread or run was deleted, for budgets. Empty without '
     'budgets; maintain deletes rows of other days. Not part of any thread.';
 COMMENT ON COLUMN /*schema*/deleted_costs.started_at IS 'start of the call';
 COMMENT ON COLUMN /*schema*/deleted_costs.span_id IS 'id that its span had';
@@ -1852,7 +1857,7 @@ COMMENT ON COLUMN /*schema*/prices.cache_read IS 'price of a million tokens read
 COMMENT ON COLUMN /*schema*/prices.reasoning IS 'price of a million tokens of reasoning; null: as output';
 
 COMMENT ON TABLE /*schema*/maintenance IS
-    'What maintain did, for 400 days. Not part of any thread.';
+    'Reports of maintain, for 400 days. Not part of any thread.';
 COMMENT ON COLUMN /*schema*/maintenance.maintained_at IS 'time it ended';
 COMMENT ON COLUMN /*schema*/maintenance.seconds IS 'how long it took, in seconds';
 COMMENT ON COLUMN /*schema*/maintenance.report IS 'what it made, ended and deleted: numbers and names of partitions';
@@ -1877,7 +1882,7 @@ COMMENT ON COLUMN /*schema*/failed_runs.steps IS 'supersteps of all attempts';
 COMMENT ON COLUMN /*schema*/failed_runs.cost IS 'of its model calls, in the currency of prices';
 
 COMMENT ON VIEW /*schema*/stuck_runs IS
-    'Runs that are running by their row although their process died. maintain, or the next run on the thread, ends '
+    'Runs of status running whose process died. maintain, or the next run on the thread, ends '
     'them.';
 COMMENT ON COLUMN /*schema*/stuck_runs.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/stuck_runs.run_id IS 'the run';
@@ -1953,7 +1958,7 @@ COMMENT ON VIEW /*schema*/tool_statistics IS 'Tools over all time. For a shorter
 COMMENT ON COLUMN /*schema*/tool_statistics.tool IS 'name of the tool';
 COMMENT ON COLUMN /*schema*/tool_statistics.calls IS 'number of calls';
 COMMENT ON COLUMN /*schema*/tool_statistics.errors IS
-    'number of failures; a call whose process died is none if it took effect, as was found out';
+    'number of failures, without calls whose process died and that were found to have taken effect';
 COMMENT ON COLUMN /*schema*/tool_statistics.unknown IS 'number of calls with an unknown outcome, by the ledger';
 COMMENT ON COLUMN /*schema*/tool_statistics.error_rate IS 'failures divided by calls with an outcome, 0 to 1';
 COMMENT ON COLUMN /*schema*/tool_statistics.mean IS 'mean duration in seconds, without calls whose process died';
@@ -2028,7 +2033,7 @@ COMMENT ON COLUMN /*schema*/provenance.output_tokens IS 'tokens written in the s
 COMMENT ON COLUMN /*schema*/provenance.cost IS 'of the superstep, in the currency of prices';
 COMMENT ON COLUMN /*schema*/provenance.branches IS 'checkpoints with the same parent, itself included';
 
-COMMENT ON VIEW /*schema*/summaries IS 'Summaries of threads, which memories of the kind summary are.';
+COMMENT ON VIEW /*schema*/summaries IS 'Summaries of threads: memories of the kind summary.';
 COMMENT ON COLUMN /*schema*/summaries.thread_id IS 'the thread';
 COMMENT ON COLUMN /*schema*/summaries.checkpoint_id IS 'checkpoint as of which it is';
 COMMENT ON COLUMN /*schema*/summaries.run_id IS 'run that made it';
@@ -2055,7 +2060,7 @@ COMMENT ON COLUMN /*schema*/memory_messages.checkpoint_id IS 'checkpoint of the 
 COMMENT ON COLUMN /*schema*/memory_messages.thread_id IS 'thread that has the message: the same, or a fork of it';
 COMMENT ON COLUMN /*schema*/memory_messages.message_id IS 'the message';
 COMMENT ON COLUMN /*schema*/memory_messages.role IS 'who said it, as in messages';
-COMMENT ON COLUMN /*schema*/memory_messages.content IS 'what was said; content';
+COMMENT ON COLUMN /*schema*/memory_messages.content IS 'text of the message; content';
 COMMENT ON COLUMN /*schema*/memory_messages.said_at IS 'time it was stored';
 
 COMMENT ON VIEW /*schema*/conversations IS

@@ -13,7 +13,7 @@ SELECT EXISTS (
     EXISTS (SELECT 1 FROM pg_catalog.pg_extension e WHERE e.extname = 'citus');
 
 -- name: plan_walls
--- Name roles that are to see all tenants, or their names, and the tables that tenants share, for the walls that this
+-- Set the roles that may see all tenants, or their names, and the tables that tenants share, for the walls that this
 -- transaction makes.
 SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgstate.workers', :workers::text, true),
     set_config('pgstate.of_no_tenant', (:of_no_tenant::text[])::text, true),
@@ -21,7 +21,7 @@ SELECT set_config('pgstate.operators', :operators::text, true), set_config('pgst
     set_config('pgstate.is_moving', CASE WHEN :is_moving::boolean THEN 'on' ELSE 'off' END, true);
 
 -- name: list_keys
--- Return the indexes of tables that do not keep tenants apart yet, and how they are where keys begin with the tenant:
+-- Return the indexes of tables that do not keep tenants apart yet, in the form in which keys begin with the tenant:
 -- table, index, constraint, and definitions of the constraint and of the index.
 SELECT c.relname::text, x.relname::text, k.conname::text,
     regexp_replace(pg_get_constraintdef(k.oid), '\(', '(pgstate_tenant, '),

@@ -74,7 +74,7 @@ RETURNING attempt;
 
 -- name: settle_tool_execution
 -- Set the outcome of an action that no live process runs, if it is unchanged; its former process can no longer write an
--- outcome. What a successful compensation compensates is marked.
+-- outcome. A successful compensation marks the action that it compensates.
 -- seals: tool_executions.result
 -- seals: tool_executions.preview
 -- seals: tool_executions.error_message
