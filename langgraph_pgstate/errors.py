@@ -41,7 +41,7 @@
     ├── RunCancelledError                    an enqueued run was cancelled, or deleted
     ├── RunTimeoutError (TimeoutError)       an enqueued run did not end while the caller waited
     ├── AlreadyAnsweredError                 the interrupt is answered already
-    ├── AlreadyDoneError                     a person has done the same since the caller looked
+    ├── AlreadyDoneError                     another person has done the same meanwhile
     ├── StateVersionError                    a checkpoint has a state version that this program does not know
     ├── UpcastError                          an upcaster failed on a checkpoint
     ├── CorruptStateError                    stored bytes are damaged or a reference has no target
@@ -49,10 +49,10 @@
     ├── EncryptionError
     │   ├── EncryptedError                   stored content is encrypted, and no key is given
     │   ├── NotEncryptedError                stored content is not encrypted where only encrypted content is accepted
-    │   ├── DecryptionError                  stored content was changed, cut off, or moved from another row
+    │   ├── DecryptionError                  stored content was changed, truncated, or moved from another row
     │   ├── DataKeyError                     the data key of stored content is missing, or its master key is not given
     │   ├── DataKeyDestroyedError            the data key of stored content was destroyed, and its content with it
-    │   ├── KeyUnavailableError              the master key does not answer; what is cached goes on
+    │   ├── KeyUnavailableError              the master key does not respond; cached data keys stay in use
     │   └── MissingKeysError                 data keys were not loaded; operations of this package load them themselves
     ├── ToolError
     │   ├── ToolOutcomeUnknownError          the outcome of a tool is unknown and must be settled
@@ -193,7 +193,7 @@ class SourceMissingError(SchemaMissingError):
 
 
 class SchemaOutdatedError(SchemaError):
-    """The schema is older than this package, or newer by a migration that does more than add.
+    """The schema is older than this package, or newer by a migration that is not additive.
 
     Attributes:
         schema: The PostgreSQL schema.
@@ -298,7 +298,7 @@ class StaleMemoryError(PGStateError):
         expected: The version that the caller had read; 0 for none.
         found: The current version; 0 for none.
         changed_by: User or service that stored the current version, or that deleted the item.
-        changed_at: Time at which that was.
+        changed_at: Time of that change.
     """
 
     def __init__(
@@ -478,8 +478,8 @@ class ThreadHeldError(PGStateError):
     Attributes:
         thread_id: The thread.
         held_by: Name of the person; of several, the first.
-        reason: Why.
-        since: Since when.
+        reason: The reason.
+        since: Start of the hold.
     """
 
     def __init__(self, thread_id: str, held_by: str, reason: str, since: datetime) -> None:
@@ -498,7 +498,7 @@ class ThreadArchivedError(PGStateError):
     Attributes:
         thread_id: The thread.
         archive_id: The archive that has it.
-        archived_at: Since when; `None` if it is not known.
+        archived_at: Time of the archiving; `None` if it is unknown.
     """
 
     def __init__(self, thread_id: str, archive_id: str, archived_at: datetime | None = None) -> None:
@@ -524,17 +524,17 @@ class ArchiveError(PGStateError):
 
 
 class ArchiveUnavailableError(ArchiveError):
-    """The objects of an archive cannot be reached, or not be written."""
+    """The objects of an archive cannot be read or written."""
 
     retryable = True
 
 
 class ThreadInUseError(PGStateError):
-    """A process runs the thread: it has in its memory what is to be redacted, and would store it again.
+    """A process runs the thread. It would store the redacted content again from its memory.
 
     Attributes:
         thread_id: The thread.
-        why: How it is used.
+        why: The reason.
     """
 
     retryable = True
@@ -548,7 +548,7 @@ class ThreadInUseError(PGStateError):
 
 
 class ThreadExistsError(PGStateError):
-    """There is a thread under the id of one that is to be created. Nothing was written.
+    """A thread with the id of the new one exists. Nothing was written.
 
     Attributes:
         thread_id: The thread.
@@ -560,7 +560,7 @@ class ThreadExistsError(PGStateError):
 
 
 class AssistantExistsError(PGStateError):
-    """There is an assistant under the id of one that is to be created. Nothing was written.
+    """An assistant with the id of the new one exists. Nothing was written.
 
     Attributes:
         assistant_id: The assistant.
@@ -589,7 +589,7 @@ class ThreadBusyError(PGStateError):
     Attributes:
         thread_id: The thread.
         run_id: The other run; `None` if it was not enqueued.
-        since: Time it was claimed, or enqueued if it is pending.
+        since: Time at which it was claimed, or enqueued if it is pending.
     """
 
     retryable = True
@@ -661,11 +661,11 @@ class RunTimeoutError(PGStateError, TimeoutError):
 
 
 class AlreadyDoneError(PGStateError):
-    """A person has done the same since the caller looked. Nothing was written.
+    """Another person has done the same meanwhile. Nothing was written.
 
     Attributes:
         thread_id: The thread; `schedule:NAME` if it is a schedule.
-        action: What was done.
+        action: The action.
         done_by: Name of the person.
         done_at: Time of the action.
         details: The payload of the event that records it.
@@ -898,11 +898,11 @@ class BudgetExceededError(PGStateError, RuntimeError):
     """A model call was refused because the budget of money for the day is used up.
 
     Attributes:
-        scope: Whose budget: `tenant`, `user`, `agent` or `key`.
+        scope: Owner of the budget: `tenant`, `user`, `agent` or `key`.
         name: Its name.
-        spent: What was spent today (UTC), in the currency of prices.
+        spent: Cost of today's calls (UTC), in the currency of prices.
         amount: The budget.
-        reserved: What calls that were in progress are expected to cost.
+        reserved: Expected cost of calls in progress.
     """
 
     is_final = True
@@ -933,7 +933,7 @@ class EncryptedError(EncryptionError):
 class NotEncryptedError(EncryptionError):
     """Stored content is not encrypted where only encrypted content is accepted.
 
-    It was stored without encryption, or somebody has put it there.
+    It was stored without encryption, or by another program.
 
     Attributes:
         where: The place of the content.
@@ -948,7 +948,7 @@ class NotEncryptedError(EncryptionError):
 
 
 class DecryptionError(EncryptionError):
-    """Stored content was changed, cut off, or moved from another row, column or table.
+    """Stored content was changed, truncated, or moved from another row, column or table.
 
     Attributes:
         where: The place of the content.
@@ -964,7 +964,7 @@ class DataKeyError(EncryptionError):
 
     Attributes:
         key_id: The data key.
-        why: Why it cannot be used.
+        why: The reason why it cannot be used.
     """
 
     def __init__(self, key_id: str, why: str) -> None:
@@ -985,11 +985,11 @@ class DataKeyDestroyedError(EncryptionError):
 
 
 class KeyUnavailableError(EncryptionError):
-    """The master key does not answer. Data keys that this process has cached go on; nothing was written.
+    """The master key does not respond. This process can still use cached data keys. Nothing was written.
 
     Attributes:
         master_id: The master key.
-        retryable: Whether the answer may change by itself. It will not if access is denied, or the key is disabled.
+        retryable: Whether a later call may succeed; false if access is denied or the key is disabled.
     """
 
     retryable = True
@@ -1000,10 +1000,10 @@ class KeyUnavailableError(EncryptionError):
 
 
 class MissingKeysError(EncryptionError):
-    """Data keys have to be loaded before an operation can go on. It is then run again; callers do not see this.
+    """An operation misses data keys. The package loads them and runs the operation again; callers do not see this.
 
     Attributes:
-        wanted: What is missing: pairs of `key`, `scope` or `thread` and its name.
+        wanted: The missing keys, as pairs of `key`, `scope` or `thread` and its name.
     """
 
     retryable = True

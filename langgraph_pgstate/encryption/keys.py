@@ -317,7 +317,7 @@ class KeyRing:
                 else:
                     raise DataKeyError(name, "it is not in the table of data keys")
             except DataKeyError as error:
-                # Only the values under this key cannot be read: what else the operation reads goes on.
+                # Remember it instead of raising: the operation can still read values under other keys.
                 if len(self._lost) >= _MOST_THREADS:
                     self._lost.clear()
                 self._lost[name] = error.why, time.monotonic() + self.encryption.cache_seconds

@@ -178,8 +178,8 @@ async def remember(
 ) -> Memory:
     """Store a memory, or count a repetition. One transaction, which locks the namespace.
 
-    A memory in the same words is counted. A similar memory replaces the existing one, which stays as a version. If the
-    call is repeated after a lost connection, it may be counted twice.
+    A memory with the same words only counts as a repetition. A similar memory replaces the existing one, which is kept
+    as a version. If the call is repeated after a lost connection, it may be counted twice.
     """
     put, traits = told.put, told.traits
     if db.keys is not None and not told.is_named:

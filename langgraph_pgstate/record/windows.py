@@ -219,7 +219,7 @@ def _cuts(messages: Sequence[BaseMessage], start: int, *, is_whole: bool) -> lis
     A result whose call is unknown excludes all positions up to it, unless the conversation is whole.
     """
     called: dict[str, int] = {}
-    # For each position, the first one that must be shown with it.
+    # For each message, the position of the first message that must stay with it.
     reach = list(range(len(messages)))
     for place in range(start, len(messages)):
         message = messages[place]

@@ -93,7 +93,7 @@ def skip_answers(count: int) -> None:
             # The latest answer is lost with a process that dies. LangGraph may return it again or not.
             pad.resume.append(pad.get_null_resume(True))
         reached = counter.advance_to(count)
-        # As in `interrupt()`: answers that are not sent are lost at the end of this run.
+        # Send the answers as `interrupt()` does. Otherwise they are lost at the end of this run.
         configurable_of(config)[SEND]([(RESUME, pad.resume[:reached])])
 
 

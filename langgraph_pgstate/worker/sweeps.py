@@ -68,7 +68,7 @@ class Sweeps:
         codec: Encodes requests.
         graphs: Names of the graphs that the worker runs.
         settings: The worker's settings.
-        turn_seconds: Most seconds of one sweep. The same thread must renew leases.
+        turn_seconds: Maximum seconds of one sweep. The same thread must renew leases.
         adopts: Whether crashed runs that were not enqueued are taken over.
 
     Attributes:
