@@ -102,7 +102,7 @@ _UUID6: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-
 _END: Final = 1 << 59
 _EPOCH: Final = 0x01B21DD213814000
 _SECOND: Final = 10_000_000
-# Clocks that are kept by NTP differ by less.
+# Differences of clocks above this are logged. With NTP they are smaller.
 _NOTABLE: Final = 5 * _SECOND
 
 _generator: Final[dict[str, Any]] = vars(_ids)

@@ -40,7 +40,7 @@ _OPERATIONS: Final[dict[Callable[..., Any], str]] = {
     getting.get_tuple: "get",
     listing.list_page: "list",
 }
-# Our names, and what psycopg's pool calls them.
+# Names of the gauges, with the names and descriptions of psycopg's figures.
 _POOL: Final = {
     "pool_connections": ("pool_size", "Connections of the pool."),
     "pool_idle_connections": ("pool_available", "Connections of the pool that are not in use."),

@@ -534,8 +534,8 @@ class PGState(_State):
     def recorder(self) -> Recorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
 
-        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
-        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
+        metadata names, so a client must not set it. A graph of `record` needs no handler.
         """
         return self._recorder
 
@@ -877,8 +877,8 @@ class AsyncPGState(_State):
     def recorder(self) -> AsyncRecorder:
         """Return the callback handler that `record` binds; for `config["callbacks"]`.
 
-        Callbacks see no more of a config than its metadata: given alone, the handler records a run on the thread that
-        a `thread_id` there names, which must not come from a client. A graph of `record` is recorded on its own.
+        Callbacks see only the metadata of a config. The handler records a run on the thread that `thread_id` in the
+        metadata names, so a client must not set it. A graph of `record` needs no handler.
         """
         return self._recorder
 

@@ -140,8 +140,8 @@ class Contents:
 
     Attributes:
         columns: Tables and columns of the content.
-        places: Places of the result's columns by their names; `None` if a first result has to tell them. A statement
-            has the same columns at each execution.
+        places: Positions of the result's columns by name; `None` until the first result. A statement has the same
+            columns at each execution.
     """
 
     __slots__ = ("_has_vectors", "_matches", "_opens", "_seals", "_searches", "_texts", "columns", "places")

@@ -74,7 +74,7 @@ class AwsMasterKey(_ServiceKey):
         arn: The key's ARN. An alias is refused, because it can be changed to name another key. A multi-region key is
             the same key in each region.
         client: A client of boto3 to use.
-        timeout: Seconds within which the service has to answer a request.
+        timeout: Seconds within which the service must respond.
 
     Raises:
         ConfigurationError: If `arn` is no ARN of a key, or boto3 is not installed.
@@ -131,7 +131,7 @@ class GoogleMasterKey(_ServiceKey):
     Args:
         name: The key's name: `projects/…/locations/…/keyRings/…/cryptoKeys/…`, without a version.
         client: A `KeyManagementServiceClient` to use.
-        timeout: Seconds within which the service has to answer.
+        timeout: Seconds within which the service must respond.
 
     Raises:
         ConfigurationError: If `name` has another form, or google-cloud-kms is not installed.
@@ -186,7 +186,7 @@ class VaultMasterKey(_ServiceKey):
         name: Mount path of the engine, and the name of the key: `transit/KEY`. The key's type must be an AEAD cipher,
             such as `aes256-gcm96`, the default.
         client: A client of hvac to use.
-        timeout: Seconds within which the service has to answer.
+        timeout: Seconds within which the service must respond.
 
     Raises:
         ConfigurationError: If `name` has another form, or hvac is not installed.

@@ -27,7 +27,7 @@ from langgraph_pgstate.errors import (
 from langgraph_pgstate.langgraph_compat import REPLAY_STATE
 from langgraph_pgstate.schema.queries import Queries, Statement
 
-# Without the quotation marks around it, because each language of the server has its own marks.
+# The mark in an error's text. The quotation marks around it depend on the server's language.
 _MARK: Final = re.compile(r"pgstate-guard:(\w+):(.*);", re.DOTALL)
 _SWEEP_PAGE: Final = 1000
 
