@@ -1,4 +1,4 @@
-"""What several test files need: both APIs through one face, small checkpoints, child processes, a counting proxy."""
+"""Helpers of several test files: both APIs through one interface, small checkpoints, child processes, proxies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GUARD_SECONDS = 60.0
 
 @asynccontextmanager
 async def open_saver(api: type, dsn: str, schema: str, *, setup: bool = True, **options: Any) -> AsyncIterator[Any]:
-    """A saver of either API. Its asynchronous methods serve both: the blocking saver runs its own in a thread."""
+    """Provide a saver of either API. Its async methods serve both: the blocking saver runs its own in a thread."""
     if api is PGStateSaver:
         with PGStateSaver.from_conn_string(dsn, schema=schema, **options) as saver:
             if setup:
@@ -68,24 +68,24 @@ def check_each(check: Callable[[T], None], items: Iterable[T]) -> None:
     for item in items:
         try:
             check(item)
-        except Exception as error:  # an assertion's too
+        except Exception as error:  # Also catch an assertion.
             failed[str(item)] = f"{type(error).__name__}: {error}"
     assert not failed, "\n".join(f"{item}: {why}" for item, why in failed.items())
 
 
 def examples(number: int) -> int:
-    """How many examples or rounds a test takes: all of them in `make test-all`, a twelfth of them otherwise."""
+    """Return how many examples or rounds a test takes: all of them in `make test-all`, a twelfth of them otherwise."""
     return number if os.environ.get("PGSTATE_TEST_ALL") else max(2, number // 12)
 
 
 def crossed(*dimensions: Sequence[Any]) -> list[Any]:
-    """Combinations of parameters; slow are all but as few as have each value of each dimension."""
+    """Return combinations of parameters; slow are all but as few as have each value of each dimension."""
     few = {tuple(values[number % len(values)] for values in dimensions) for number in range(max(map(len, dimensions)))}
     return [pytest.param(*values, marks=() if values in few else pytest.mark.slow) for values in product(*dimensions)]
 
 
 def config_of(thread_id: str, namespace: str = "") -> dict[str, Any]:
-    """A config that names a thread's latest checkpoint."""
+    """Return a config that names a thread's latest checkpoint."""
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}}
 
 
@@ -98,7 +98,7 @@ def put_arguments(config: dict[str, Any], step: int, **values: Any) -> tuple[Any
 
 
 async def put_chain(saver: Saver, thread_id: str, length: int, **values: Any) -> list[dict[str, Any]]:
-    """Put `length` checkpoints, each the parent of the next; their configs, oldest first."""
+    """Put `length` checkpoints, each the parent of the next. Return their configs, oldest first."""
     configs = []
     config = config_of(thread_id)
     for step in range(length):
@@ -115,7 +115,7 @@ class LoopState(TypedDict):
 
 
 def loop_graph(steps: int, hook: Callable[[int], Any] = lambda count: None) -> StateGraph[Any, Any, Any, Any]:
-    """A graph whose one node appends an item in each superstep, until there are `steps`.
+    """Return a graph whose one node appends an item in each superstep, until there are `steps`.
 
     Args:
         steps: Supersteps.
@@ -141,7 +141,7 @@ async def invoke(graph: Any, saver: Saver, *arguments: Any, **options: Any) -> A
 
 
 def run_children(target: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Run a function in one process for each tuple of arguments, all at once; what each one raised, "" for nothing."""
+    """Run a function in a process for each tuple of arguments, all at once. Return the error of each, or ""."""
     barrier = FORK.Barrier(len(arguments))
     answers = FORK.SimpleQueue()
 
@@ -177,7 +177,7 @@ def holding(dsn: str, *statements: str) -> Iterator[psycopg.Connection]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until something is so; fail, rather than hang, when it never is."""
+    """Poll until a condition is true. Fail after a time."""
     patience = threading.Event()
     for _ in range(int(GUARD_SECONDS / 0.02)):
         if condition():
@@ -187,13 +187,13 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def backends(connection: psycopg.Connection, application: str) -> list[int]:
-    """Process ids of the server's sessions of one application name."""
+    """Return process ids of the server's sessions of one application name."""
     rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [application]).fetchall()
     return [row[0] for row in rows]
 
 
 def terminate(connection: psycopg.Connection, application: str) -> int:
-    """End every session of one application name; how many there were."""
+    """End every session of one application name. Return their number."""
     pids = backends(connection, application)
     connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [pids])
     wait_until(lambda: not set(pids) & set(backends(connection, application)), "the sessions' end")
@@ -203,8 +203,8 @@ def terminate(connection: psycopg.Connection, application: str) -> int:
 class RoundTrips:
     """A TCP proxy before the server that counts how often the client speaks after having listened.
 
-    Each connection counts one for every change of direction from the server's words to the client's. While
-    `answers_to_lose` is positive, an answer of the server is dropped, and its connection with it.
+    Each connection counts one for every change of direction from the server to the client. While `answers_to_lose` is
+    positive, a response of the server is dropped, and its connection is closed.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -239,7 +239,7 @@ class RoundTrips:
             while True:
                 for key, _ in selector.select():
                     if key.fileobj is client and listening:
-                        # A busy client may say in two parts what it says without waiting.
+                        # A busy client may send one request in two parts.
                         time.sleep(0.001)
                     data = key.fileobj.recv(65536)  # type: ignore[union-attr]
                     if not data:
@@ -256,8 +256,8 @@ class RoundTrips:
 class Gate:
     """A TCP proxy whose server can be changed: connections that were made stay with the server they were made to.
 
-    While it is shut, every connection is taken and dropped. While it swallows, connections stay open, but nothing that
-    is sent arrives. Counts the connections it was asked for.
+    While it is shut, every connection is accepted and closed. While it swallows, connections stay open, but no data is
+    forwarded. It counts accepted connections.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -271,7 +271,7 @@ class Gate:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def direct(self, dsn: str) -> None:
-        """Lead new connections to a server."""
+        """Forward new connections to a server."""
         info = psycopg.conninfo.conninfo_to_dict(dsn)
         host, port = str(info.get("host") or "127.0.0.1"), int(info.get("port") or 5432)
         self._target: Any = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
@@ -323,13 +323,13 @@ class Gate:
 
 
 def usual(trips: Sequence[int]) -> int:
-    """How many round trips a call takes, of several counts: the median, so that one hiccup does not matter."""
+    """Return how many round trips a call takes, of several counts: the median, so that one hiccup does not matter."""
     return statistics.median_low(trips)
 
 
 @contextmanager
 def counted(dsn: str) -> Iterator[RoundTrips]:
-    """A counting proxy before the server."""
+    """Provide a counting proxy before the server."""
     proxy = RoundTrips(dsn)
     try:
         yield proxy
@@ -338,12 +338,12 @@ def counted(dsn: str) -> Iterator[RoundTrips]:
 
 
 def move_journal(connection: psycopg.Connection, schema: str, is_dead: Callable[[str], bool] | None = None) -> int:
-    """Move what is in the journal into the tables, as a writer does; how many entries there were."""
+    """Move the journal's entries into the tables, as a writer does. Return their number."""
     return Database(connection, schema=schema).run(journal.recover, queries(schema), 0.0, is_dead)
 
 
 def ended(connection: psycopg.Connection, schema: str, thread_id: str, **options: Any) -> list[tuple[Any, ...]]:
-    """A thread's runs, oldest first, when none of them seems to go on: how one ended may still be on its way."""
+    """Wait until no run of a thread is running. Return its runs, oldest first."""
     query = (
         f"SELECT run_id, status, agent, user_id, error_type FROM {schema}.runs WHERE thread_id = %s ORDER BY started_at"
     )
@@ -359,7 +359,7 @@ def ended(connection: psycopg.Connection, schema: str, thread_id: str, **options
 
 
 class Restartable:
-    """An embedded server of one's own, to stop and start."""
+    """An embedded server of one test, to stop and start."""
 
     def __init__(self, directory: Path, dsn: str) -> None:
         self.dsn = dsn
@@ -367,9 +367,9 @@ class Restartable:
         self._server = EmbeddedServer(directory)
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it, ending every session; `immediate` is a crash."""
+        """Stop the server and end every session. `immediate` is a crash."""
         self._server.stop(mode)
 
     def start(self) -> None:
-        """Start it again on its data."""
+        """Start the server again on its data."""
         self._server.start()

@@ -1,4 +1,4 @@
-"""Commands in this process and in one of their own, and what they print."""
+"""Commands run in this process and in child processes, and their output."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PRAGUE, FAILED = "0198f0aa-7ee7-7284-ab5f-cc8e3a352424", "0198f0aa-7ee8-7284-ab5
 
 
 def words(result: Any) -> str:
-    """What was printed, whatever the line breaks."""
+    """Return printed text without line breaks."""
     return " ".join(result.output.split())
 
 
 def lines(shown: str, *words: str) -> list[str]:
-    """The lines that hold some words, with single blanks."""
+    """Return the lines that hold some words, with single blanks."""
     found = [" ".join(line.split()) for line in shown.splitlines()]
     return [line for line in found if all(word in line for word in words)]
 
@@ -48,7 +48,7 @@ def converse(saver: Any, thread_id: str, turns: int) -> None:
 class Forked:
     """`pgstate` in a child of this process, which has imported everything: it starts in milliseconds.
 
-    Has of `subprocess.Popen` what tests use.
+    It has the methods of `subprocess.Popen` that tests use.
     """
 
     def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float = GUARD_SECONDS) -> tuple[str, str]:
-        """What it printed until its end, and what it said on standard error."""
+        """Return its standard output and standard error, after its end."""
         self.wait(timeout)
         return self.printed, self.said
 
@@ -90,12 +90,12 @@ class Forked:
 
     @property
     def printed(self) -> str:
-        """What it has printed so far."""
+        """Its standard output so far."""
         return self._read(0)
 
     @property
     def said(self) -> str:
-        """What it has said on standard error so far."""
+        """Its standard error so far."""
         return self._read(1)
 
     def _read(self, number: int) -> str:
@@ -107,7 +107,7 @@ class Forked:
         for number, file in enumerate(self._output, 1):
             os.dup2(file, number)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        # Those of pytest, which write elsewhere.
+        # Remove pytest's handlers, which write elsewhere.
         logging.getLogger().handlers.clear()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.pop("PGSTATE_DSN", None)
@@ -119,7 +119,7 @@ class Forked:
 
 
 def pgstate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
+    """Run a command in a new process."""
     with Forked(*arguments, cwd=cwd) as process:
         printed, said = process.communicate()
         assert process.returncode is not None

@@ -1,4 +1,4 @@
-"""A script of calls by LangGraph's client whose answers do not depend on the server, but for ids and times."""
+"""A script of calls of LangGraph's client. Its results must be equal on all servers, except ids and times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGAIN: dict[str, Any] = {"messages": [{"role": "user", "content": "And the old t
 
 
 class Script:
-    """Calls, and what each answered.
+    """Calls and their results.
 
     Args:
         client: The client.
@@ -33,7 +33,7 @@ class Script:
         self.mark = uuid4().hex
 
     async def call(self, name: str, made: Awaitable[Any]) -> Any:
-        """Await a call, and note its answer, or the status with which it was refused."""
+        """Await a call, and store its result, or the status of its refusal."""
         try:
             found = await made
         except httpx.HTTPStatusError as error:
@@ -46,7 +46,7 @@ class Script:
         return found
 
     async def collect(self, name: str, stream: Any) -> list[Any]:
-        """Read a stream, and note its events."""
+        """Read a stream, and store its events."""
         parts = []
         try:
             async for part in stream:
@@ -54,7 +54,7 @@ class Script:
         except httpx.HTTPStatusError as error:
             self.answers[name] = f"HTTP {error.response.status_code}"
             return []
-        # `end` says what the status of the run does.
+        # `end` repeats the status of the run.
         self.answers[name] = self.plain([[part.event, part.data] for part in parts if part.event != "end"])
         return parts
 
@@ -72,7 +72,7 @@ class Script:
 
 
 async def play(client: LangGraphClient) -> dict[str, Any]:
-    """Make all calls; their answers by name."""
+    """Make all calls, and return their results by name."""
     script = Script(client)
     for part in (assistants, threads, states, runs, strategies, interrupts, streams, crons, own_assistants):
         await part(script, client)
@@ -215,7 +215,7 @@ async def runs(script: Script, client: LangGraphClient) -> None:
 
 
 async def strategies(script: Script, client: LangGraphClient) -> None:
-    """A second run of a busy thread."""
+    """Return a second run of a busy thread."""
     call = script.call
     for strategy in ("reject", "interrupt", "rollback", "enqueue"):
         id = (await client.threads.create())["thread_id"]
@@ -233,7 +233,7 @@ async def strategies(script: Script, client: LangGraphClient) -> None:
 
 
 async def interrupts(script: Script, client: LangGraphClient) -> None:
-    """A subgraph that asks, and is answered."""
+    """Return a subgraph that asks, and is answered."""
     call = script.call
     id = (await client.threads.create(metadata={"mark": script.mark}))["thread_id"]
     await call("interrupt", client.runs.wait(id, "asking", input={"count": 0}))
@@ -343,7 +343,7 @@ MISSING = "(missing)"
 
 
 def differences(theirs: Any, ours: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places in which two answers differ, and what each has there."""
+    """Yield the places in which two results differ, with both values."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name in sorted({*theirs, *ours}):
             yield from differences(theirs.get(name, MISSING), ours.get(name, MISSING), f"{place}.{name}")

@@ -1,4 +1,4 @@
-"""Encryption in tests: of all savers and states, and what of the database is to be searched for secrets."""
+"""Encryption of all savers and states in tests, and searches for secrets in the database."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello.", "id"
 
 
 class Steps(TypedDict, total=False):
-    """What `counting` knows."""
+    """The state of `counting`."""
 
     count: int
     answer: str
@@ -45,7 +45,7 @@ async def speak(state: MessagesState) -> dict[str, Any]:
 
 
 def chat() -> Any:
-    """A graph that answers a message."""
+    """Return a graph that answers a message."""
     builder = StateGraph(MessagesState, context_schema=Settings)
     builder.add_node("speak", speak)
     builder.add_edge(START, "speak").add_edge("speak", END)
@@ -53,7 +53,7 @@ def chat() -> Any:
 
 
 def asking() -> Any:
-    """A graph with a subgraph that asks a person."""
+    """Return a graph with a subgraph that asks a person."""
 
     def ask(state: Steps) -> Steps:
         return {"answer": str(interrupt({"question": "Go on?"}))}
@@ -69,7 +69,7 @@ def asking() -> Any:
 
 
 def slow() -> Any:
-    """A graph of supersteps that take a while: `count` of them."""
+    """Return a graph of supersteps that take a while: `count` of them."""
 
     async def wait(state: Steps) -> Steps:
         await asyncio.sleep(0.05)
@@ -83,7 +83,7 @@ def slow() -> Any:
 
 
 def stuck() -> Any:
-    """A graph whose only superstep takes a minute."""
+    """Return a graph whose only superstep takes a minute."""
 
     async def wait(state: Steps) -> Steps:
         await asyncio.sleep(60)
@@ -93,7 +93,7 @@ def stuck() -> Any:
 
 
 def large() -> Any:
-    """A graph that streams more than the buffers of a connection take."""
+    """Return a graph that streams more than the buffers of a connection take."""
 
     def write(state: Steps) -> Steps:
         for _ in range(100):
@@ -104,7 +104,7 @@ def large() -> Any:
 
 
 def failing() -> Any:
-    """A graph that fails."""
+    """Return a graph that fails."""
 
     def fail(state: Steps) -> Steps:
         raise ValueError("no such hotel")
@@ -116,13 +116,13 @@ def failing() -> Any:
 
 
 def graphs() -> dict[str, Any]:
-    """All of them, by name."""
+    """Return all of them, by name."""
     return {"chat": chat(), "asking": asking(), "slow": slow(), "failing": failing()}
 
 
 @asynccontextmanager
 async def serving(dsn: str, schema: str, **options: Any) -> AsyncIterator[AgentServer]:
-    """A server that runs."""
+    """Provide a server that runs."""
     given = options.pop("graphs", None) or graphs()
     server = create_app(lambda: AsyncPGState.open(dsn, schema=schema), given, **options)
     async with server.lifespan():
@@ -130,14 +130,14 @@ async def serving(dsn: str, schema: str, **options: Any) -> AsyncIterator[AgentS
 
 
 def http(server: Any, headers: Mapping[str, str] | None = None, prefix: str = "") -> httpx.AsyncClient:
-    """A client of a server's bytes."""
+    """Return a client of a server's bytes."""
     transport = httpx.ASGITransport(server, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url=f"http://test{prefix}", headers=headers, timeout=60)
 
 
 @asynccontextmanager
 async def listening(server: Any, port: int = 0) -> AsyncIterator[str]:
-    """The address of an application that uvicorn serves on this loop; it runs already."""
+    """Provide the address of an application that uvicorn serves on this loop; it runs already."""
     config = uvicorn.Config(server, host="127.0.0.1", port=port, lifespan="off", log_level="error", ws="none")
     uvicorn_server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", port), reuse_port=True)

@@ -1,4 +1,4 @@
-"""Threads with something in each table, and all that the database has of a thread."""
+"""Threads with rows in each table, and all rows of a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def book(hotel: str) -> str:
 
 
 def agent(state: PGState) -> Any:
-    """A graph that calls a tool, says something in a subgraph and asks a person."""
+    """Return a graph that calls a tool, says something in a subgraph and asks a person."""
     call = AIMessage("", id="call", tool_calls=[{"name": "book", "args": {"hotel": "Astoria"}, "id": "1"}])
     inner = StateGraph(MessagesState).add_node("say", lambda _: {"messages": [AIMessage("It is done.", id="said")]})
     graph = StateGraph(MessagesState)
@@ -40,12 +40,12 @@ def agent(state: PGState) -> Any:
 
 
 def config_of(thread_id: str, **more: Any) -> dict[str, Any]:
-    """The config of a run."""
+    """Return the config of a run."""
     return {"configurable": {"thread_id": thread_id, "user_id": "eve", **more}}
 
 
 def make_rich_thread(state: PGState, thread_id: str) -> Any:
-    """Make a thread that waits for an answer, with a branch, a label, feedback and metadata; return its graph."""
+    """Make a thread that waits for an answer, with a branch, a label, feedback and metadata. Return its graph."""
     graph = agent(state)
     graph.invoke({"messages": [("user", "Book the Astoria.")]}, config_of(thread_id))
     past = [*graph.get_state_history(config_of(thread_id))][2].config
@@ -59,7 +59,7 @@ def make_rich_thread(state: PGState, thread_id: str) -> Any:
 
 
 def rows_of(dsn: str, schema: str, thread_id: str, *, stub: bool = False) -> dict[str, list[str]]:
-    """All rows of a thread by table, as text; of `threads` without what an archive changes."""
+    """Return all rows of a thread by table, as text; of `threads` without what an archive changes."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         tables = connection.execute(
             "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'thread_id'"
@@ -81,7 +81,7 @@ def rows_of(dsn: str, schema: str, thread_id: str, *, stub: bool = False) -> dic
 
 
 def states_of(graph: Any, thread_id: str) -> list[Any]:
-    """Every state of a thread, with its tasks and interrupts."""
+    """Return every state of a thread, with its tasks and interrupts."""
     return [repr(one) for one in graph.get_state_history(config_of(thread_id))]
 
 

@@ -1,4 +1,4 @@
-"""Key management services on this machine, which the clients of the real ones talk to over sockets."""
+"""Local servers with the APIs of key management services, for the services' real clients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TIMEOUT = 1.0
 
 
 class Service:
-    """A service that counts what it is asked.
+    """A service that counts its requests.
 
     Attributes:
         url: The URL of its key.
         asked: Requests that it has got.
-        mood: How it refuses: `denied`, `disabled`, `throttled`, `broken`, `slow`; empty if it does not.
+        mood: Kind of its refusals: `denied`, `disabled`, `throttled`, `broken`, `slow`; empty for none.
         aad: The associated data of each request.
     """
 
@@ -47,11 +47,11 @@ class Service:
             self.released.wait(SLOW_SECONDS)
 
     def master(self) -> Any:
-        """A master key with a time limit of a second."""
+        """Return a master key with a time limit of a second."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Be there no more."""
+        """Stop the server."""
         raise NotImplementedError
 
 
@@ -66,7 +66,7 @@ class _Http(Service):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if not service.is_open:
-                    # A connection that was kept ends without an answer.
+                    # A kept-alive connection ends without a response.
                     self.close_connection = True
                     return
                 status, content, type_ = service.answer(self.path, dict(self.headers), body)

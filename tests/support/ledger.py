@@ -1,4 +1,4 @@
-"""Ledgers of both APIs through one face, and graphs whose tools leave traces."""
+"""Ledgers of both APIs through one interface, and graphs whose tools leave traces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEDGERS = [ToolLedger, AsyncToolLedger]
 
 @contextmanager
 def open_ledger(dsn: str, schema: str, **options: Any) -> Iterator[tuple[PGStateSaver, ToolLedger]]:
-    """A blocking saver and a blocking ledger on the same pool."""
+    """Provide a blocking saver and a blocking ledger on the same pool."""
     with PGStateSaver.from_conn_string(dsn, schema=schema) as saver:
         ledger = ToolLedger(saver._database, queries(schema), **options)
         try:
@@ -50,7 +50,7 @@ async def open_async_ledger(
 
 
 class Bench:
-    """A saver, a ledger, and how to run a graph on them in their own api."""
+    """A saver and a ledger of one API, and methods that run graphs on them."""
 
     def __init__(self, saver: Any, ledger: Any) -> None:
         self.saver, self.ledger = saver, ledger
@@ -70,18 +70,18 @@ class Bench:
         return await asyncio.to_thread(graph.invoke, *args, **kwargs)
 
     def tool_node(self, tools: list[Any], **options: Any) -> ToolNode:
-        """A `ToolNode` on the ledger."""
+        """Return a `ToolNode` on the ledger."""
         wrap = {"awrap_tool_call": self.ledger} if self.is_async else {"wrap_tool_call": self.ledger}
         return ToolNode(tools, **wrap, **options)
 
     def agent(self, tools: list[Any], *answers: AIMessage, **options: Any) -> Any:
-        """A graph whose model says these answers one after the other, with a tool node."""
+        """Return a graph whose model says these answers one after the other, with a tool node."""
         return agent_graph(self.tool_node(tools, **options), *answers).compile(checkpointer=self.saver)
 
 
 @asynccontextmanager
 async def open_bench(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Bench]:
-    """A bench of either API; by default patient enough to fail and quick enough to notice the dead."""
+    """Provide a bench of either API; by default patient enough to fail and quick enough to notice the dead."""
     options.setdefault("settings", ToolSettings(ttl_seconds=2.0, wait_seconds=30.0))
     if api is ToolLedger:
         with open_ledger(dsn, schema, **options) as pair:
@@ -92,7 +92,7 @@ async def open_bench(api: type, dsn: str, schema: str, **options: Any) -> AsyncI
 
 
 def agent_graph(tools: ToolNode | BaseTool | Any, *answers: AIMessage) -> StateGraph[Any, Any, Any, Any]:
-    """A model that says the answer number n when n were said before, and a tool node."""
+    """Return a model that says the answer number n when n were said before, and a tool node."""
 
     def agent(state: MessagesState) -> dict[str, Any]:
         said = sum(isinstance(message, AIMessage) for message in state["messages"])
@@ -114,22 +114,22 @@ def agent_graph(tools: ToolNode | BaseTool | Any, *answers: AIMessage) -> StateG
 
 
 def calls(*tool_calls: tuple[str, str, dict[str, Any]]) -> AIMessage:
-    """A model's answer that calls tools: `(id, name, arguments)` each."""
+    """Return a model's answer that calls tools: `(id, name, arguments)` each."""
     return AIMessage("", tool_calls=[{"id": id, "name": name, "args": args} for id, name, args in tool_calls])
 
 
 def thread(thread_id: str = "t", **more: Any) -> dict[str, Any]:
-    """A config."""
+    """Return a config."""
     return {"configurable": {"thread_id": thread_id, **more}}
 
 
 def ask(text: str = "go") -> dict[str, Any]:
-    """A turn's input."""
+    """Return a turn's input."""
     return {"messages": [HumanMessage(text)]}
 
 
 def tool_of(bench: Bench, name: str, function: Callable[..., Any]) -> Any:
-    """A tool of the bench's API from a blocking function."""
+    """Return a tool of the bench's API from a blocking function."""
     from langchain_core.tools import StructuredTool
 
     if not bench.is_async:
@@ -148,11 +148,11 @@ class Line:
     """A TCP proxy before the server whose connections break when they are told to.
 
     Attributes:
-        dsn: Where it listens.
+        dsn: Connection string of the proxy.
         is_down: While true every connection is closed, and no new one is made.
-        fault: Called with what a client sends; answers `lose` to forward it and break the connection instead of
-            answering, `cut` to break it at once, or `None`. May be called from several threads.
-        latency: Seconds that an answer of the server takes longer.
+        fault: Called with the bytes that a client sends. Returns `lose` to forward them and break the connection
+            before the response, `cut` to break it at once, or `None`. May be called in several threads.
+        latency: Seconds by which responses of the server are delayed.
     """
 
     def __init__(self, dsn: str, application: str = "ledger") -> None:
@@ -231,7 +231,7 @@ class Line:
 async def open_on_line(
     api: type, dsn: str, schema: str, retry: RetryPolicy | None = None, pool: bool = True, **options: Any
 ) -> AsyncIterator[tuple[Bench, Line]]:
-    """A bench whose ledger, but not its saver, is connected through a line that may break.
+    """Provide a bench whose ledger, but not its saver, is connected through a line that may break.
 
     A pool takes its time to connect again after an outage; one connection does so at once.
     """

@@ -1,4 +1,4 @@
-"""LangGraph's own PostgreSQL saver in a schema of its own, and real graphs that leave every kind of thread behind."""
+"""LangGraph's own PostgreSQL saver in its own schema, and graphs that make every kind of thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.samples import exact_tuple
 
 @contextmanager
 def official_saver(dsn: str, schema: str, *, setup: bool = True) -> Iterator[PostgresSaver]:
-    """The official saver with its tables in `schema`."""
+    """Provide the official saver with its tables in `schema`."""
     with psycopg.connect(
         dsn, autocommit=True, prepare_threshold=0, row_factory=dict_row, options=f"-c search_path={schema}"
     ) as connection:
@@ -46,7 +46,7 @@ class Chat(TypedDict, total=False):
 
 
 def chat_graph(saver: BaseCheckpointSaver[str]) -> Any:
-    """A chat that also edits and removes messages, and keeps values of every kind."""
+    """Return a chat that also edits and removes messages, and keeps values of every kind."""
 
     def answer(state: Chat) -> dict[str, Any]:
         turn = state.get("turn", 0) + 1
@@ -74,7 +74,7 @@ def chat_graph(saver: BaseCheckpointSaver[str]) -> Any:
 
 
 def talk(saver: BaseCheckpointSaver[str], thread_id: str, turns: int, start: int = 1) -> None:
-    """Some turns of the chat."""
+    """Return some turns of the chat."""
     graph = chat_graph(saver)
     for turn in range(start, start + turns):
         config = {"configurable": {"thread_id": thread_id, "user_id": "u1"}, "metadata": {"run_id": f"run-{turn}"}}
@@ -113,7 +113,7 @@ class Inner(TypedDict, total=False):
 
 
 def nested_graph(saver: BaseCheckpointSaver[str]) -> Any:
-    """A graph that calls one subgraph, and has another with a memory of its own."""
+    """Return a graph that calls one subgraph, and has another with a memory of its own."""
 
     def subgraph(name: str, **options: Any) -> Any:
         builder = StateGraph(Inner)
@@ -130,7 +130,7 @@ def nested_graph(saver: BaseCheckpointSaver[str]) -> Any:
 
 
 def extend(state: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
-    """A reducer of a DeltaChannel."""
+    """Return a reducer of a DeltaChannel."""
     return [*(state or []), *(item for write in writes for item in write)]
 
 
@@ -139,7 +139,7 @@ class Log(TypedDict, total=False):
 
 
 def delta_graph(saver: BaseCheckpointSaver[str]) -> Any:
-    """A graph whose only channel stores what was added, and a snapshot every fourth time."""
+    """Return a graph whose only channel stores what was added, and a snapshot every fourth time."""
     builder = StateGraph(Log)
     builder.add_node("add", lambda state: {"log": [f"entry {len(state.get('log', []))} " * 20]})
     builder.add_edge(START, "add")
@@ -160,7 +160,7 @@ class Account:
 
 
 def fill(saver: BaseCheckpointSaver[str]) -> list[str]:
-    """Leave one thread of every kind; their ids."""
+    """Make one thread of every kind, and return their ids."""
     talk(saver, "chat", 8)
     graph = chat_graph(saver)
     history = list(graph.get_state_history({"configurable": {"thread_id": "chat"}}))
@@ -176,7 +176,7 @@ def fill(saver: BaseCheckpointSaver[str]) -> list[str]:
     for number in range(7):
         delta_graph(saver).invoke({"log": [f"said {number}"]}, {"configurable": {"thread_id": "delta"}})
 
-    # Writes whose checkpoint never came, as an asynchronous run that was killed leaves them.
+    # Writes without a checkpoint, as a killed run with async durability leaves them.
     lost = {"configurable": {"thread_id": "lost", "checkpoint_ns": "", "checkpoint_id": "1f000000-lost"}}
     saver.put_writes(lost, [("messages", "late"), ("turn", 1)], "task", "~path")
     saver.put_writes(lost, [("__interrupt__", "why")], "task", "~path")
@@ -184,10 +184,10 @@ def fill(saver: BaseCheckpointSaver[str]) -> list[str]:
 
 
 def assert_same_answers(one: BaseCheckpointSaver[str], other: BaseCheckpointSaver[str], thread_id: str) -> int:
-    """Compare everything two savers say of a thread; how many checkpoints that was."""
+    """Compare all data of a thread in two savers, and return the number of checkpoints."""
     config = {"configurable": {"thread_id": thread_id}}
     listed = list(one.list(config))
-    # Checkpoints of two namespaces may share an id; their order among themselves is nobody's promise.
+    # Checkpoints of two namespaces may have one id. Their order is then undefined.
     in_order = [(found.config["configurable"]["checkpoint_id"], repr(found.config)) for found in listed]
     theirs = [(found.config["configurable"]["checkpoint_id"], repr(found.config)) for found in other.list(config)]
     assert sorted(in_order) == sorted(theirs)

@@ -30,7 +30,7 @@ CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @dataclass
 class Reply:
-    """What a collector answers."""
+    """The response of a collector."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Reply:
 
 
 class Collector:
-    """A collector that keeps what it takes. It answers with `replies` first, then 200."""
+    """A collector that stores received spans. It responds with `replies` first, then 200."""
 
     def __init__(self, port: int = 0) -> None:
         self.replies: list[Reply] = []
@@ -125,7 +125,7 @@ def spans_of(requests: Sequence[ExportTraceServiceRequest]) -> list[Span]:
 
 
 def attributes(span: Any) -> dict[str, Any]:
-    """The attributes of a span or a resource as Python values."""
+    """Return the attributes of a span or a resource as Python values."""
     return {one.key: _value(one.value) for one in span.attributes}
 
 
@@ -136,7 +136,7 @@ def _value(value: AnyValue) -> Any:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens."""
+    """Provide a collector that listens."""
     collector = Collector()
     collector.start()
     try:
@@ -159,7 +159,7 @@ class Library(BaseRetriever):
 
 
 def travel_graph() -> StateGraph[Any, Any, Any, Any]:
-    """A graph with a model that calls a tool, and a retriever."""
+    """Return a graph with a model that calls a tool, and a retriever."""
 
     def think(state: MessagesState) -> dict[str, Any]:
         said = state["messages"][-1]

@@ -1,4 +1,4 @@
-"""Visitors of the inspector's pages, and threads to look at."""
+"""Visitors of the inspector's pages, and threads for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trip(MessagesState, total=False):
 
 
 def trip() -> Any:
-    """A graph that plans, asks a person and answers, without a model."""
+    """Return a graph that plans, asks a person and answers, without a model."""
 
     def plan(state: Trip) -> dict[str, Any]:
         call = {"name": "search", "args": {"city": "Lisbon"}, "id": "c1"}
@@ -64,39 +64,37 @@ class Visitor:
         self.client = client
 
     async def page(self, path: str, /, **query: Any) -> str:
-        """The HTML of a page, `without_bdi`."""
+        """Return the HTML of a page, `without_bdi`."""
         response = await self.client.get(f"/ui{path}", params=query)
         assert response.status_code == 200, response.text
         assert len(response.content) <= 300_000
         return without_bdi(response.text)
 
     async def data(self, path: str, /, **query: Any) -> Any:
-        """The data of a page."""
+        """Return the data of a page."""
         response = await self.client.get(f"/ui{path}", params=query, headers={"accept": "application/json"})
         assert response.status_code == 200, response.text
         return response.json()
 
     async def act(self, path: str, headers: Mapping[str, str] | None = None, **fields: str) -> httpx.Response:
-        """The answer to a form."""
+        """Return the answer to a form."""
         if "pgstate_token" not in self.client.cookies:
             await self.client.get("/ui/person")
         token = self.client.cookies.get("pgstate_token", "")
         return await self.client.post(f"/ui{path}", data={"token": token, **fields}, headers=headers)
 
     async def introduce(self, name: str = "Eve") -> None:
-        """Say who visits."""
+        """Set the visitor's name."""
         assert (await self.act("/person", name=name)).status_code == 303
 
 
 def without_bdi(page: str) -> str:
-    """A page without the elements that only isolate text of another direction."""
+    """Return a page without the elements that only isolate text of another direction."""
     return re.sub("</?bdi>", "", page)
 
 
 def forms_of(page: str) -> dict[str, Any]:
-    """The hidden fields of a page's forms, without the token, by the path that they are sent to: as the page has them,
-    however old it becomes.
-    """
+    """Return the hidden fields of a page's forms, without the token, by the path to which they are sent."""
     return {
         html.unescape(path): {
             html.unescape(name): html.unescape(value) for name, value in _HIDDEN.findall(form) if name != "token"
@@ -136,7 +134,7 @@ class _Fields(HTMLParser):
 
 
 def fields_of(page: str, path: str) -> dict[str, str]:
-    """All fields of a form of a page, without the token, as a browser sends them if nobody types."""
+    """Return all fields of a form of a page, without the token, as a browser sends them unchanged."""
     form = next(form for found, form in _FORM.findall(page) if html.unescape(found) == path)
     parser = _Fields()
     parser.feed(form)
@@ -147,7 +145,7 @@ def fields_of(page: str, path: str) -> dict[str, str]:
 async def visiting(
     server: AgentServer, headers: Mapping[str, str] | None = None, client: str = "127.0.0.1", host: str = "localhost"
 ) -> AsyncIterator[Visitor]:
-    """A visitor of a server, from an address."""
+    """Provide a visitor of a server, from an address."""
     transport = httpx.ASGITransport(server, raise_app_exceptions=False, client=(client, 1))
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}", headers=headers, timeout=60) as made:
         yield Visitor(made)
@@ -155,14 +153,14 @@ async def visiting(
 
 @asynccontextmanager
 async def inspected(dsn: str, schema: str, **options: Any) -> AsyncIterator[tuple[AgentServer, Visitor]]:
-    """A server with pages and the graph `trip`, and a visitor on the same machine."""
+    """Provide a server with pages and the graph `trip`, and a visitor on the same machine."""
     given = {"graphs": {"trip": trip()}, "inspector": True, "worker": False, **options}
     async with serving(dsn, schema, **given) as server, visiting(server) as visitor:
         yield server, visitor
 
 
 async def travel(state: AsyncPGState, thread_id: str = "t", **thread: Any) -> list[str]:
-    """A thread of `trip` that waits for an answer; the ids of its checkpoints, newest first."""
+    """Return a thread of `trip` that waits for an answer; the ids of its checkpoints, newest first."""
     await state.threads.create(thread_id, **{"agent": "trip", **thread})
     graph = state.record(trip().copy({"checkpointer": state.saver}))
     config: Any = {"configurable": {"thread_id": thread_id}}
@@ -173,7 +171,7 @@ async def travel(state: AsyncPGState, thread_id: str = "t", **thread: Any) -> li
 
 
 def read_together(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-    """Let the first two calls of an asynchronous function return only when both have read: each saw what was before."""
+    """Let the first two calls of an async function return only after both have read the same state."""
     read, both = getattr(owner, name), asyncio.Event()
     calls = 0
 
@@ -190,19 +188,19 @@ def read_together(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Non
 
 
 def state_of(server: AgentServer) -> AsyncPGState:
-    """The state of a server that runs."""
+    """Return the state of a server that runs."""
     assert server.service is not None
     return server.service.state
 
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """The names of the statements that are sent on asynchronous connections meanwhile."""
+    """Provide the names of the statements that are sent on asynchronous connections meanwhile."""
     names: list[str] = []
 
     def noting(method: Any, name_of: Any) -> Any:
         async def sent(self: Any, *arguments: Any) -> Any:
-            # A notification of what was enqueued before may come later.
+            # A notification of an earlier run may come later.
             names.extend(name for name in name_of(*arguments) if name != "notify_queue")
             return await method(self, *arguments)
 

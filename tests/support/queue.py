@@ -36,7 +36,7 @@ class Queue:
     Args:
         connection: In autocommit.
         schema: The schema, set up.
-        worker_id: Who claims.
+        worker_id: Id of the worker that claims.
     """
 
     def __init__(self, connection: psycopg.Connection, schema: str, worker_id: str = "worker") -> None:
@@ -45,7 +45,7 @@ class Queue:
         self.queries = queries(schema)
 
     def do(self, operation: Any, *arguments: Any, **options: Any) -> Any:
-        """Run an operation, again if another transaction has locked its thread."""
+        """Run an operation. Repeat it if another transaction has locked its thread."""
         while True:
             try:
                 return self.database.run(operation, self.queries, *arguments, **options)
@@ -58,7 +58,7 @@ class Queue:
         return found
 
     def add(self, thread_id: str | None = None, **options: Any) -> str:
-        """Enqueue a run; its id."""
+        """Enqueue a run, and return its id."""
         return self.enqueue(request(thread_id, **options))[0].run_id
 
     def claim(
@@ -120,11 +120,11 @@ class Queue:
             self.execute("UPDATE {}.leases SET expires_at = now() WHERE thread_id = %s", run.thread_id)
 
     def wake(self) -> None:
-        """Let the time of all runs come that are for later."""
+        """Make all runs due that were enqueued for later."""
         self.execute("UPDATE {}.queue SET run_after = now() WHERE run_after IS NOT NULL")
 
     def put(self, thread_id: str, run_id: str) -> str:
-        """Put a checkpoint of a run; its id."""
+        """Put a checkpoint of a run, and return its id."""
         config = config_of(thread_id)
         config["configurable"]["run_id"] = run_id
         arguments = put_arguments(config, 0, value=next(_numbers))
@@ -138,7 +138,7 @@ class Queue:
         return cursor.fetchall() if cursor.description else []
 
     def explain(self, name: str, parameters: dict[str, object]) -> int:
-        """Pages that a statement reads; it is undone."""
+        """Return the number of pages that a statement reads, and roll it back."""
         query = self.queries.all[name]
         with self.connection.transaction(force_rollback=True):
             cursor = psycopg.RawCursor(self.connection)
@@ -164,16 +164,16 @@ class Queue:
         return status, attempt, error
 
     def thread(self, thread_id: str) -> str:
-        """The status of a thread."""
+        """Return the status of a thread."""
         ((status,),) = self.execute("SELECT status FROM {}.threads WHERE thread_id = %s", thread_id)
         return str(status)
 
     def requests(self) -> set[str]:
-        """The runs of which it is stored what they are to do."""
+        """Return the runs with a stored request."""
         return {run_id for (run_id,) in self.execute("SELECT run_id FROM {}.run_requests")}
 
     def check(self) -> None:
-        """Assert what holds at every moment."""
+        """Assert the invariants of the queue."""
         stranded = self.execute(
             "SELECT thread_id FROM {0}.queue GROUP BY thread_id HAVING count(*) FILTER (WHERE is_ready) = 0"
             " AND bool_or(run_after IS NULL AND number = ("
@@ -206,18 +206,18 @@ class Queue:
 
 
 def request(thread_id: str | None = None, *, graph: str = "graph", input: Any = None, **options: Any) -> RunRequest:
-    """A run to enqueue."""
+    """Return a run to enqueue."""
     return request_run(CODEC, graph, {"x": 1} if input is None else input, thread_id=thread_id, **options)
 
 
 def key_of(run: ClaimedRun | RunKey) -> RunKey:
-    """A run under its lease."""
+    """Return a run under its lease."""
     return run.key if isinstance(run, ClaimedRun) else run
 
 
 @asynccontextmanager
 async def open_state(api: type, dsn: str, schema: str, **options: Any) -> AsyncIterator[Any]:
-    """A state of either API, on a server."""
+    """Provide a state of either API, on a server."""
     if api is PGState:
         with PGState.open(dsn, schema=schema, **options) as state:
             yield state

@@ -1,4 +1,4 @@
-"""Rows of the record for tests of its questions, written as plainly as the tables have them."""
+"""Rows of the record for tests of its queries, written directly into the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCH = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def at(seconds: float) -> datetime:
-    """A time, so many seconds after `EPOCH`."""
+    """Return a time, so many seconds after `EPOCH`."""
     return EPOCH + timedelta(seconds=seconds)
 
 
@@ -47,7 +47,7 @@ class Record:
             return self.connection.execute(query.encode(), arguments).fetchall()
 
     def add(self, table: str, **values: Any) -> None:
-        """A row."""
+        """Return a row."""
         columns = sql.SQL(", ").join(map(sql.Identifier, values))
         plain = [json.dumps(value) if isinstance(value, dict) else value for value in values.values()]
         places = sql.SQL(", ").join([sql.Placeholder()] * len(plain))
@@ -55,11 +55,11 @@ class Record:
         self.connection.execute(sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(where, columns, places), plain)
 
     def thread(self, thread_id: str = "t", updated: float = 0, **values: Any) -> None:
-        """A thread, touched so many seconds after `EPOCH`."""
+        """Return a thread, touched so many seconds after `EPOCH`."""
         self.add("threads", **{"thread_id": thread_id, "created_at": at(0), "updated_at": at(updated), **values})
 
     def checkpoint(self, checkpoint_id: str, parent: str | None = None, thread_id: str = "t", **values: Any) -> None:
-        """A checkpoint without a state."""
+        """Return a checkpoint without a state."""
         self.add(
             "checkpoints",
             **{
@@ -81,45 +81,45 @@ class Record:
             parent = checkpoint_id
 
     def run(self, run_id: str = "r", started: float = 0, took: float | None = 1, **values: Any) -> None:
-        """A run that was a success, if not said otherwise."""
+        """Return a run that was a success, if not said otherwise."""
         ended = None if took is None else at(started + took)
         known = {"thread_id": "t", "run_id": run_id, "status": "success", "started_at": at(started), "ended_at": ended}
         self.add("runs", **{**known, **values})
 
     def span(self, span_id: str, kind: str = "node", started: float = 0, took: float | None = 1, **values: Any) -> None:
-        """A span that was a success, if not said otherwise."""
+        """Return a span that was a success, if not said otherwise."""
         ended = None if took is None else at(started + took)
         known = {"thread_id": "t", "run_id": "r", "span_id": span_id, "kind": kind, "name": span_id}
         known |= {"status": "success", "started_at": at(started), "ended_at": ended, "semconv_version": "1.41.1"}
         self.add("spans", **{**known, **values})
 
     def execution(self, key: str, started: float = 0, took: float | None = 1, **values: Any) -> None:
-        """A tool execution that was a success, if not said otherwise."""
+        """Return a tool execution that was a success, if not said otherwise."""
         ended = None if took is None else at(started + took)
         known = {"thread_id": "t", "idempotency_key": key, "tool": "pay", "status": "success", "arguments": {}}
         known |= {"started_at": at(started), "ended_at": ended, "alive_until": ended}
         self.add("tool_executions", **{**known, **values})
 
     def message(self, message_id: str, checkpoint_id: str, position: int, content: str = "", **values: Any) -> None:
-        """A human's message that was added, if not said otherwise."""
+        """Return a human's message that was added, if not said otherwise."""
         known = {"thread_id": "t", "message_id": message_id, "checkpoint_id": checkpoint_id, "checkpoint_ns": ""}
         known |= {"channel": "messages", "position": position, "change": "added", "role": "human"}
         self.add("messages", **{**known, "content": content or message_id, **values})
 
     def removal(self, message_id: str, checkpoint_id: str, **values: Any) -> None:
-        """A message that was removed."""
+        """Return a message that was removed."""
         gone = {"change": "removed", "content": None, "role": None}
         self.message(message_id, checkpoint_id, 0, **{**gone, **values})
 
     def event(self, event_id: str, kind: str, created: float = 0, **values: Any) -> None:
-        """An event."""
+        """Return an event."""
         known = {"thread_id": "t", "event_id": event_id, "kind": kind, "created_at": at(created)}
         self.add("events", **{**known, **values})
 
 
 @dataclass
 class Parts:
-    """The parts that answer questions, of one api."""
+    """The parts of a state that read the record, of one API."""
 
     threads: Any
     runs: Any
@@ -136,7 +136,7 @@ PARTS = {
 
 @asynccontextmanager
 async def open_parts(api: type, dsn: str, schema: str) -> AsyncIterator[Parts]:
-    """The parts of one api."""
+    """Provide the parts of one api."""
     if api is Database:
         with Database.open(dsn, schema=schema, pool=False) as blocking:
             yield Parts(*(part(blocking, queries(schema)) for part in PARTS[Database]))  # type: ignore[call-arg]
@@ -146,12 +146,12 @@ async def open_parts(api: type, dsn: str, schema: str) -> AsyncIterator[Parts]:
 
 
 async def ask(answer: Any) -> Any:
-    """The answer of either API."""
+    """Return the answer of either API."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
 async def every_page(method: Any, *arguments: Any, **options: Any) -> list[list[Any]]:
-    """All pages of an answer."""
+    """Return all pages of an answer."""
     pages, cursor = [], None
     while True:
         page = await ask(method(*arguments, cursor=cursor, **options))

@@ -1,4 +1,4 @@
-"""What the recorder's tests need: a recorder with a saver, graphs of every kind, and rows as dicts."""
+"""Helpers of the recorder's tests: a recorder with a saver, graphs of every kind, and rows as dicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ USAGE = {
 def recording(
     dsn: str, schema: str, settings: RecorderSettings | None = None, *, hook: bool = True
 ) -> Iterator[tuple[PGStateSaver, Recorder]]:
-    """A blocking saver and its recorder, on a schema that is set up."""
+    """Provide a blocking saver and its recorder, on a schema that is set up."""
     with Database.open(dsn, schema=schema) as database:
         recorder = Recorder(database, settings)
         with PGStateSaver.from_conn_string(dsn, schema=schema, hook=recorder if hook else None) as saver:
@@ -42,7 +42,7 @@ def recording(
 async def recording_async(
     dsn: str, schema: str, settings: RecorderSettings | None = None, *, hook: bool = True
 ) -> AsyncIterator[tuple[AsyncPGStateSaver, AsyncRecorder]]:
-    """The asynchronous pair."""
+    """Provide the asynchronous pair."""
     async with AsyncDatabase.open(dsn, schema=schema) as database:
         recorder = AsyncRecorder(database, settings)
         given = recorder if hook else None
@@ -52,7 +52,7 @@ async def recording_async(
 
 
 def rows(connection: psycopg.Connection, schema: str, table: str, **where: Any) -> list[dict[str, Any]]:
-    """A table's rows that have these values, in the order they began."""
+    """Return a table's rows that have these values, in the order they began."""
     order = {"runs": "started_at", "spans": "started_at", "events": "event_id"}.get(table, "1")
     condition = " AND ".join(f"{name} = %({name})s" for name in where) or "true"
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -61,7 +61,7 @@ def rows(connection: psycopg.Connection, schema: str, table: str, **where: Any) 
 
 
 def config(thread_id: str = "t", **more: Any) -> dict[str, Any]:
-    """A config of a thread, and more of its `configurable`."""
+    """Return a config of a thread, and more of its `configurable`."""
     return {"configurable": {"thread_id": thread_id, **more}}
 
 
@@ -76,7 +76,7 @@ class Model(GenericFakeChatModel):
 
 
 def model(*answers: Any) -> Model:
-    """A model that gives these answers, or the same one for ever."""
+    """Return a model that gives these answers, or the same one for ever."""
     said = AIMessage(
         "hello you",
         usage_metadata=USAGE,

@@ -1,4 +1,4 @@
-"""Checkpoints to test with: made as LangGraph makes them, compared down to the types."""
+"""Checkpoints for tests, made as LangGraph makes them, and exact comparison of values and types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 
 def config_of(thread_id: Any = "t", checkpoint_ns: str = "", checkpoint_id: str | None = None) -> RunnableConfig:
-    """A config, as LangGraph passes it around."""
+    """Return a config, as LangGraph passes it around."""
     configurable = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns}
     if checkpoint_id is not None:
         configurable["checkpoint_id"] = checkpoint_id
@@ -24,19 +24,19 @@ def config_of(thread_id: Any = "t", checkpoint_ns: str = "", checkpoint_id: str 
 
 
 def id_of(config: RunnableConfig) -> str:
-    """The checkpoint a config names."""
+    """Return the checkpoint a config names."""
     return str(config["configurable"]["checkpoint_id"])
 
 
 def new_checkpoint_id() -> str:
-    """An id greater than all earlier ones."""
+    """Return an id greater than all earlier ones."""
     return f"1f0{next(_numbers):05x}-0000-6000-8000-000000000000"
 
 
 def checkpoint_of(
     values: Mapping[str, Any], versions: Mapping[str, Any] | None = None, id: str | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """A checkpoint with these channel values."""
+    """Return a checkpoint with these channel values."""
     return {
         "v": 4,
         "id": id or new_checkpoint_id(),
@@ -69,18 +69,18 @@ def put_values(
 
 
 def message(number: int, length: int = 60) -> BaseMessage:
-    """A message whose content no other number has."""
+    """Return a message whose content no other number has."""
     cls = HumanMessage if number % 2 else AIMessage
     return cls(content=f"message {number} " + "lorem ipsum dolor sit amet " * (length // 27), id=f"m{number}")
 
 
 def messages(start: int, stop: int) -> list[BaseMessage]:
-    """Messages numbered from `start` up to `stop`, exclusive."""
+    """Return messages numbered from `start` up to `stop`, exclusive."""
     return [message(number) for number in range(start, stop)]
 
 
 def values_of(saver: BaseCheckpointSaver[str], config: RunnableConfig) -> dict[str, Any]:
-    """The channel values of an existing checkpoint."""
+    """Return the channel values of an existing checkpoint."""
     found = saver.get_tuple(config)
     assert found is not None
     return found.checkpoint["channel_values"]
@@ -92,7 +92,7 @@ def forget(saver: PGStateSaver) -> None:
 
 
 def exactly(value: Any) -> Any:
-    """A value as something that is equal only for the same values of the same types in the same order."""
+    """Return a form of a value that is equal only for equal values of the same types in the same order."""
     kind = type(value)
     if isinstance(value, BaseMessage):
         return kind, [(name, exactly(item)) for name, item in value.__dict__.items()], exactly(value.model_extra)
@@ -110,7 +110,7 @@ def exactly(value: Any) -> Any:
 
 
 def exact_tuple(found: CheckpointTuple | None) -> Any:
-    """All of a checkpoint tuple, to be compared with `==`; an absent `pending_writes` is an empty one."""
+    """Return all of a checkpoint tuple, to be compared with `==`; an absent `pending_writes` is an empty one."""
     if found is None:
         return None
     return {

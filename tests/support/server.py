@@ -18,7 +18,7 @@ from support import GUARD_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = {"LANGGRAPH_NO_VERSION_CHECK": "1", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
-# What the server says about itself, and about what a test does on purpose.
+# Expected log lines: of the server about itself, and of errors that tests cause on purpose.
 _EXPECTED = (
     "Remove `format_exc_info` from your processor chain",
     "Slow graph load",
@@ -31,7 +31,7 @@ class AgentServer:
     """`langgraph dev` on the example's directory, or on a copy with other graphs.
 
     Args:
-        directory: Where it runs and keeps its own notes; made if it is missing, with the example in it.
+        directory: Its working directory; made with the example's files if it is missing.
         environment: Variables for it.
     """
 
@@ -63,7 +63,7 @@ class AgentServer:
         wait_until(self._answers, f"the server's start; it said {self._output.read_text()[-2000:]}")
 
     def stop(self, signal_number: int = signal.SIGINT) -> int:
-        """End it by a signal; its exit code. It must not take long."""
+        """End it by a signal, and return its exit code. It must end soon."""
         process, self._process = self._process, None
         assert process is not None
         process.send_signal(signal_number)
@@ -80,7 +80,7 @@ class AgentServer:
         return self._process is not None
 
     def log(self) -> list[dict[str, Any]]:
-        """What it has logged."""
+        """Return its log."""
         found = []
         for line in self._output.read_text().splitlines():
             try:
@@ -91,7 +91,7 @@ class AgentServer:
         return found
 
     def complaints(self) -> list[str]:
-        """Warnings and errors, with those that every server has left out."""
+        """Return warnings and errors of the log, without expected ones."""
         bad = [entry for entry in self.log() if entry.get("level") in ("warning", "error", "critical")]
         found = [f"{entry.get('event')} {entry.get('exception', '')}" for entry in bad]
         return [text for text in found if not any(expected in text for expected in _EXPECTED)]

@@ -1,6 +1,6 @@
 """Sessions of the test server that are used again: a new one reads the catalogs first, which takes longer than a test.
 
-What is closed becomes as new by `DISCARD ALL`, as behind a pooler, and is what the next that connects is given.
+`DISCARD ALL` resets a closed session, as behind a pooler. The next connection gets it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg.pq import ExecStatus, PGconn, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn as Session
 
 _MOST = 10
-# What says how to connect, but not to what.
+# Parameters of the connection that do not name the server.
 _NETWORK = {"connect_timeout", "tcp_user_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count"}
 
 
@@ -26,19 +26,19 @@ class Sessions:
     """Sessions that wait to be used again.
 
     Args:
-        dsn: The server's. Sessions of another database, role or name, and those through a proxy, are not kept.
+        dsn: The server. Sessions of another database, role or name, and those through a proxy, are not kept.
     """
 
     def __init__(self, dsn: str) -> None:
         self._target = _target_of(dsn)
         self._kept: dict[tuple[int, str], list[Session]] = defaultdict(list)
-        # What a closed connection has instead.
+        # The session that a closed connection has instead.
         self._ended = PGconn.connect_start(b"host=127.0.0.1 port=1")
         self._ended.finish()
 
     def take(self, conninfo: str) -> Session | None:
-        """A session that waits, if there is one."""
-        # A child that was forked has its parent's in its memory.
+        """Return a waiting session, if there is one."""
+        # A forked child has its parent's sessions in its memory.
         kept = self._kept[os.getpid(), conninfo]
         while kept:
             session = kept.pop()
@@ -49,7 +49,7 @@ class Sessions:
         return None
 
     def mark(self, connection: Any, conninfo: str) -> None:
-        """Note a connection that may be kept when it is closed."""
+        """Remember a connection whose session may be kept when it is closed."""
         if _target_of(conninfo) == self._target:
             connection._kept_as = os.getpid(), conninfo
 
@@ -66,7 +66,7 @@ class Sessions:
             self._kept[key].append(session)
 
     def close(self) -> None:
-        """End those that wait."""
+        """End the waiting sessions."""
         for kept in self._kept.values():
             while kept:
                 kept.pop().finish()
@@ -86,7 +86,7 @@ def kept_sessions(dsn: str) -> Iterator[None]:
         return connection
 
     def keep(connection: Any) -> None:
-        # A pool may take it back.
+        # The connection may be returned to a pool.
         if not getattr(getattr(connection, "_pool", None), "close_returns", False):
             sessions.keep(connection)
         close(connection)

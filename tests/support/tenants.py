@@ -24,9 +24,9 @@ class Walled:
     Attributes:
         schema: Its name.
         owner: Connection string of the tables' owner.
-        app: That of a role that may read and write rows.
-        operator: That of a role that sees all.
-        server: That of a superuser, for whom nothing holds.
+        app: Connection string of a role that may read and write rows.
+        operator: Connection string of a role that sees all tenants.
+        server: Connection string of a superuser, for whom policies do not apply.
     """
 
     schema: str
@@ -36,11 +36,11 @@ class Walled:
     server: str
 
     def open(self, **options: Any) -> PGState:
-        """A state as the application opens it."""
+        """Return a state as the application opens it."""
         return PGState.open(self.app, schema=self.schema, **options)
 
     def rows(self, statement: str) -> list[Any]:
-        """What a superuser sees."""
+        """Return the rows that a superuser sees."""
         with psycopg.connect(self.server, autocommit=True) as connection:
             cursor = connection.execute(statement.replace("{}", self.schema).encode())
             return cursor.fetchall() if cursor.description else []

@@ -1,4 +1,4 @@
-"""Types a page of the documents as a reader would: writes its files, changes them, runs its commands in order.
+"""A reader of a page of the documents, who writes its files, changes them, and runs its commands in order.
 
 - A block with `title="NAME"` is a file; as a diff, a change of one. `@@` separates changes of different places.
 - A console block has commands, each with what it prints. Ids, times and durations may differ.
@@ -31,7 +31,7 @@ _DIFFERS = [
     (re.compile(r"worker \S+:\d+"), "worker HOST:PID"),
     (re.compile(r"[─ ]+"), " "),
 ]
-# Read what a worker does meanwhile. A command takes a second or more; a reader looks again.
+# A command takes a second or more, so read a worker's output again.
 _TRIES = 30
 _READING = ("pgstate conversation", "pgstate executions", "pgstate interrupts", "cat")
 
@@ -48,7 +48,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The code blocks of a page, in order, but those that are not run."""
+    """Return the code blocks of a page, in order, but those that are not run."""
     text = page.read_text()
     found = [
         Block(text.count("\n", 0, one.end()) + 1, one["language"], one["title"], one["code"], one["marker"] or "")
@@ -58,14 +58,14 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_of(block: Block) -> Iterator[tuple[str, str]]:
-    """The commands of a console block, each with what it prints."""
+    """Return the commands of a console block, each with what it prints."""
     for typed in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         command, _, printed = typed.partition("\n")
         yield command, printed
 
 
 def changed(before: str, block: Block) -> str:
-    """The text of a file after the changes of a diff."""
+    """Return the text of a file after the changes of a diff."""
     for hunk in re.split(r"^@@\n", block.code, flags=re.MULTILINE):
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] != "+")
@@ -88,7 +88,7 @@ class Reader:
     Args:
         directory: Where the files are written and the commands are run.
         run: Runs a command and returns what it printed.
-        replace: What stands in the page, and what is typed instead, such as ports.
+        replace: Texts of the page by the texts that are typed instead, such as ports.
     """
 
     def __init__(self, directory: Path, run: Callable[[str], str], replace: dict[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ class Reader:
         self._second: subprocess.Popen[str] | None = None
 
     def type(self, block: Block) -> None:
-        """Do what a block says."""
+        """Write the file, apply the change, or run the commands of a block."""
         if block.title is not None:
             file = self._directory / block.title
             text = changed(file.read_text(), block) if block.language == "diff" else block.code
@@ -111,7 +111,7 @@ class Reader:
                 self._type(self._here(command), comparable(self._here(printed)), block)
 
     def close(self, *, is_killed: bool = False) -> None:
-        """End what goes on in the second terminal."""
+        """End the command of the second terminal."""
         if self._second is None:
             return
         if not is_killed and self._second.poll() is None:
@@ -146,7 +146,7 @@ class Reader:
                 stderr=file,
                 text=True,
                 env=environment(),
-                # A suite that a shell runs in the background has inherited that Ctrl-C is ignored.
+                # A process that a shell runs in the background ignores Ctrl-C, and its children inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
         try:
@@ -160,6 +160,6 @@ class Reader:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a reader's shell: this one's Python, and no database but the embedded one."""
+    """Return the environment of a reader's shell: this one's Python, and no database but the embedded one."""
     given = {key: value for key, value in os.environ.items() if key not in ("PGSTATE_DSN", "COLUMNS")}
     return given | {"PATH": f"{Path(sys.executable).parent}:{given['PATH']}", "TZ": "UTC"}

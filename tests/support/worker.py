@@ -1,4 +1,4 @@
-"""Workers in processes of their own, graphs that note what they do and wait where a test wants, rows of the queue."""
+"""Workers in child processes, graphs that log their steps and can be paused, and rows of the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 4
 
 
 class Place:
-    """A directory in which processes note what they do, and wait.
+    """A directory with files in which processes log their steps, and by which they are paused.
 
     Args:
         directory: The directory.
@@ -40,31 +40,31 @@ class Place:
             file.write(f"{what} {os.getpid()}\n")
 
     def notes(self) -> list[tuple[str, int]]:
-        """All lines so far, with their processes."""
+        """Return all lines so far, with their processes."""
         lines = self._notes.read_text().splitlines() if self._notes.exists() else []
         return [(what, int(pid)) for what, pid in (line.rsplit(" ", 1) for line in lines)]
 
     def hold(self, what: str) -> None:
-        """Have `pause` wait from now on."""
+        """Make `pause` wait from now on."""
         (self.directory / f"hold {what}").touch()
 
     def release(self, what: str) -> None:
-        """Let those that wait go on."""
+        """Let paused processes continue."""
         (self.directory / f"hold {what}").unlink()
 
     def pause(self, what: str) -> None:
-        """Note that something begins, wait as long as it is held, and note that it goes on."""
+        """Log a step, wait while the place is held, and log the end of the wait."""
         self.note(f"begin {what}")
         while (self.directory / f"hold {what}").exists():
             time.sleep(0.005)
         self.note(f"end {what}")
 
     def graph(self, steps: int = STEPS) -> Any:
-        """A graph that notes each of its supersteps, and pauses in it."""
+        """Return a graph that logs each of its supersteps, and pauses in it."""
         return loop_graph(steps, lambda count: self.pause(f"step {count}"))
 
     def wait_for(self, what: str, times: int = 1) -> int:
-        """Wait until something was noted so many times; the process that noted it last."""
+        """Wait until a step was logged a number of times. Return the process that logged it last."""
         found: list[int] = []
 
         def has_come() -> bool:
@@ -102,7 +102,7 @@ def work(
     opened: dict[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """Run a worker of either API in this process, until it ends, on a state opened with options; its exit code."""
+    """Run a worker of either API in this process, on a state opened with options. Return its exit code."""
     options = {"poll": 0.05, **options}
     if kind is Worker:
         with PGState.open(dsn, schema=schema, **(opened or {})) as state:
@@ -112,12 +112,12 @@ def work(
         async with AsyncPGState.open(dsn, schema=schema, **(opened or {})) as state:
             return await getattr(AsyncWorker(state, graphs, **options), method)()
 
-    # `asyncio.run` would wait for nodes that block.
+    # `asyncio.run` would wait for blocking nodes.
     return asyncio.new_event_loop().run_until_complete(main())
 
 
 def kill(process: BaseProcess) -> None:
-    """Kill a worker, and reap it, so that others see that it is gone, and need not wait for its leases to expire."""
+    """Kill a worker and reap it, so that others see its death without waiting for its leases to expire."""
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join(GUARD_SECONDS)
 
@@ -134,7 +134,7 @@ def stop(process: BaseProcess) -> None:
 def worker(
     kind: type, dsn: str, schema: str, graphs: dict[str, Any], method: str = "run_forever", **options: Any
 ) -> Iterator[BaseProcess]:
-    """A worker in a process of its own, which is killed at the end if it still lives."""
+    """Provide a worker in a child process, which is killed at the end if it still runs."""
 
     def main() -> None:
         # A graph's own threads are not waited for, as in the CLI.
