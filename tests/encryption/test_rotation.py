@@ -253,4 +253,4 @@ def test_the_command(dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> 
         done = pgstate(*where, *arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert shown in " ".join(done.stdout.split())
-    assert "--every goes with rewrap" in pgstate(*where, "status", "--every").stderr
+    assert "--every requires rewrap" in pgstate(*where, "status", "--every").stderr
