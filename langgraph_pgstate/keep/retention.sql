@@ -1,5 +1,6 @@
 -- name: put_policy
--- Store a policy, or replace the policy of its name, which then visits all threads again. With a version, replace only it.
+-- Store a policy, or replace the policy of its name, which then visits all threads again. Given a version, replace only
+-- that one.
 -- matches: threads.metadata from metadata
 INSERT INTO /*schema*/retention_policies (
     name, agent, tenant_id, user_id, status, metadata, content_after, prune_after, keep_last, archive_after, archive_to,
