@@ -34,6 +34,8 @@ _PAGE: Final = 200
 # `take_entries` raises an error with this prefix if an entry was taken already.
 _TAKEN: Final = "pgstate-journal:"
 _THREAD_PAGE: Final = 200
+# What `put_new_threads` reads of a run's row.
+_OF_THREAD: Final = ("thread_id", "agent", "user_id", "tenant_id", "is_new", "has_thread")
 
 
 def entry_of(key: tuple[str, str], entry_id: str, journal_entry: JournalEntry) -> dict[str, Any]:
@@ -284,10 +286,12 @@ def _statements(queries: Queries, journal_entry: JournalEntry, is_audited: bool)
         "run_ids": [run_id for _, run_id in journal_entry.begun],
     }
     if journal_entry.runs:
-        rows = _array(journal_entry.runs)
         if journal_entry.begun:
-            found.append((queries.put_new_threads, {"rows": rows}))
-        found.append((queries.put_runs, {**among, "rows": rows, "ttl": journal_entry.ttl}))
+            # Without what the runs are given: only statements that store content encrypt it.
+            runs = map(orjson.loads, journal_entry.runs)
+            threads = [{name: run.get(name) for name in _OF_THREAD} for run in runs if run.get("is_new")]
+            found.append((queries.put_new_threads, {"rows": orjson.dumps(threads).decode()}))
+        found.append((queries.put_runs, {**among, "rows": _array(journal_entry.runs), "ttl": journal_entry.ttl}))
     if journal_entry.spans:
         found.append(
             (queries.put_spans, {**among, "rows": _array(journal_entry.spans), "semconv_version": _SEMCONV_VERSION})

@@ -24,6 +24,7 @@ from langgraph_pgstate.runs.requests import RunRequest
 from langgraph_pgstate.runs.types import EnqueuedRun
 from langgraph_pgstate.schema.queries import Queries, Statement
 
+_CONTENT: Final = frozenset({"options", "metadata"})
 # Without the quotation marks around it, which each language of the server has of its own.
 _MARK: Final = re.compile(r"pgstate-queue:(\[.*\])", re.DOTALL)
 
@@ -53,13 +54,15 @@ async def enqueue(
         NotFoundError: If the checkpoint from which a run starts does not exist.
     """
     given = _distinct(requests)
-    rows = json.dumps([request.row for request in given])
+    rows = [request.row for request in given]
+    # Without what the runs are given: only the statement that stores content encrypts it.
+    places = json.dumps([{name: row[name] for name in row.keys() - _CONTENT} for row in rows])
     checks: list[Statement] = [
-        (queries.make_threads, {"rows": rows}),
+        (queries.make_threads, {"rows": places}),
         (queries.check_threads, {"thread_ids": [request.thread_id for request in given]}),
     ]
     if any(request.is_checked for request in given):
-        checks.append((queries.check_enqueue, {"rows": rows}))
+        checks.append((queries.check_enqueue, {"rows": places}))
     notification: list[Statement] = [(queries.notify_queue, {})] if notifies else []
     if db.keys is not None:
         for request in given:
@@ -67,7 +70,7 @@ async def enqueue(
             if request.owner["user_id"] or request.owner["tenant_id"]:
                 db.keys.note_owner(request.thread_id, lambda request=request: request.owner)  # type: ignore[misc]
     data = {"data": [f"\\x{request.data.hex()}" for request in given], **_ids(given)}
-    enqueueing: Statement = (queries.enqueue_runs, {"rows": rows, **data})
+    enqueueing: Statement = (queries.enqueue_runs, {"rows": json.dumps(rows), **data})
     supersedes = any(request.strategy in SUPERSEDING for request in given)
     try:
         if not supersedes and db.is_in_transaction:
