@@ -61,9 +61,9 @@ test-servers: $(STAMP) ## Run the tests on PostgreSQL 16, and on Debian's 15 whe
 test-browser: $(STAMP) ## Run the JavaScript clients on the server; needs Node, npm and Chromium
 	@$(PYTEST) -m '' tests/acceptance/test_chat.py
 
-chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk QUEUE=1 TENANT=1 KEEP=directory
+chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULTS=5000 MINUTES=60 WITHOUT=clock,disk QUEUE=1 TENANT=1 ENCRYPT=1 KEEP=directory
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
-		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(QUEUE),--queue) $(if $(TENANT),--tenant) $(if $(KEEP),--keep $(KEEP))
+		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(QUEUE),--queue) $(if $(TENANT),--tenant) $(if $(ENCRYPT),--encrypt) $(if $(KEEP),--keep $(KEEP))
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -31,11 +31,14 @@ def main() -> int:
     parser.add_argument("--without", default="", help=f"kinds to leave out: {', '.join([*FAULTS, *OF_WORKERS])}")
     parser.add_argument("--queue", action="store_true", help="agents are run by workers, from the queue")
     parser.add_argument("--tenant", action="store_true", help="all is one tenant's, beside another one of the same ids")
+    parser.add_argument("--encrypt", action="store_true", help="all content is encrypted, each thread by its data key")
     parser.add_argument("--thousand", action="store_true", help="one epoch: 1,000 runs, a worker killed every second")
     parser.add_argument("--keep", type=Path, help="keep journals and data in this directory, which is made")
     options = parser.parse_args()
     if options.tenant and (options.queue or options.thousand):
         parser.error("--tenant is for agents without a queue")
+    if options.encrypt and (options.queue or options.thousand):
+        parser.error("--encrypt is for agents without a queue")
     directory = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
@@ -44,7 +47,8 @@ def main() -> int:
     compared, tolerated = Counter[str](), Counter[str]()
     keeps = options.keep is not None
     try:
-        with open_world(directory, keeps=keeps, tenant=TENANT if options.tenant else None) as world:
+        tenant = TENANT if options.tenant else None
+        with open_world(directory, keeps=keeps, tenant=tenant, is_encrypted=options.encrypt) as world:
             number, broken = options.first, (0, 0)
             while counts.total() < options.faults and time.monotonic() - began < options.minutes * 60:
                 seed = f"{options.seed}.{number}"

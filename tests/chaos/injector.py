@@ -96,7 +96,7 @@ class Epoch(Storm):
         finally:
             self._end()
         with psycopg.connect(self._world.judge, autocommit=True) as connection:
-            self.verifier = Verifier(connection, self._schema, self.seed, self.directory, self._world.tenant)
+            self.verifier = Verifier(connection, self._schema, self.seed, self.directory, self._world)
             self.findings += self.verifier.verify()
             self._count(self.verifier.lines)
         if self._world.tenant is not None:
@@ -135,6 +135,7 @@ class Epoch(Storm):
             is_async=int(slot[-1]) % 2 == 1 if slot != "operator0" else generation % 2 == 1,
             cancels=0.0 if "cancel" in self._without else 0.12,
             tenant=self._world.tenant,
+            is_encrypted=self._world.is_encrypted,
         )
         if generation and "clock" not in self._without and draw.random() < 0.25:
             spec = replace(spec, offset=draw.choice((-90.0, -30.0, 30.0, 300.0)))
@@ -169,6 +170,7 @@ class Epoch(Storm):
             self.directory,
             tuple(sorted({*self._threads})),
             tenant=self._world.tenant,
+            is_encrypted=self._world.is_encrypted,
         )
         process = CONTEXT.Process(target=main, args=(spec,), name=spec.name, daemon=True)
         process.start()

@@ -21,6 +21,7 @@ from langgraph_pgstate.errors import PGStateError
 from .agents import PROMISES, Outside, Profile, State, build
 from .findings import Finding
 from .journal import Journal, Line, digest, read
+from .world import World, encryption_of
 
 # What a caller may be told while faults are injected, while none is, and when nobody else is there.
 _IN_STORM = {
@@ -70,7 +71,7 @@ class Verifier:
         schema: The tables.
         seed: Of the epoch.
         directory: Where the journals are.
-        tenant: The tenant whose rows they are, where tenants are kept apart.
+        world: Whose rows they are, where tenants are kept apart, and whether content is encrypted.
 
     Attributes:
         tolerated: What differs for a known reason outside of this package, by kind.
@@ -78,11 +79,14 @@ class Verifier:
     """
 
     def __init__(
-        self, connection: psycopg.Connection, schema: str, seed: str, directory: Path, tenant: str | None
+        self, connection: psycopg.Connection, schema: str, seed: str, directory: Path, world: World | None = None
     ) -> None:
         self._connection, self._schema, self._seed = connection, schema, seed
-        self._directory, self._tenant = directory, tenant
-        self._state = PGState(connection, schema=schema, tenant=tenant)
+        self._directory = directory
+        self._options: dict[str, Any] = {}
+        if world is not None:
+            self._options = {"tenant": world.tenant, "encryption": encryption_of(world.is_encrypted)}
+        self._state = PGState(connection, schema=schema, **self._options)
         self.lines = read(directory)
         self._by: dict[str, list[Line]] = defaultdict(list)
         for line in self.lines:
@@ -550,7 +554,7 @@ class Verifier:
 
     def _integrity(self) -> None:
         """`pgstate check --deep` finds nothing."""
-        report = Admin(Database(self._connection, schema=self._schema), tenant=self._tenant).check(deep=True)
+        report = Admin(Database(self._connection, schema=self._schema), **self._options).check(deep=True)
         for problem in report.problems:
             self._find("check", problem.thread_id, f"{problem.where}: {problem.why}")
 

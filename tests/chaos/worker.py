@@ -31,6 +31,7 @@ from langgraph_pgstate.tools import ToolSettings
 from .agents import BLOCKING, DEEDS, TOOLS, Outside, Profile, build, message_of
 from .journal import Journal, digest
 from .operators import Operator
+from .world import encryption_of
 
 # Longer than any process is stopped, but for the lease: that is to be lost at times.
 LEASE_TTL = 2.0
@@ -57,6 +58,7 @@ class Spec:
         die: Points at which it kills itself.
         cancels: How many of its runs are cancelled.
         tenant: The tenant whose rows it works on, where tenants are kept apart.
+        is_encrypted: Whether all content is encrypted.
     """
 
     seed: str
@@ -71,6 +73,7 @@ class Spec:
     die: Mapping[str, int] = field(default_factory=dict)
     cancels: float = 0.0
     tenant: str | None = None
+    is_encrypted: bool = False
 
 
 def prepare_process(directory: Path, name: str, offset: float) -> None:
@@ -129,6 +132,7 @@ class Worker:
         """Connect, work, wait, disconnect."""
         options: dict[str, Any] = {"kwargs": {"autocommit": True, "prepare_threshold": 3}, "timeout": 8, "open": False}
         kind = AsyncConnectionPool if self.is_async else ConnectionPool
+        self._encryption = encryption_of(self.spec.is_encrypted)
         self.pool: Any = kind(self.spec.dsn, min_size=2, max_size=8, **options)
         await self.call(self.pool, "open")
         self.journal.note("ready")
@@ -165,6 +169,7 @@ class Worker:
             # Of workers that wait for a lease and workers that do not, both are there.
             busy = "wait" if len(self.spec.name) % 2 else "raise"
             options: dict[str, Any] = {"guard": guard, "lease_ttl": LEASE_TTL, "on_busy": busy, "wait_timeout": 3.0}
+            options["encryption"] = self._encryption
             if is_recorded:
                 kind: Any = AsyncPGState if self.is_async else PGState
                 options["tools"] = _LEDGER

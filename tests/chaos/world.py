@@ -8,12 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.proxy import Proxy, open_proxy
+from langgraph_pgstate import Encryption, LocalMasterKey
 from langgraph_pgstate.db.embedded import EmbeddedServer, embedded_server
 
 _VERSION = 18
@@ -108,12 +110,16 @@ class World:
         calm: How the application connects without the proxy.
         judge: How to read the tenant's rows by SQL, or all.
         tenant: The tenant whose rows all are, if tenants are kept apart.
+        is_encrypted: Whether all content is encrypted.
         proxy: The proxy.
         disk: The disk.
     """
 
-    def __init__(self, data: Path, direct: str, proxy: Proxy, disk: Disk, tenant: str | None) -> None:
+    def __init__(
+        self, data: Path, direct: str, proxy: Proxy, disk: Disk, tenant: str | None, is_encrypted: bool
+    ) -> None:
         self._data, self.direct, self.proxy, self.disk, self.tenant = data, direct, proxy, disk, tenant
+        self.is_encrypted = is_encrypted
         self.calm = direct if tenant is None else make_conninfo(direct, user=_ROLE)
         self.judge = direct if tenant is None else make_conninfo(self.calm, options=f"-c pgstate.tenant={tenant}")
         through = {"host": "127.0.0.1", "port": proxy.port, "sslmode": "disable", "gssencmode": "disable"}
@@ -124,14 +130,24 @@ class World:
         _restart(self._data, mode)
 
 
+def encryption_of(is_encrypted: bool) -> Encryption | None:
+    """The encryption of each process: by thread, with keys that are asked for again and again."""
+    if not is_encrypted:
+        return None
+    return Encryption(LocalMasterKey(bytes(32)), scope="thread", cache_for=timedelta(seconds=2))
+
+
 @contextmanager
-def open_world(directory: Path, *, keeps: bool = False, tenant: str | None = None) -> Iterator[World]:
+def open_world(
+    directory: Path, *, keeps: bool = False, tenant: str | None = None, is_encrypted: bool = False
+) -> Iterator[World]:
     """Start everything on a data directory of its own. What was acknowledged is durable: fsync is on.
 
     Args:
         directory: Empty; `data` and `disk` are made in it.
         keeps: Whether the data is to be looked at afterwards.
         tenant: The tenant whose rows all are, if tenants are kept apart.
+        is_encrypted: Whether all content is encrypted.
     """
     data = directory / "data"
     # The server's user reaches its tablespace by this path.
@@ -155,7 +171,7 @@ def open_world(directory: Path, *, keeps: bool = False, tenant: str | None = Non
             _restart(data, "fast")
             info = conninfo_to_dict(direct)
             with open_proxy((str(info["host"]), int(info.get("port") or 5432))) as proxy:
-                yield World(data, direct, proxy, disk, tenant)
+                yield World(data, direct, proxy, disk, tenant, is_encrypted)
         finally:
             disk.free()
             EmbeddedServer(data).stop()
