@@ -22,6 +22,7 @@ from langgraph_pgstate.keep.retention import place_of, request_policy
 from langgraph_pgstate.keep.types import TTL
 from langgraph_pgstate.options import age
 from langgraph_pgstate.server.errors import missing, refuse
+from langgraph_pgstate.state import core_of
 
 _TEXTS: Final = ("agent", "tenant_id", "user_id", "status", "archive_to")
 _AGES: Final = ("content_after", "prune_after", "archive_after", "delete_after")
@@ -71,6 +72,8 @@ async def store(call: PageCall) -> Page | Done:
     except ConfigurationError as error:
         return _form(call, typed, await _policy(call, name), expected=expected, problem=str(error), status=422)
     found = await _policy(call, name)
+    if digests := _digests(call, found):
+        raise refuse(409, f"policy {name!r} has digests of {', '.join(digests)}: only a program can change it")
     if call.field("step") == "form":
         return _form(call, typed, found, expected=expected)
     if call.field("sure") is None and not wants_json(call.request):
@@ -112,6 +115,13 @@ async def delete(call: PageCall) -> Done:
     if event is not None and not is_deleted and not is_by(event, call.actor):
         raise refuse(409, f"policy {name!r} was {told(event)}")
     return Done(call.link("retention"), {"name": name})
+
+
+def _digests(call: PageCall, found: Policy | None) -> list[str]:
+    """Return the keys of a policy's metadata of which only digests are stored, so that a form would lose the values."""
+    database: Any = core_of(call.state).database
+    keys = database.keys
+    return [] if keys is None or found is None else [one for one in found.metadata or {} if keys.is_searchable(one)]
 
 
 async def _policy(call: PageCall, name: str) -> Policy | None:
@@ -160,6 +170,7 @@ def _form(
         "typed": {name: typed.get(name, "") for name in _FIELDS},
         "policy": None if found is None else _shown(found),
         "expected": stored if expected is None else expected,
+        "digests": _digests(call, found),
         "statuses": STATUSES,
         "problem": sentence(problem) if problem else "",
         "dry_run": None,

@@ -13,8 +13,11 @@ import pytest
 from langgraph_sdk import Auth
 from support.pages import HOSTILE, Visitor, fields_of, forms_of, inspected, state_of, travel, visiting
 
+from langgraph_pgstate import Encryption, LocalMasterKey
+from langgraph_pgstate.encryption.keys import use_keys
 from langgraph_pgstate.inspector import retention
 from langgraph_pgstate.inspector.access import ACT, READ
+from langgraph_pgstate.state import core_of
 
 from .conftest import Place
 
@@ -218,3 +221,22 @@ async def test_times_to_live_are_a_policy_without_a_form(place: Place, dsn: str,
     assert "1 thread deleted" in page
     assert "checkpointer.ttl" in page
     assert not [form for form in forms_of(page) if "/retention" in str(form) or "/policies" in str(form)]
+
+
+async def test_digests_of_metadata_are_not_taken_for_the_values(place: Place) -> None:
+    server, visitor = place
+    state = state_of(server)
+    core = core_of(state)
+    use_keys(core.database, Encryption(LocalMasterKey(bytes(range(32))), searchable=("case",)), core.queries)
+    await state.threads.create("t", metadata={"case": "7"})
+    made = await state.retention.put("p", metadata={"case": "7"}, delete_after=DAY)
+    await visitor.introduce("Eve")
+    page = await visitor.page("/policies/p")
+    assert "Of case only digests are stored" in page
+    assert {*forms_of(page)} == {"/policies/p/delete"}
+    refused = await visitor.act("/retention", name="p", expected="1", delete_after="1d", sure="1")
+    assert (refused.status_code, "digests of case" in refused.text) == (409, True)
+    assert made in await state.retention.policies()
+    # A new one is typed in plain words, and finds its threads.
+    form = {"name": "q", "expected": "0", "metadata": '{"case": "7"}', "delete_after": "1d"}
+    assert ": 1 now" in (await visitor.act("/retention", **form)).text
