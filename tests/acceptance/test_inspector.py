@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def paths(thread_id: str) -> list[str]:
     """All screens."""
     thread = f"/threads/{segment(thread_id)}"
     views = [f"{thread}?view={view}" for view in VIEWS]
-    return ["/threads", "/threads?user=nobody", *views, f"{thread}/delete", "/person"]
+    kept = ["/threads?hold=1", "/retention", "/retention/new", "/holds", "/archive", "/privacy"]
+    return ["/threads", "/threads?user=nobody", *kept, *views, f"{thread}/delete", "/person"]
 
 
 @pytest.mark.slow
@@ -302,6 +304,9 @@ async def works_of_all_kinds(state: AsyncPGState, record: Record) -> list[str]:
 async def test_axe_finds_nothing_serious(screen: Screen, axe: str, record: Record) -> None:
     ids = await travel(screen.state, title="A weekend")
     works = await works_of_all_kinds(screen.state, record)
+    await screen.state.threads.hold("t", "case 7", by="Adam")
+    await screen.state.retention.put("chats", delete_after=timedelta(days=30))
+    works += ["/policies/chats?dry_run=1"]
     edit = {"action": "edit", "by": "Eve", "edited": ids[1], "channels": ["messages"]}
     await screen.state.events.add("t", "action", edit, checkpoint_id=ids[0])
     await screen.open("/person")

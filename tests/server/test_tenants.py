@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -97,6 +99,26 @@ async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None
                     assert page.status_code == 200
                     assert "sesame" not in page.text
                     assert (await browser.get(f"/ui/threads/{THREAD}")).status_code == 200
+
+
+async def test_pages_show_what_is_kept_of_the_own_tenant_alone(walled: Walled, tmp_path: Path) -> None:
+    async with AsyncPGState.open(walled.app, schema=walled.schema, pool=3) as state:
+        hers = state.for_tenant("srv-keep")
+        for thread_id in ("sesame-held", "sesame-cold", "sesame-gone"):
+            await hers.threads.create(thread_id, user_id=thread_id)
+        await hers.threads.hold("sesame-held", "sesame", by="sesame")
+        await hers.retention.put("sesame", delete_after=timedelta(days=1000))
+        assert (await hers.archive.put(["sesame-cold"], to=f"file://{tmp_path}", idle_for=timedelta(0))).threads == 1
+        erasure_id = (await hers.privacy.erase(user_id="sesame-gone")).erasure_id
+        app = create_app(state, {"chat": chat()}, auth=people(), worker=False, inspector=True)
+        async with app.lifespan(), http(app, {"authorization": "bob"}) as browser:
+            for path in ("retention", "holds", "archive", "privacy", "threads"):
+                page = await browser.get(f"/ui/{path}")
+                assert page.status_code == 200
+                assert "sesame" not in page.text
+                assert str(erasure_id) not in page.text
+            for path in ("policies/sesame", "threads/sesame-cold", f"privacy/receipts/{erasure_id}"):
+                assert (await browser.get(f"/ui/{path}")).status_code == 404
 
 
 def crowd() -> Any:
