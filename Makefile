@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # named they would get in each other's way.
 WORKERS := $(if $(PGSTATE_TEST_DSN),,-n 3 --dist worksteal)
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
+# What is committed, without binary files.
+FILES := $(filter-out %.png %.zdict %.woff2 %.gif,$(wildcard $(shell git ls-files 2>/dev/null)))
 # Tests that are repeated on other versions of PostgreSQL.
 MARKS ?= not long and not once
 
@@ -18,7 +20,7 @@ MARKS ?= not long and not once
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos constraints check lint bench bench-quick bench-queue bench-memory bench-pages bench-server screenshots docs clean
+.PHONY: help demo studio serve test test-slow test-all test-versions test-servers test-newest test-package test-browser chat chaos fuzz constraints check lint bench bench-quick bench-queue bench-memory bench-pages bench-server screenshots docs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,11 +67,23 @@ chaos: $(STAMP) ## Inject faults for an hour and verify everything: SEED=7 FAULT
 	@PYTHONPATH=tests:. $(BIN)/python -m chaos --seed $(or $(SEED),1) --faults $(or $(FAULTS),5000) \
 		--minutes $(or $(MINUTES),60) --without '$(WITHOUT)' $(if $(QUEUE),--queue) $(if $(TENANT),--tenant) $(if $(ENCRYPT),--encrypt) $(if $(KEEP),--keep $(KEEP))
 
-lint: $(STAMP) ## ruff, mypy --strict, import-linter
+fuzz: $(STAMP) ## Read a million damaged and forged stored bytes: INPUTS=1000000 SEED=1 ONLY=state
+	@PYTHONPATH=tests:. $(BIN)/python -m fuzz --inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) $(if $(ONLY),--only '$(ONLY)')
+
+lint: $(STAMP) build/.bandit build/.secrets ## ruff, mypy --strict, import-linter, bandit, a scan for secrets, pip-audit
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/audit.py $(CONSTRAINTS)
+
+# Both read only the files that changed since they last passed.
+build/.bandit: $(filter langgraph_pgstate/%.py,$(FILES)) | $(STAMP)
+	@$(BIN)/bandit --quiet --configfile pyproject.toml $? && mkdir -p build && touch $@
+
+# A line that only looks like a secret ends in `# pragma: allowlist secret`.
+build/.secrets: $(FILES) | $(STAMP)
+	@$(BIN)/detect-secrets-hook --no-verify --baseline .ci/secrets.json $? && mkdir -p build && touch $@
 
 constraints: $(STAMP) ## Write the newest versions that fit together to .ci/constraints.txt; run all tests before you commit it
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --extra dev --extra deepagents \

@@ -650,7 +650,7 @@ class Admin:
                     return _failure(thread_id, error)
                 if not error.retryable or attempt >= self._retry.attempts:
                     raise
-            time.sleep(self._retry.delay(attempt, random.random()))
+            time.sleep(self._retry.delay(attempt, random.random()))  # nosec B311 # jitter
             attempt += 1
 
 

@@ -65,7 +65,7 @@ def value_of(name: str, received: Mapping[str, Any]) -> Any:
     if (channel := _known.get(name)) is not None:
         try:
             return _replay(channel, received)
-        except Exception:
+        except Exception:  # nosec B110
             # A reducer may raise anything on application types that are read as plain data.
             pass
     items = _replay(delta_channel_class()(_append), received)

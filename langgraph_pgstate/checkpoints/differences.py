@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pickle
+import pickle  # nosec B403 # to compare, never to load
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple

@@ -87,7 +87,7 @@ def archive(
             return
         if action == "delete":
             if not is_sure:
-                typer.confirm(f"Delete {count(len(given or ()), 'thread')} from all archives, for good?", abort=True)
+                typer.confirm(f"Delete {count(len(given or ()), 'thread')} for good, from all archives?", abort=True)
             deleted = state.archive.delete(given or ())
             if target.is_json:
                 print_json(deleted)

@@ -17,6 +17,7 @@ from psycopg.pq import Conninfo
 
 from langgraph_pgstate.errors import ArgumentTypeError, ConfigurationError
 
+# pragma: allowlist nextline secret
 _FORM: Final = 'a URI like "postgresql://user:password@host:5432/database", or "host=... dbname=..."'
 _ENCODED: Final = 'special characters of a user or password must be percent-encoded in a URI: "@" as %40, "/" as %2F'
 _SCHEMES: Final = ("postgresql://", "postgres://")

@@ -434,7 +434,7 @@ def _private_directory() -> Path:
     """Return a directory for links that no other user may change. If another user has its name, create a new one."""
     parent = tempfile.gettempdir()
     if len(parent) > _ADDRESS_BYTES // 2:
-        parent = "/tmp"
+        parent = "/tmp"  # nosec B108 # what is made there is private
     chosen = Path(parent, f"langgraph_pgstate-{os.geteuid()}")
     with suppress(FileExistsError):
         chosen.mkdir(mode=0o700)

@@ -162,7 +162,7 @@ class Tries:
         if again and self._is_borrowed:
             # Only the caller can replace the caller's connection.
             again = isinstance(final, ConflictError)
-        delay = self._policy.delay(self._count, random.random())
+        delay = self._policy.delay(self._count, random.random())  # nosec B311 # jitter
         is_hopeless = self._refusals >= _STANDBY_TRIES or self._violations >= _VIOLATION_TRIES
         if not again or is_hopeless or delay >= self.remaining(now):
             raise final from error

@@ -118,10 +118,13 @@ def clipped(text: str, length: int) -> Markup:
     return Markup("<bdi>{}</bdi>").format(cut(text, length))
 
 
+_PART = Markup("{}"), Markup("<mark>{}</mark>")
+
+
 def marked(snippet: str) -> Markup:
     """Return the text around a search hit as HTML. Words between « and » are marked."""
     parts = _HIT.split(cut(snippet, 400))
-    shown = (Markup("<mark>{}</mark>" if place % 2 else "{}").format(part) for place, part in enumerate(parts))
+    shown = (_PART[place % 2].format(part) for place, part in enumerate(parts))
     return Markup("<bdi>{}</bdi>").format(Markup("").join(shown))
 
 

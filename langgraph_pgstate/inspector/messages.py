@@ -48,7 +48,7 @@ def to_html(text: str) -> Markup:
     found = _parser("commonmark" if is_wide else "table").render(text)
     if len(found) > _MOST_GROWTH * len(text) + 200:
         return Markup("<pre>{}</pre>").format(text)
-    return Markup(found)
+    return Markup(found)  # nosec B704
 
 
 @cache

@@ -111,10 +111,10 @@ async def _unwritten(db: Connection, queries: Queries, thread_id: str) -> set[st
     found = set()
     for _, _, data in await db.fetch(queries.read_entries, {"thread_ids": [thread_id], "page_size": None}):
         try:
-            journal_entry = JournalEntry.unpack(thread_id, data)
-        except Exception:
+            messages = JournalEntry.unpack(thread_id, data).messages
+            found |= {orjson.loads(change)["checkpoint_id"] for _, change in messages}
+        except Exception:  # nosec B112 # no message can be read from a damaged entry
             continue
-        found |= {orjson.loads(change)["checkpoint_id"] for _, change in journal_entry.messages}
     return found
 
 

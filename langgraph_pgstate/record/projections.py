@@ -147,7 +147,7 @@ def _declared_types(builder: Any) -> dict[str, Any]:
     for schema in getattr(builder, "schemas", {}):
         try:
             declared.update(typing.get_type_hints(schema))
-        except Exception:
+        except Exception:  # nosec B112
             # Annotations that do not resolve are ignored.
             continue
     return declared
@@ -194,7 +194,7 @@ def _projected(value: Any, channel: str, checkpoint_id: str) -> Any:
         plain = _plain(value, 0)
         if len(orjson.dumps(to_json(plain)[0])) <= _MAX_BYTES:
             return plain
-    except Exception:
+    except Exception:  # nosec B110
         # Inspecting a value can run its code and raise anything; it must not fail the put.
         pass
     kind = type(value)

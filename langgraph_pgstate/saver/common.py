@@ -123,7 +123,7 @@ class CommonSaver(BaseCheckpointSaver[str]):
         This is the scheme of LangGraph's own PostgreSQL saver, so that threads can move between the two savers.
         """
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
-        return f"{number + 1:032}.{random.random():016}"
+        return f"{number + 1:032}.{random.random():016}"  # nosec B311 # a version is no secret
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """Return a saver over the same connections that may also build the given types, as `(module, name)`.

@@ -274,7 +274,7 @@ def retry_delay(claimed: ClaimedRun, error: BaseException | None) -> float | Non
     if error is None or claimed.attempt >= claimed.max_attempts:
         return None
     backoff: Backoff = claimed.options.get("retry") or Backoff()
-    return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None
+    return backoff.delay(claimed.attempt, random.random()) if backoff.retries(error) else None  # nosec B311 # jitter
 
 
 class GraphExecutor:

@@ -286,7 +286,7 @@ def test_json_constructors_obey_the_same_rule(lc: int, place: str, elsewhere: st
 
 def test_old_json_is_read() -> None:
     """Messages under LangChain's old names, values of the standard library, data types; no variable is given away."""
-    os.environ["PGSTATE_TEST_SECRET"] = "secret"
+    os.environ["PGSTATE_TEST_SECRET"] = "secret"  # pragma: allowlist secret
     stored = {
         "message": {
             "lc": 1,

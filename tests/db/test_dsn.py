@@ -16,12 +16,12 @@ from langgraph_pgstate.db.dsn import read_dsn
 from langgraph_pgstate.db.listening import Listener
 from langgraph_pgstate.errors import ConfigurationError, PGStateError
 
-SECRET = "hunter2x"
+SECRET = "hunter2x"  # pragma: allowlist secret
 MALFORMED = [
     f"postgresql://u:{SECRET}@h:notaport/db",
     f"postgresql://u:{SECRET}/x@h/db",
-    f"postgresql://u:{SECRET}%zz@h/db",
-    f"postgresql://u:{SECRET}%@h/db",
+    f"postgresql://u:{SECRET}%zz@h/db",  # pragma: allowlist secret
+    f"postgresql://u:{SECRET}%@h/db",  # pragma: allowlist secret
     f"postgresql://u:a@{SECRET}@h/db",
     f"postgresql://u:a/{SECRET}@h/db",
     f"postgresql://u:1/{SECRET}@h/db",
@@ -72,12 +72,12 @@ def test_a_misspelt_option_is_named_by_the_known_one() -> None:
     "dsn",
     [
         "postgresql://",
-        "postgres://u:p%40%2F%25@h:5432/db?sslmode=disable",
+        "postgres://u:p%40%2F%25@h:5432/db?sslmode=disable",  # pragma: allowlist secret
         "postgresql://u@[::1]:5432/db",
         "postgresql://u@a:1,b:2,c/db?target_session_attrs=any",
         "postgresql:///db?host=/tmp/a%20b@c",
         "postgresql://u:p@/db?host=%2Ftmp%2Fx&port=5433",
-        "host=/var/run/a;b dbname=d password='a b@c/d'",
+        "host=/var/run/a;b dbname=d password='a b@c/d'",  # pragma: allowlist secret
         "host=@abstract dbname=d",
         "host=a,b port=1,2",
         "service=s",

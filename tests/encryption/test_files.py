@@ -11,7 +11,7 @@ from langgraph_pgstate import Encryption, LocalMasterKey, PGState
 from langgraph_pgstate.errors import ConfigurationError, DecryptionError
 
 MASTER = LocalMasterKey(bytes(range(32)))
-SECRET = "planted-in-a-file"
+SECRET = "planted-in-a-file"  # pragma: allowlist secret
 
 
 def stored(connection: psycopg.Connection, schema: str) -> str:

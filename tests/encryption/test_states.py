@@ -15,7 +15,7 @@ from langgraph_pgstate import Encryption, LocalMasterKey, PGStateSaver
 from langgraph_pgstate.errors import DecryptionError, EncryptedError, NotEncryptedError
 
 MASTER = LocalMasterKey(bytes(range(32)))
-SECRET = "correct horse battery staple"
+SECRET = "correct horse battery staple"  # pragma: allowlist secret
 
 
 async def put_messages(saver: Any, thread_id: str, count: int, word: str = SECRET) -> list[Any]:

@@ -89,7 +89,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         endpoint = f"http://127.0.0.1:{port}"
         for name, value in {
             "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_SECRET_ACCESS_KEY": "secret",  # pragma: allowlist secret
             "AWS_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": endpoint,
             "AWS_ALLOW_HTTP": "true",

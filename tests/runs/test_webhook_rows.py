@@ -225,7 +225,7 @@ def test_the_body_is_the_run_of_the_protocol(queue: Queue) -> None:
         "/done",
         "ftp://example.com",
         "https://",
-        "https://eve:secret@example.com/",
+        "https://eve:secret@example.com/",  # pragma: allowlist secret
         "https://example.com:99999/",
         "https://example.com/\n",
         "https://exämple.com/",

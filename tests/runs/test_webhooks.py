@@ -26,7 +26,7 @@ from langgraph_pgstate import PGState, WebhookSettings
 from langgraph_pgstate.errors import ConfigurationError
 from langgraph_pgstate.runs.webhooks import signed_headers
 
-SECRET = "whsec_" + base64.b64encode(b"a secret of some bytes").decode()
+SECRET = "whsec_" + base64.b64encode(b"a secret of some bytes").decode()  # pragma: allowlist secret
 HERE = ("127.0.0.0/8", "::1/128")
 
 

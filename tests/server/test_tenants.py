@@ -65,6 +65,7 @@ async def test_the_server_takes_the_tenant_from_the_user(walled: Walled) -> None
             async with eve as hers, bob as his, nil as nobodys, star as everybodys:
                 for client in (nobodys, everybodys):
                     assert await refusal(client.threads.create(thread_id=THREAD)) == 403
+                # pragma: allowlist nextline secret
                 await hers.threads.create(thread_id=THREAD, metadata={"secret": "sesame", "graph_id": "chat"})
                 await hers.threads.update_state(
                     THREAD, {"messages": [{"role": "user", "content": "sesame"}]}, as_node="speak"
